@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Compares `ddp-train bench loader` with PyTorch's DataLoader on this machine, in one interleaved run.
+"""Compares `ddp-train bench loader` with PyTorch on this machine, in one interleaved run.
 
   python tests/bench/compare_loader.py --binary target/release/ddp-train --out result.jsonl [--repeats 5]
 
 Both read the same npy files, shuffled, in batches of the same size, with nobody to compute on them; the files are in the
-system's cache (each side reads them once first). PyTorch's side is what its tutorials show: a TensorDataset over a memory
-map, torch's default collate, 0 and 2 workers, pinned memory where a GPU is. Ours: 1 and 2 loader threads, to the GPU where
-one is. It also trains 64-128-10, batch 32, from a npy of 10 million rows (--train-rows) beside the same step on resident
-synthetic rows (`bench step`). Files are made in --folder and removed. Prints medians and the bars, met or not.
+system's cache (each side reads them once first). PyTorch's side is what its tutorials show (a TensorDataset over a memory
+map, torch's default collate, 0 and 2 workers, pinned memory where a GPU is) and what an expert writes: one permutation, and
+`index_select` of a batch of the mapped tensor, into the same memory each time. Ours: 1 and 2 loader threads, to the GPU where
+one is, NaN checked. It also trains 64-128-10, batch 32, from a npy of 10 million rows (--train-rows) beside the same step on
+resident synthetic rows (`bench step`). Files are made in --folder and removed. Prints medians and the bars, met or not.
 
-Needs torch and numpy for --python. About five minutes on two idle cores; 3 GiB of disk.
+Needs torch and numpy for --python. About eight minutes on two idle cores; 5 GiB of disk.
 """
 import argparse
 import json
@@ -25,7 +26,8 @@ import compare_torch
 import records
 from compare_torch import machine, versions, wait_for_idle
 
-SHAPES = {64: 2_000_000, 1024: 200_000}
+# Features, format of an element: rows.
+SHAPES = {(64, "f4"): 2_000_000, (256, "f4"): 500_000, (1024, "f4"): 200_000, (256, "f2"): 500_000, (256, "u1"): 500_000}
 BATCH = 256
 
 TORCH_SIDE = r"""
@@ -50,6 +52,28 @@ print(json.dumps({"rows_per_s": n / s, "gb_per_s": n / s * (x.shape[1] * x.items
 """
 
 
+EXPERT_SIDE = r"""
+import json, sys, time
+import numpy as np, torch
+x, y, threads, batch, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+torch.set_num_threads(threads)
+x, y = torch.from_numpy(np.load(x, mmap_mode="c")), torch.from_numpy(np.load(y, mmap_mode="c"))
+x.view(torch.uint8).sum()  # into the system's cache
+a, b = x[:batch].clone(), y[:batch].clone()
+n, spent = 0, 0.0
+while spent < seconds:
+    start = time.perf_counter()
+    order = torch.randperm(len(x))
+    for i in range(0, len(x) - batch + 1, batch):
+        rows = order[i:i + batch]
+        torch.index_select(x, 0, rows, out=a)
+        torch.index_select(y, 0, rows, out=b)
+        n += batch
+    spent += time.perf_counter() - start
+print(json.dumps({"rows_per_s": n / spent, "gb_per_s": n / spent * (x.shape[1] * x.itemsize + 8) * 1e-9}))
+"""
+
+
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--binary", default=str(compare_torch.ROOT / "target" / "release" / "ddp-train"))
@@ -64,19 +88,20 @@ def options():
     return p.parse_args()
 
 
-def make(python, folder, name, rows, features):
+def make(python, folder, name, rows, features, dtype="f4"):
     """A pair of npy files, by numpy."""
     code = (
         "import numpy as np, sys\n"
-        "path, rows, features = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n"
+        "path, rows, features, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]\n"
         "rng = np.random.default_rng(0)\n"
-        "x = np.lib.format.open_memmap(path + '.npy', mode='w+', dtype=np.float32, shape=(rows, features))\n"
+        "x = np.lib.format.open_memmap(path + '.npy', mode='w+', dtype=dtype, shape=(rows, features))\n"
         "for i in range(0, rows, 1 << 16):\n"
-        "    x[i:i + (1 << 16)] = rng.standard_normal((min(1 << 16, rows - i), features), dtype=np.float32)\n"
+        "    some = rng.standard_normal((min(1 << 16, rows - i), features), dtype=np.float32)\n"
+        "    x[i:i + (1 << 16)] = (16 * some).astype('i1').astype('u1') if dtype == 'u1' else some\n"
         "np.save(path + '_y.npy', rng.integers(0, 10, rows))\n"
     )
     path = str(pathlib.Path(folder) / name)
-    subprocess.run([python, "-c", code, path, str(rows), str(features)], check=True)
+    subprocess.run([python, "-c", code, path, str(rows), str(features), dtype], check=True)
     return path + ".npy", path + "_y.npy"
 
 
@@ -92,12 +117,15 @@ def run(command, env=None):
 def forms(opt, folder):
     found = []
     sets = lambda **keys: [arg for key, value in keys.items() for arg in ("--set", f"{key.replace('__', '.')}={value}")]
-    for features, rows in SHAPES.items():
-        x, y = make(opt.python, folder, f"x{features}", rows, features)
+    for (features, dtype), rows in SHAPES.items():
+        x, y = make(opt.python, folder, f"x{features}{dtype}", rows, features, dtype)
+        features = shown(features, dtype)
         for workers in (0, 2):
             command = [opt.python, "-c", TORCH_SIDE, x, y, str(workers), str(BATCH), str(opt.seconds)]
             found.append((f"{features} features, torch DataLoader, {workers} workers", command))
         for threads in (1, 2):
+            command = [opt.python, "-c", EXPERT_SIDE, x, y, str(threads), str(BATCH), str(opt.seconds)]
+            found.append((f"{features} features, torch index_select, {threads} threads", command))
             common = dict(data__train=x, data__labels=y, data__classes=10, train__batch_size=BATCH, data__loader_threads=threads)
             common["data__placement"] = "host"
             bench = [opt.binary, "bench", "loader", "--json", "--repeats", "5", "--repeat-ms", str(int(opt.seconds * 200))]
@@ -111,11 +139,15 @@ def forms(opt, folder):
         shape = ["--dims", "64,128,10", "--batch", "32", "--steps", str(steps), "--optim", "sgd", "--device", "cpu"]
         for threads in (1, 2):
             more = ["--threads", str(threads)]
-            # The files mapped, and read piece by piece, as they are by default where they are larger than 1 GiB.
-            found.append((f"train from npy, {threads} threads", [*train, *sets(**keys, data__loader_memory_mib=4096), *more]))
-            found.append((f"train from npy read piece by piece, {threads} threads", [*train, *sets(**keys), *more]))
+            # The files mapped, and read piece by piece, as files beyond half of the machine's memory are.
+            found.append((f"train from npy, {threads} threads", [*train, *sets(**keys), *more]))
+            found.append((f"train from npy read piece by piece, {threads} threads", [*train, *sets(**keys, data__loader_memory_mib=1024), *more]))
             found.append((f"step on resident rows, {threads} threads", [opt.binary, "bench", "step", *shape, "--json", *more]))
     return found
+
+
+def shown(features, dtype):
+    return f"{features} {dtype}"
 
 
 def figure(result):
@@ -127,7 +159,12 @@ def bars(medians):
         return medians[ours] / medians[theirs] if ours in medians and theirs in medians else None
 
     found = []
-    for features, want in ((64, 10), (1024, 3)):
+    for features, dtype in SHAPES:
+        for threads in (1, 2):
+            features_shown = shown(features, dtype)
+            value = ratio(f"{features_shown} features, ours, {threads} threads", f"{features_shown} features, torch index_select, {threads} threads")
+            found.append((f"{features_shown} features: ours over index_select, {threads} threads", value, 1.2))
+    for features, want in ((shown(64, "f4"), 10), (shown(1024, "f4"), 3)):
         best = max((medians.get(f"{features} features, ours, {t} threads", 0) for t in (1, 2)), default=0)
         for workers in (0, 2):
             theirs = medians.get(f"{features} features, torch DataLoader, {workers} workers")
@@ -162,7 +199,8 @@ def main():
     # Where files lie on this machine is nobody's business.
     for r in runs:
         r.pop("source", None)
-    about = {"machine": machine(), "versions": versions(opt), "batch": BATCH, "shapes": SHAPES}
+    about = {"machine": machine(), "versions": versions(opt), "batch": BATCH,
+             "shapes": {shown(*shape): rows for shape, rows in SHAPES.items()}}
     records.write(opt.out, about, [*({"summary": name, **row} for name, row in summary.items()), *found, *runs])
     for name, row in summary.items():
         print(f"{name:50} {row['median']:14,.0f} rows/s ({row['min']:,.0f} to {row['max']:,.0f})")
