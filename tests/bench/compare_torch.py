@@ -5,7 +5,8 @@
 
 Every form runs once, then all run again, so that a slow minute of the machine meets all of them; before each run the
 script waits for an idle machine, though not for ever. A form is `CASE OPTIM NAME`, as in `b adamw torch fused 2t`.
-Prints medians and best, then the project's speed bars, each met or not; the JSON holds every single run.
+Prints medians and best, then the project's speed bars, each met or not, or not measured where others used the machine; the
+JSON holds every single run.
 
 Rows are counted alike on both sides: --batch is a rank's, samples_per_s counts all ranks. PyTorch's start is counted
 from the start of its launcher. A bar asks the median of our form against the median of PyTorch's best form with as many
@@ -37,6 +38,8 @@ CASES = {
 RUST_PEER_RSS_MIB = {"a": 8, "b": 45, "c": 425}
 # Its samples/s on a Zen 4 server; only shown, since another machine's speed says nothing here. --peer measures it.
 RUST_PEER_ELSEWHERE = {"sgd": 455_000, "adamw": 355_000}
+# Part of the machine that others may take while a form runs, for its figure to be compared.
+BUSY = 0.1
 ROOT_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -211,6 +214,10 @@ def bars(table):
         met = None if figure is None or target is None else (figure >= target if at_least else figure <= target)
         found.append({"bar": text, "figure": figure, "target": target, "sense": ">=" if at_least else "<=", "unit": unit, "met": met, "note": note})
 
+    def disturbed(label):
+        """Whether others took more than a tenth of the machine during most runs of a form: its figures say nothing."""
+        return (get(label, "others_cpu") or 0) > BUSY
+
     def ratio(text, figure, base, target, note=""):
         bar(text, figure / base if figure and base else None, target, note=note)
 
@@ -219,8 +226,12 @@ def bars(table):
             key = f"{name} {optim}"
             for threads in (1, 2):
                 base, form = best_torch(key, f" {threads}t")
+                if disturbed(form) or disturbed(f"{key} ours {threads}t"):
+                    base, form = None, "the machine was busy"
                 ratio(f"{key}: 1 rank, {threads} thread(s), over PyTorch's best", get(f"{key} ours {threads}t", "samples_per_s"), base, single, form)
             base, form = best_torch(key, " 2 ranks")
+            if disturbed(form) or disturbed(f"{key} ours 2 ranks"):
+                base, form = None, "the machine was busy"
             ratio(f"{key}: 2 ranks over DDP's best", get(f"{key} ours 2 ranks", "samples_per_s"), base, double, form)
     for optim in ("sgd", "adamw"):
         key, here = f"a {optim}", get(f"a {optim} ours 1t", "samples_per_s")
