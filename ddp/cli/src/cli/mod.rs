@@ -285,6 +285,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub expect_world: Option<usize>,
 
+    /// Refuse ranks that run on another number of hosts
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub expect_hosts: Option<usize>,
+
     /// Id of the job that starts the ranks, repeated in `done.json`, which a complete run writes last
     #[arg(long, value_name = "ID", value_parser = job_id)]
     pub job_id: Option<String>,

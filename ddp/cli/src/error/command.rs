@@ -95,6 +95,25 @@ pub enum CommandError {
         expected: usize,
         world_size: usize,
     },
+    /// The number of hosts differs from `--expect-hosts`.
+    #[error(
+        "--expect-hosts {expected}: {} on {} ({hosts})",
+        if *world_size == 1 { "1 rank runs".to_owned() } else { format!("{world_size} ranks run") },
+        if *n_hosts == 1 { "1 host".to_owned() } else { format!("{n_hosts} hosts") }
+    )]
+    #[diagnostic(help(
+        "where an operator starts the ranks, use an image with Open MPI 4: version 5 does not read the host file that the \
+         operator names by OMPI_MCA_orte_default_hostfile, and starts all ranks on one host; elsewhere give mpirun --hostfile \
+         and --map-by slot"
+    ))]
+    OtherHostCount {
+        /// The flag's value.
+        expected: usize,
+        n_hosts: usize,
+        world_size: usize,
+        /// Their names.
+        hosts: String,
+    },
     /// The run needs more memory than its container allows.
     #[error(
         "the run needs {} per rank, this container allows {}: {} for rows, {} for the model and its checkpoints",
@@ -166,15 +185,16 @@ impl CommandError {
         match self {
             Self::ManPage { .. } => exit_code::IO,
             Self::SelfCheck { .. } | Self::Doctor { .. } => exit_code::FAILED,
-            Self::NoGpuToCheck { .. } | Self::OtherWorldSize { .. } | Self::ContainerTooSmall { .. } => {
-                exit_code::ENVIRONMENT
-            }
+            Self::NoGpuToCheck { .. }
+            | Self::OtherWorldSize { .. }
+            | Self::OtherHostCount { .. }
+            | Self::ContainerTooSmall { .. } => exit_code::ENVIRONMENT,
             _ => exit_code::USAGE,
         }
     }
 
     /// Whether every rank fails with this same error at the same point.
     pub(crate) fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::OtherWorldSize { .. } | Self::Doctor { .. })
+        matches!(self, Self::OtherWorldSize { .. } | Self::OtherHostCount { .. } | Self::Doctor { .. })
     }
 }

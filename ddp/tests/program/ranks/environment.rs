@@ -68,6 +68,26 @@ fn ranks_train_the_same_model_as_under_mpirun() {
     }
 }
 
+/// Such as all ranks on one host, where Open MPI 5 does not read an operator's list of hosts. On several hosts: tests/start_matrix.
+#[test]
+fn another_number_of_hosts_is_refused_before_data_is_read() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    for (expected, refused) in [("2", true), ("1", false)] {
+        let args = ["train", "missing.csv", "--expect-world", "2", "--expect-hosts", expected, "--out"];
+        let outcomes = wait(environment(2, &[&args[..], &[out.to_str().unwrap()]].concat()));
+        let text = stderr(&outcomes);
+        assert_eq!(codes(&outcomes), vec![Some(if refused { 78 } else { 2 }); 2], "{text}");
+        assert_eq!(
+            text.matches("error: --expect-hosts 2: 2 ranks run on 1 host (").count(),
+            usize::from(refused),
+            "{text}"
+        );
+        assert_eq!(text.contains("Open MPI 4"), refused, "{text}");
+    }
+    assert!(!out.exists());
+}
+
 /// Ranks of a config that each reads for itself; also in a build without MPI.
 #[test]
 fn ranks_that_disagree_are_reported_once() {

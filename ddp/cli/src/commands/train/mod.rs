@@ -11,6 +11,7 @@ mod pin_device;
 mod container;
 mod prepare;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use ddp::checkpoint::{LeftOut, RunState};
@@ -79,6 +80,7 @@ fn run(
 ) -> Result<(), Stop> {
     signals.prepare(world);
     expect_world(world, args.expect_world)?;
+    expect_hosts(world, args.expect_hosts)?;
     let (run, trainer, resumed) = Run::prepare(world, log, args, failed)?;
     if args.dry_run {
         info!("dry run: config, data and model are in order; nothing was trained");
@@ -99,6 +101,21 @@ fn expect_world(world: &World, expected: Option<usize>) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses ranks on another number of hosts than `expected`, such as all on one where a launcher found no list of hosts. Collective.
+fn expect_hosts(world: &World, expected: Option<usize>) -> Result<()> {
+    let Some(expected) = expected else { return Ok(()) };
+    let hosts: BTreeSet<_> =
+        world.group().all_gather_bytes(world.hostname().as_bytes())?.into_iter().collect();
+    if hosts.len() == expected {
+        return Ok(());
+    }
+    let names: Vec<_> = hosts.iter().take(8).map(|name| String::from_utf8_lossy(name)).collect();
+    let hosts_named =
+        if hosts.len() > names.len() { format!("{}, ...", names.join(", ")) } else { names.join(", ") };
+    let (n_hosts, world_size) = (hosts.len(), world.world_size());
+    Err(CommandError::OtherHostCount { expected, n_hosts, world_size, hosts: hosts_named }.into())
 }
 
 /// The folder of a run.
