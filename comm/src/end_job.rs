@@ -29,7 +29,6 @@ const LAUNCHER_WAIT: Duration = Duration::from_millis(300);
 
 /// Ends all ranks of the job with this exit status, and this process in any case. Any thread may call it.
 pub fn end_job(exit_code: i32) -> ! {
-    #[cfg(feature = "mpi")]
     by_mpi::abort(exit_code);
     lifeline::end_others(exit_code);
     let _ = std::io::stdout().flush();
@@ -53,7 +52,6 @@ pub(crate) fn end_at_once(
         }
         record();
         let _ = done.send(());
-        #[cfg(feature = "mpi")]
         if message.is_some() {
             by_mpi::abort(exit_code);
         }
@@ -72,31 +70,27 @@ pub(crate) fn end_job_because(reason: &str) -> ! {
     end_job(1)
 }
 
-#[cfg(feature = "mpi")]
 mod by_mpi {
     use std::ffi::c_int;
 
-    use mpi::ffi;
+    use crate::mpi_library::{Handle, Mpi};
 
     /// Open MPI's abort without its report.
-    type QuietAbort = unsafe extern "C" fn(ffi::MPI_Comm, c_int) -> c_int;
+    type QuietAbort = unsafe extern "C" fn(Handle, c_int) -> c_int;
 
     /// Ends all processes of the job, this one included. Returns only if MPI is not initialized or already finalized.
     ///
     /// `MPI_Abort` of Open MPI prints eight lines of its own *after* the rank's message; the function `ompi_mpi_abort`, which
     /// it then calls, prints nothing. Open MPI 4 and 5 export it. It is looked up by name, so that any MPI library works.
     pub(super) fn abort(exit_code: i32) {
-        if !mpi::environment::is_initialized() || mpi::environment::is_finalized() {
-            return;
-        }
-        // SAFETY: a constant of the MPI library.
-        let world = unsafe { ffi::RSMPI_COMM_WORLD };
+        let Some(mpi) = Mpi::get().filter(|mpi| mpi.is_running()) else { return };
+        let world = mpi.constants.comm_world;
         if let Some(quiet_abort) = quiet_abort() {
             // SAFETY: MPI is initialized, and the signature is from ompi/runtime/mpiruntime.h.
             unsafe { quiet_abort(world, exit_code) };
         }
         // SAFETY: MPI is initialized.
-        unsafe { ffi::MPI_Abort(world, exit_code) };
+        unsafe { (mpi.calls.MPI_Abort)(world, exit_code) };
     }
 
     fn quiet_abort() -> Option<QuietAbort> {

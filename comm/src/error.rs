@@ -362,16 +362,20 @@ pub enum CommError {
     }))]
     HostsWithoutMpi { world_size: usize, launcher: Launcher },
 
-    /// A launcher started several ranks, but this build has no MPI to join them.
+    /// A launcher started several ranks, but its MPI library, which this build opens when it is needed, cannot be opened.
     #[error(
-        "{launcher} started {} of this program, but it was built without the feature `mpi`: each would run alone",
+        "{launcher} started {} of this program, but its MPI library cannot be opened ({reason}): each would run alone",
         copies(*.n_ranks)
     )]
-    #[diagnostic(help("rebuild with the feature `mpi`, or start one process without {launcher}"))]
-    LauncherWithoutMpi {
+    #[diagnostic(help(
+        "add the folder of its libmpi.so.40 (Open MPI) or libmpi.so.12 (MPICH, Intel MPI) to LD_LIBRARY_PATH"
+    ))]
+    NoMpiLibrary {
         launcher: Launcher,
         /// Number of ranks, if the environment says.
         n_ranks: Option<usize>,
+        /// The loader's message.
+        reason: String,
     },
 
     /// MPI found another number of ranks than the launcher started: the two do not belong together.

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::parent_id;
+use std::path::PathBuf;
 
 /// Programs that start ranks on a host, as `/proc/PID/comm` shows them: at most 15 characters.
 const NAMES: [&str; 13] = [
@@ -59,6 +60,12 @@ impl LauncherProcess {
 pub fn launcher_above() -> Option<&'static str> {
     let names = ancestors(parent_id()).map_while(Result::ok).filter_map(name_of);
     names.into_iter().find(|name| *name != "slurmstepd")
+}
+
+/// The folder of the program of the nearest launcher among the ancestors of this process.
+pub(crate) fn launcher_folder() -> Option<PathBuf> {
+    let pid = ancestors(parent_id()).map_while(Result::ok).find(|pid| name_of(*pid).is_some())?;
+    Some(fs::read_link(format!("/proc/{pid}/exe")).ok()?.parent()?.to_owned())
 }
 
 /// The name of the process, if it is one that starts ranks.

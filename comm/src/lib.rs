@@ -32,11 +32,11 @@ mod launcher;
 mod launcher_process;
 mod call;
 mod error;
+mod mpi_library;
 
 // How a job ends, and how far it is.
 mod lifeline;
 mod end_job;
-#[cfg(feature = "mpi")]
 mod lost_server;
 mod progress;
 

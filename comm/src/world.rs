@@ -3,11 +3,11 @@
 use crate::device_groups::DeviceGroups;
 use crate::environment::Meeting;
 use crate::group::SingleGroup;
-#[cfg(feature = "mpi")]
 use crate::group::mpi::MpiGroup;
 use crate::group::star::StarGroup;
 use crate::launcher::{self, Found};
 use crate::launcher_process::LauncherProcess;
+use crate::mpi_library::Mpi;
 use crate::shared_tensor::Peers;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
@@ -44,7 +44,7 @@ impl World {
     /// Call it first in `main`, and call collectives on the same thread. Waits for all ranks.
     ///
     /// # Errors
-    /// [`LauncherWithoutMpi`](crate::CommError::LauncherWithoutMpi) in a build without the feature `mpi`;
+    /// [`NoMpiLibrary`](crate::CommError::NoMpiLibrary) in a build without the feature `mpi`, if that of the launcher cannot be opened;
     /// [`Environment`](crate::CommError::Environment) if variables do not fit, and [`MissingRanks`](crate::CommError::MissingRanks) if
     /// ranks that they describe do not come;
     /// [`LauncherMismatch`](crate::CommError::LauncherMismatch) if MPI finds another number of ranks than the
@@ -61,7 +61,6 @@ impl World {
     /// They are variables of the environment, so nothing is set in a process that has other threads already. [`World::init`] does the
     /// same: a program that starts threads before it joins the ranks calls this first.
     pub fn before_threads() {
-        #[cfg(feature = "mpi")]
         crate::group::mpi::set_defaults();
     }
 
@@ -119,7 +118,6 @@ impl World {
         }
     }
 
-    #[cfg(feature = "mpi")]
     fn join(found: Found, options: WorldOptions) -> Result<Self> {
         let launcher_process = LauncherProcess::find(true);
         let launcher = found.launcher;
@@ -135,11 +133,6 @@ impl World {
             watchdog: Watchdog::default(),
             group: Group::Mpi(Box::new(group)),
         })
-    }
-
-    #[cfg(not(feature = "mpi"))]
-    fn join(Found { launcher, n_ranks, .. }: Found, _: WorldOptions) -> Result<Self> {
-        Err(CommError::LauncherWithoutMpi { launcher, n_ranks })
     }
 
     /// The world of a rank that is a thread.
@@ -189,7 +182,6 @@ impl World {
 
     /// From now on this rank does not end when its launcher does: the caller ends it, once it has saved. Does nothing for a rank alone.
     pub fn outlive_launcher(&self) {
-        #[cfg(feature = "mpi")]
         if self.launcher_process.is_some() {
             crate::lost_server::outlive();
         }
@@ -257,16 +249,13 @@ impl World {
     }
 }
 
-/// Name and version of the MPI library that this program is linked to, such as `Open MPI v4.1.4`; `None` in a build without MPI. MPI
+/// Name and version of the MPI library, such as `Open MPI v4.1.4`; `None` if this program is neither linked to one nor has opened one. MPI
 /// is not initialized.
 pub fn mpi_version() -> Option<String> {
-    #[cfg(feature = "mpi")]
-    let text = mpi::environment::library_version().ok();
-    #[cfg(not(feature = "mpi"))]
-    let text = None::<String>;
+    let text = Mpi::get()?.version();
     // Open MPI adds the package and a date, MPICH the options of its build.
-    let first = text?.lines().next()?.split(',').next()?.split_whitespace().collect::<Vec<_>>().join(" ");
-    Some(first.trim_end_matches('\0').to_owned()).filter(|name| !name.is_empty())
+    let first = text.split(',').next()?.split_whitespace().collect::<Vec<_>>().join(" ");
+    Some(first).filter(|name| !name.is_empty())
 }
 
 /// The host's name, or `localhost` if the system does not report one.

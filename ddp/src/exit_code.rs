@@ -67,7 +67,7 @@ pub(crate) fn of_comm(error: &CommError) -> u8 {
         | CommError::RankConflict { .. }
         | CommError::NotJoined { .. }
         | CommError::HostsWithoutMpi { .. }
-        | CommError::LauncherWithoutMpi { .. }
+        | CommError::NoMpiLibrary { .. }
         | CommError::LauncherMismatch { .. } => ENVIRONMENT,
         _ => FAILED,
     }

@@ -174,7 +174,6 @@ fn mpi_all_reduce_alone() {
     assert_eq!(text, "world of 1 (single): sum of ranks 0, largest 0\n");
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn mpi_all_reduce_of_ranks() {
     if Command::new("mpirun").arg("--version").output().is_err() {

@@ -49,12 +49,6 @@ pub enum LaunchError {
         program: String,
         limit: Duration,
     },
-    /// This build can't join several ranks.
-    #[error("this build has no MPI, so it can't train on {n_ranks} ranks")]
-    #[diagnostic(help(
-        "cargo build --features mpi; ranks of this host alone need no MPI: --launcher env without --hosts"
-    ))]
-    WithoutMpi { n_ranks: usize },
     /// Other hosts are named, but this program starts ranks on this host only.
     #[error("--launcher env starts ranks on this host only, and --hosts names others")]
     #[diagnostic(help("leave out --launcher: mpirun starts ranks on other hosts"))]
@@ -148,7 +142,6 @@ impl LaunchError {
             | LaunchError::NoLauncher { .. }
             | LaunchError::UnknownLauncher { .. }
             | LaunchError::NoVersion { .. }
-            | LaunchError::WithoutMpi { .. }
             | LaunchError::NotRun { .. }
             | LaunchError::Supervision { .. } => exit_code::ENVIRONMENT,
         }

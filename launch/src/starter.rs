@@ -92,7 +92,7 @@ impl Starter {
     /// Finds the program that can start `n_ranks` ranks.
     ///
     /// # Errors
-    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::WithoutMpi`], [`LaunchError::OtherHosts`];
+    /// [`LaunchError::NoLauncher`], [`LaunchError::UnknownLauncher`], [`LaunchError::OtherHosts`];
     /// [`LaunchError::NoVersion`] if the program does not end, [`LaunchError::Killed`] if signals end it in each attempt.
     pub(crate) fn find(
         n_ranks: usize,
@@ -110,9 +110,9 @@ impl Starter {
         let may_start_itself = choice == LauncherChoice::Auto && is_local && !machine.is_in_slurm;
         match choice {
             LauncherChoice::Environment => return Ok(Starter::Itself),
-            _ if cfg!(feature = "mpi") => {}
-            _ if may_start_itself => return Ok(Starter::Itself),
-            _ => return Err(LaunchError::WithoutMpi { n_ranks }),
+            // Its MPI may be one that cannot be opened.
+            _ if may_start_itself && cfg!(not(feature = "mpi")) => return Ok(Starter::Itself),
+            _ => {}
         }
         // Without the plugin every task would start its own world.
         if machine.is_in_slurm && output("srun", "--mpi=list")?.is_some_and(|list| list.contains("pmix")) {
@@ -181,7 +181,7 @@ impl Starter {
         let name = if self.starts_ranks() { "this program" } else { self.name() };
         let why = match (choice, self) {
             (_, Starter::Alone) => "there is one, on this host",
-            (LauncherChoice::Auto, Starter::Itself) if cfg!(not(feature = "mpi")) => "this build has no MPI",
+            (LauncherChoice::Auto, Starter::Itself) if cfg!(not(feature = "mpi")) => "they need no MPI",
             (LauncherChoice::Auto, Starter::Itself) => "--launcher auto found no mpirun",
             (LauncherChoice::Auto, _) => "--launcher auto found it",
             (LauncherChoice::Mpi, _) => "--launcher mpi",

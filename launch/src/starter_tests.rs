@@ -57,9 +57,6 @@ fn this_program_starts_ranks_of_this_host_only() {
     assert!(matches!(find(false, LauncherChoice::Environment), Err(LaunchError::OtherHosts)));
     if cfg!(not(feature = "mpi")) {
         assert_eq!(find(true, LauncherChoice::Auto).unwrap(), Starter::Itself);
-        for (is_local, choice) in [(false, LauncherChoice::Auto), (true, LauncherChoice::Mpi)] {
-            assert!(matches!(find(is_local, choice), Err(LaunchError::WithoutMpi { n_ranks: 4 })));
-        }
     }
 }
 

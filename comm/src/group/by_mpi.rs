@@ -3,11 +3,8 @@
 use ddp_kernels::{TensorMut, TensorRef};
 
 use super::Group;
-#[cfg(feature = "mpi")]
-use crate::{Call, CallKind};
-use crate::{CommError, ReduceOp, Result};
+use crate::{Call, CallKind, CommError, ReduceOp, Result};
 
-#[cfg_attr(not(feature = "mpi"), allow(unused_variables, reason = "no group is joined by MPI"))]
 impl Group {
     /// Reduces `buf` as [`Group::all_reduce`] does between hosts: in chunks, each a message of MPI.
     ///
@@ -15,7 +12,6 @@ impl Group {
     /// [`CommError::NotJoinedByMpi`]; the errors of [`Group::all_reduce`].
     pub fn all_reduce_by_messages(&self, op: ReduceOp, buf: TensorMut<'_>) -> Result<()> {
         const OP: &str = "all_reduce_by_messages";
-        #[cfg(feature = "mpi")]
         if let Group::Mpi(group) = self {
             let raw = self.writable(OP, buf)?;
             let call = Call { kind: CallKind::AllReduce(op), dtype: raw.dtype, len: raw.len };
@@ -36,7 +32,6 @@ impl Group {
     /// Source: MPI 4.0, section 6.9.6.
     pub fn mpi_all_reduce(&self, op: ReduceOp, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
         const OP: &str = "mpi_all_reduce";
-        #[cfg(feature = "mpi")]
         if let Group::Mpi(group) = self {
             if input.numel() != output.numel() {
                 let (got, expected, world_size) = (output.numel(), input.numel(), self.world_size());

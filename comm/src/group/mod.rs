@@ -37,7 +37,6 @@ mod host {
         Ok(None)
     }
 }
-#[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 pub(crate) mod star;
 pub(crate) mod nccl;
@@ -74,7 +73,6 @@ pub enum Group {
     /// Ranks that are threads of this process.
     Threads(Box<ThreadsGroup>),
     /// Ranks that are processes joined by MPI.
-    #[cfg(feature = "mpi")]
     Mpi(Box<mpi::MpiGroup>),
     /// Ranks that are processes and met without MPI.
     Star(Box<StarGroup>),
@@ -88,7 +86,6 @@ impl Group {
         match self {
             Group::Single(_) => Rank(0),
             Group::Threads(group) => group.rank(),
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.rank(),
             Group::Star(group) => group.rank(),
             Group::Nccl(group) => group.rank(),
@@ -100,7 +97,6 @@ impl Group {
         match self {
             Group::Single(_) => 1,
             Group::Threads(group) => group.world_size(),
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.world_size(),
             Group::Star(group) => group.world_size(),
             Group::Nccl(group) => group.world_size(),
@@ -111,7 +107,6 @@ impl Group {
     pub fn shares_memory(&self) -> bool {
         match self {
             Group::Single(_) | Group::Threads(_) => true,
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.shares_memory(),
             Group::Star(group) => group.shares_memory(),
             Group::Nccl(_) => false,
@@ -123,7 +118,6 @@ impl Group {
         match self {
             Group::Single(_) => "single",
             Group::Threads(_) => "threads",
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.transport(),
             Group::Star(group) => group.transport(),
             Group::Nccl(_) => "nccl",
@@ -162,7 +156,6 @@ impl Group {
         match self {
             Group::Single(group) => &group.traffic,
             Group::Threads(group) => &group.traffic,
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => &group.traffic,
             Group::Star(group) => &group.traffic,
             Group::Nccl(group) => &group.traffic,
@@ -378,7 +371,6 @@ impl Group {
                 drop(group);
                 Ok(())
             }
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.close(),
             Group::Star(group) => {
                 group.close();
@@ -391,7 +383,6 @@ impl Group {
     /// Ends this rank's part in the group without waiting for the others or the launcher: for a process that ends at once.
     pub(crate) fn leave(self) -> Result<()> {
         match self {
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => {
                 group.leave();
                 Ok(())
@@ -479,7 +470,6 @@ impl Group {
             Group::Single(group) => unsafe { group.run(input, output) },
             // SAFETY: as this function's.
             Group::Threads(group) => unsafe { lockstep::run(group.lockstep(), call, input, output) },
-            #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.run(call, input, output) },
             // SAFETY: as this function's.
@@ -510,7 +500,6 @@ impl Group {
             Group::Single(_) => Ok(0),
             // SAFETY: as this function's; a shard is read or copied elsewhere before it is written.
             Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, input, output) },
-            #[cfg(feature = "mpi")]
             // SAFETY: as this function's.
             Group::Mpi(group) => unsafe { group.start(call, buf, input, output) },
             // SAFETY: as this function's.
@@ -524,7 +513,6 @@ impl Group {
         match self {
             Group::Single(_) => Ok(()),
             Group::Threads(group) => group.lockstep().borrow_mut().progress(),
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.progress(),
             Group::Star(group) => group.progress(),
             Group::Nccl(_) => Ok(()),
@@ -537,7 +525,6 @@ impl Group {
         match self {
             Group::Single(_) => Ok(()),
             Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.wait(number),
             Group::Star(group) => group.wait(number),
             Group::Nccl(group) => group.wait(number),
@@ -566,7 +553,6 @@ impl Group {
         match self {
             Group::Single(_) => {}
             Group::Threads(group) => group.lockstep().borrow_mut().give_up(how),
-            #[cfg(feature = "mpi")]
             Group::Mpi(group) => group.give_up(how),
             Group::Star(group) => group.give_up(how),
             Group::Nccl(group) => {

@@ -2,7 +2,6 @@
 //! with MPI only, as between hosts.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
-#![cfg(feature = "mpi")]
 
 use std::process::{Command, Stdio};
 

@@ -9,12 +9,12 @@
 //! Source: MPI 4.0, section 6.12, "Nonblocking Collective Operations".
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
-
-use mpi::ffi;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use super::super::buffer::{RawMut, RawRef};
-use super::call::{can_reduce, check, count, datatype, operation};
+use super::call::{can_reduce, check, count, datatype};
+use crate::mpi_library::{Constants, Handle, Mpi};
 use crate::{Call, CallKind, CommError, Result};
 
 /// Bytes of one chunk, all ranks' pieces together.
@@ -51,9 +51,40 @@ struct Chunk {
     n: usize,
 }
 
+/// An array of requests as MPI lays it out: its elements may be smaller than a word.
+struct Requests {
+    memory: [Handle; WINDOW],
+    handle_bytes: usize,
+}
+
+impl Requests {
+    /// Null requests.
+    fn new(constants: &Constants) -> Self {
+        let Constants { request_null: null, handle_bytes, .. } = *constants;
+        let mut requests = Requests { memory: [0; WINDOW], handle_bytes };
+        for lane in 0..WINDOW {
+            // SAFETY: both hold `handle_bytes` bytes, those of the handle first: little-endian.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    (&raw const null).cast::<u8>(),
+                    requests.at(lane).cast(),
+                    handle_bytes,
+                )
+            };
+        }
+        requests
+    }
+
+    /// The request of a lane, and those after it.
+    fn at(&mut self, lane: usize) -> *mut Handle {
+        self.memory.as_mut_ptr().wrapping_byte_add(lane * self.handle_bytes)
+    }
+}
+
 /// One rank's collectives over one communicator.
 pub(super) struct MpiCollectives {
-    comm: ffi::MPI_Comm,
+    mpi: &'static Mpi,
+    comm: Handle,
     rank: usize,
     world_size: usize,
     /// Oldest first; the memory is kept between steps, so a steady state allocates nothing.
@@ -61,21 +92,20 @@ pub(super) struct MpiCollectives {
     n_finished: u64,
     lanes: [Lane; WINDOW],
     /// The request of each lane; the null request if nothing is in flight there.
-    requests: [ffi::MPI_Request; WINDOW],
+    requests: Requests,
 }
 
 impl MpiCollectives {
-    pub(super) fn new(comm: ffi::MPI_Comm, rank: usize, world_size: usize) -> Self {
-        // SAFETY: a constant of the MPI library.
-        let null = unsafe { ffi::RSMPI_REQUEST_NULL };
+    pub(super) fn new(mpi: &'static Mpi, comm: Handle, rank: usize, world_size: usize) -> Self {
         MpiCollectives {
+            mpi,
             comm,
             rank,
             world_size,
             jobs: VecDeque::with_capacity(64),
             n_finished: 0,
             lanes: [const { Lane { copy: Vec::new(), chunk: None } }; WINDOW],
-            requests: [null; WINDOW],
+            requests: Requests::new(&mpi.constants),
         }
     }
 
@@ -101,7 +131,7 @@ impl MpiCollectives {
     pub(super) fn progress(&mut self) -> Result<()> {
         while !self.jobs.is_empty() {
             self.start_chunks()?;
-            if self.jobs.is_empty() || !self.collect(ffi::MPI_Testsome, "MPI_Testsome")? {
+            if self.jobs.is_empty() || !self.collect(self.mpi.calls.MPI_Testsome, "MPI_Testsome")? {
                 break;
             }
         }
@@ -113,7 +143,7 @@ impl MpiCollectives {
         while !self.jobs.is_empty() && number.is_none_or(|number| self.n_finished <= number) {
             self.start_chunks()?;
             if !self.jobs.is_empty() {
-                self.collect(ffi::MPI_Waitsome, "MPI_Waitsome")?;
+                self.collect(self.mpi.calls.MPI_Waitsome, "MPI_Waitsome")?;
             }
         }
         Ok(())
@@ -148,39 +178,39 @@ impl MpiCollectives {
         for shard in 0..if is_gathered { 0 } else { n_pieces } {
             // SAFETY: the piece lies within the buffer, which `start`'s contract covers; the copy holds all pieces of a chunk and
             // is not in flight, since its lane is free.
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece(shard), copy.wrapping_add(shard * n * size), n * size)
-            };
+            unsafe { ptr::copy_nonoverlapping(piece(shard), copy.wrapping_add(shard * n * size), n * size) };
         }
-        let (count, dtype) = (n as c_int, datatype(call.dtype));
+        let (count, dtype) = (n as c_int, datatype(self.mpi, call.dtype));
         let (own, comm) = (piece(self.rank).cast(), self.comm);
-        let request = &raw mut self.requests[lane];
+        let request = self.requests.at(lane);
+        let Mpi { calls, constants } = self.mpi;
         // For each: buffer and copy hold the chunk's pieces and stay until the request is finished: the buffer by `start`'s
         // contract, the copy because nothing replaces it while the lane is occupied, and `MpiGroup` ends the process rather than
         // be dropped with requests in flight. The communicator is alive.
         let (name, status) = match call.kind {
             CallKind::AllReduce(op) => ("MPI_Iallreduce", {
                 let (from, to) = (copy.cast(), piece(0).cast());
+                let op = constants.operation(op);
                 // SAFETY: as above; both hold `n` elements.
-                unsafe { ffi::MPI_Iallreduce(from, to, count, dtype, operation(op), comm, request) }
+                unsafe { (calls.MPI_Iallreduce)(from, to, count, dtype, op, comm, request) }
             }),
             CallKind::ReduceScatter(op) => ("MPI_Ireduce_scatter_block", {
-                let (from, op) = (copy.cast(), operation(op));
+                let (from, op) = (copy.cast(), constants.operation(op));
                 // SAFETY: as above; the copy holds `n` elements for each rank, and this rank's piece of the buffer `n`.
-                unsafe { ffi::MPI_Ireduce_scatter_block(from, own, count, dtype, op, comm, request) }
+                unsafe { (calls.MPI_Ireduce_scatter_block)(from, own, count, dtype, op, comm, request) }
             }),
             CallKind::AllGather => ("MPI_Iallgather", {
                 let to = copy.cast();
                 // SAFETY: as above; this rank's piece of the buffer holds `n` elements, which nothing writes, and the copy has
                 // room for `n` of each rank.
-                unsafe { ffi::MPI_Iallgather(own, count, dtype, to, count, dtype, comm, request) }
+                unsafe { (calls.MPI_Iallgather)(own, count, dtype, to, count, dtype, comm, request) }
             }),
             CallKind::Broadcast { .. }
             | CallKind::Barrier
             | CallKind::Send { .. }
             | CallKind::Receive { .. } => unreachable!("`Scope` starts none of these"),
         };
-        check(name, status)?;
+        check(self.mpi, name, status)?;
         *started += n;
         *n_in_flight += 1;
         self.lanes[lane].chunk = Some(chunk);
@@ -207,7 +237,7 @@ impl MpiCollectives {
             let from = copy.wrapping_add(shard * chunk.n * size);
             // SAFETY: the piece lies within the buffer, which `start`'s contract covers; the copy holds `n` elements of each
             // rank, and its request is finished.
-            unsafe { std::ptr::copy_nonoverlapping(from, piece, chunk.n * size) };
+            unsafe { ptr::copy_nonoverlapping(from, piece, chunk.n * size) };
         }
     }
 
@@ -215,19 +245,12 @@ impl MpiCollectives {
     fn collect(&mut self, complete: Complete, name: &'static str) -> Result<bool> {
         let mut n_done: c_int = 0;
         let mut done = [0 as c_int; WINDOW];
-        // SAFETY: a constant of the MPI library.
-        let no_statuses = unsafe { ffi::RSMPI_STATUSES_IGNORE };
+        let no_statuses = self.mpi.constants.statuses_ignore as *mut c_void;
         // SAFETY: both arrays have WINDOW elements, and the requests are null or active.
         let status = unsafe {
-            complete(
-                WINDOW as c_int,
-                self.requests.as_mut_ptr(),
-                &raw mut n_done,
-                done.as_mut_ptr(),
-                no_statuses,
-            )
+            complete(WINDOW as c_int, self.requests.at(0), &raw mut n_done, done.as_mut_ptr(), no_statuses)
         };
-        check(name, status)?;
+        check(self.mpi, name, status)?;
         // If no request is active, the count is MPI_UNDEFINED, which is negative.
         let done = &done[..usize::try_from(n_done).unwrap_or(0)];
         for &lane in done {
@@ -282,10 +305,11 @@ impl MpiCollectives {
         self.wait(None)?;
         can_reduce(call)?;
         let CallKind::AllReduce(op) = call.kind else { unreachable!("the caller makes an all-reduce") };
-        let (n, dtype, op) = (count(NAME, call.len)?, datatype(call.dtype), operation(op));
+        let (n, dtype, op) =
+            (count(NAME, call.len)?, datatype(self.mpi, call.dtype), self.mpi.constants.operation(op));
         let (from, to) = (input.ptr.cast(), output.ptr.cast());
         // SAFETY: both hold `n` elements, disjoint; the communicator is alive.
-        check(NAME, unsafe { ffi::MPI_Allreduce(from, to, n, dtype, op, self.comm) })
+        check(self.mpi, NAME, unsafe { (self.mpi.calls.MPI_Allreduce)(from, to, n, dtype, op, self.comm) })
     }
 
     /// Runs one collective in a blocking call of MPI.
@@ -294,29 +318,31 @@ impl MpiCollectives {
     /// Same as `Group::run`.
     unsafe fn blocking(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         let n = count(name_of(call.kind), call.len)?;
-        let dtype = datatype(call.dtype);
+        let dtype = datatype(self.mpi, call.dtype);
         let (from, to) = (input.ptr.cast(), output.ptr.cast());
         match call.kind {
             CallKind::AllReduce(_) => unreachable!("an all-reduce is started and waited for"),
             CallKind::Broadcast { root } => {
                 // SAFETY: `to` holds `n` elements; the root exists (checked by `Group`), the communicator is alive.
-                let status = unsafe { ffi::MPI_Bcast(to, n, dtype, root as c_int, self.comm) };
-                check("MPI_Bcast", status)
+                let status = unsafe { (self.mpi.calls.MPI_Bcast)(to, n, dtype, root as c_int, self.comm) };
+                check(self.mpi, "MPI_Bcast", status)
             }
             CallKind::ReduceScatter(op) => {
-                let op = operation(op);
+                let op = self.mpi.constants.operation(op);
                 // SAFETY: `from` holds `world_size * n` elements and `to` holds `n`, disjoint.
-                let status = unsafe { ffi::MPI_Reduce_scatter_block(from, to, n, dtype, op, self.comm) };
-                check("MPI_Reduce_scatter_block", status)
+                let status =
+                    unsafe { (self.mpi.calls.MPI_Reduce_scatter_block)(from, to, n, dtype, op, self.comm) };
+                check(self.mpi, "MPI_Reduce_scatter_block", status)
             }
             CallKind::AllGather => {
                 // SAFETY: `from` holds `n` elements and `to` holds `world_size * n`, disjoint.
-                let status = unsafe { ffi::MPI_Allgather(from, n, dtype, to, n, dtype, self.comm) };
-                check("MPI_Allgather", status)
+                let status =
+                    unsafe { (self.mpi.calls.MPI_Allgather)(from, n, dtype, to, n, dtype, self.comm) };
+                check(self.mpi, "MPI_Allgather", status)
             }
             CallKind::Barrier => {
                 // SAFETY: the communicator is alive.
-                check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.comm) })
+                check(self.mpi, "MPI_Barrier", unsafe { (self.mpi.calls.MPI_Barrier)(self.comm) })
             }
             CallKind::Send { .. } | CallKind::Receive { .. } => {
                 unreachable!("`Group` refuses sends of tensors in host memory")
@@ -343,18 +369,17 @@ impl MpiCollectives {
     pub(super) fn gather_words(&self, mine: &[i64]) -> Result<Vec<i64>> {
         let mut all = vec![0i64; mine.len() * self.world_size];
         let n = count("gather_words", mine.len())?;
-        let dtype = datatype(ddp_kernels::DType::I64);
+        let dtype = datatype(self.mpi, ddp_kernels::DType::I64);
         let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: `mine` holds `n` elements and `all` as many a rank; the communicator is alive.
-        let status = unsafe { ffi::MPI_Allgather(from, n, dtype, to, n, dtype, self.comm) };
-        check("MPI_Allgather", status)?;
+        let status = unsafe { (self.mpi.calls.MPI_Allgather)(from, n, dtype, to, n, dtype, self.comm) };
+        check(self.mpi, "MPI_Allgather", status)?;
         Ok(all)
     }
 }
 
 /// `MPI_Testsome` or `MPI_Waitsome`.
-type Complete =
-    unsafe extern "C" fn(c_int, *mut ffi::MPI_Request, *mut c_int, *mut c_int, *mut ffi::MPI_Status) -> c_int;
+type Complete = unsafe extern "C" fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void) -> c_int;
 
 fn name_of(kind: CallKind) -> &'static str {
     match kind {

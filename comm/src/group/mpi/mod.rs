@@ -8,12 +8,9 @@ mod call;
 mod collectives;
 
 use std::cell::RefCell;
-use std::mem::ManuallyDrop;
-
-use mpi::environment::Universe;
-use mpi::ffi;
-use mpi::topology::{Communicator, SimpleCommunicator};
-use mpi::traits::AsRaw;
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ptr;
 
 use super::buffer::{RawMut, RawRef};
 use super::host::join as join_host;
@@ -22,16 +19,18 @@ use super::program;
 use super::traffic::Counter;
 use crate::end_job::end_job_because;
 use crate::launcher::Found;
+use crate::mpi_library::{Handle, Mpi};
 use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
 use call::check;
 use collectives::MpiCollectives;
 
 /// The group of a rank that is an MPI process.
 pub struct MpiGroup {
-    /// Finalizes MPI when dropped, so it is dropped by hand.
-    universe: ManuallyDrop<Universe>,
+    mpi: &'static Mpi,
     /// A duplicate of MPI_COMM_WORLD, so that messages of other code in the process cannot match ours.
-    comm: ManuallyDrop<SimpleCommunicator>,
+    comm: Handle,
+    /// Stays on the thread that initialized MPI.
+    of_thread: PhantomData<*const ()>,
     messages: RefCell<MpiCollectives>,
     /// Collectives through shared memory, if all ranks have mapped it.
     shared: Option<RefCell<Lockstep>>,
@@ -48,40 +47,38 @@ impl MpiGroup {
     /// - `hostname`: of this host, for errors
     ///
     /// # Errors
-    /// [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`]; [`CommError::DifferentPrograms`], after which
-    /// MPI stays initialized, so that the job can be ended through it.
+    /// [`CommError::NoMpiLibrary`], [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`];
+    /// [`CommError::DifferentPrograms`]. MPI stays initialized after an error, so that the job can be ended through it.
     pub(crate) fn init(found: Found, options: WorldOptions, hostname: &str) -> Result<Self> {
         let WorldOptions { shared_memory, timeout, program, .. } = options;
-        let (universe, _) =
-            mpi::initialize_with_threading(mpi::Threading::Funneled).ok_or(CommError::MpiInUse)?;
-        let world = universe.world();
-        let got = world.size() as usize;
+        let mpi = Mpi::open(found.launcher, found.n_ranks)?;
+        initialize(mpi)?;
+        let all = mpi.constants.comm_world;
+        let got = number(mpi, "MPI_Comm_size", mpi.calls.MPI_Comm_size, all)?;
         let expected = found.n_ranks.unwrap_or(got);
         if got != expected {
             return Err(CommError::LauncherMismatch { launcher: found.launcher, expected, got });
         }
-        return_errors(&world)?;
-        let comm = world.duplicate();
-        return_errors(&comm)?;
-        let (rank, world_size) = (comm.rank() as usize, got);
-        let local = comm.split_shared(comm.rank());
-        let (local_rank, local_size) = (local.rank() as usize, local.size() as usize);
-        drop(local);
+        return_errors(mpi, all)?;
+        let mut comm: Handle = 0;
+        // SAFETY: MPI is initialized, and the handle is writable.
+        check(mpi, "MPI_Comm_dup", unsafe { (mpi.calls.MPI_Comm_dup)(all, &raw mut comm) })?;
+        return_errors(mpi, comm)?;
+        let (rank, world_size) = (number(mpi, "MPI_Comm_rank", mpi.calls.MPI_Comm_rank, comm)?, got);
+        let (local_rank, local_size) = place_on_host(mpi, comm, rank)?;
 
-        let messages = MpiCollectives::new(comm.as_raw(), rank, world_size);
+        let messages = MpiCollectives::new(mpi, comm, rank, world_size);
         // At the first exchange of earlier builds.
-        if let Err(error) = program::agree(|words| messages.gather_words(words), rank, program, hostname) {
-            std::mem::forget((universe, comm));
-            return Err(error);
-        }
+        program::agree(|words| messages.gather_words(words), rank, program, hostname)?;
         let shared = if shared_memory && local_size == world_size {
             join_host(|words| messages.gather_words(words), rank, world_size, timeout)?.map(RefCell::new)
         } else {
             None
         };
         Ok(MpiGroup {
-            universe: ManuallyDrop::new(universe),
-            comm: ManuallyDrop::new(comm),
+            mpi,
+            comm,
+            of_thread: PhantomData,
             messages: RefCell::new(messages),
             shared,
             rank,
@@ -214,13 +211,11 @@ impl MpiGroup {
         if let Some(shared) = self.shared.take() {
             shared.borrow().depart(Departure::Closed);
         }
-        // SAFETY: taken once: `finalize` is called by `close`, which forgets `self`, or else by `drop`.
-        drop(unsafe { ManuallyDrop::take(&mut self.comm) });
-        // SAFETY: as above. The universe is leaked: its own `drop` would finalize MPI and ignore the return code.
-        let universe = unsafe { ManuallyDrop::take(&mut self.universe) };
-        std::mem::forget(universe);
+        let mpi = self.mpi;
+        // SAFETY: the communicator is alive, and nothing is in flight: scopes have ended.
+        check(mpi, "MPI_Comm_free", unsafe { (mpi.calls.MPI_Comm_free)(&raw mut self.comm) })?;
         // SAFETY: MPI is initialized, was not finalized yet, and nothing is in flight: scopes have ended.
-        check("MPI_Finalize", unsafe { ffi::MPI_Finalize() })
+        check(mpi, "MPI_Finalize", unsafe { (mpi.calls.MPI_Finalize)() })
     }
 }
 
@@ -279,13 +274,54 @@ fn is_single_threaded() -> bool {
     std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
+/// Initializes MPI.
+fn initialize(mpi: &Mpi) -> Result<()> {
+    let (mut is_used, mut provided): (c_int, c_int) = (0, 0);
+    // SAFETY: may be called at any time; the integer is writable.
+    check(mpi, "MPI_Initialized", unsafe { (mpi.calls.MPI_Initialized)(&raw mut is_used) })?;
+    if is_used != 0 {
+        return Err(CommError::MpiInUse);
+    }
+    let level = mpi.constants.thread_funneled;
+    // SAFETY: MPI was not initialized; it may be given no arguments; the integer is writable.
+    let status =
+        unsafe { (mpi.calls.MPI_Init_thread)(ptr::null_mut(), ptr::null_mut(), level, &raw mut provided) };
+    check(mpi, "MPI_Init_thread", status)
+}
+
+/// A property of a communicator: its number of ranks, or this rank.
+fn number(
+    mpi: &Mpi,
+    name: &'static str,
+    call: unsafe extern "C" fn(Handle, *mut c_int) -> c_int,
+    comm: Handle,
+) -> Result<usize> {
+    let mut number: c_int = 0;
+    // SAFETY: MPI is initialized, the communicator alive, the integer writable.
+    check(mpi, name, unsafe { call(comm, &raw mut number) })?;
+    Ok(number as usize)
+}
+
+/// This rank's number among the ranks of its host, and their number. Collective.
+fn place_on_host(mpi: &Mpi, comm: Handle, rank: usize) -> Result<(usize, usize)> {
+    let mut of_host: Handle = 0;
+    let (shared, info) = (mpi.constants.comm_type_shared, mpi.constants.info_null);
+    // SAFETY: MPI is initialized, the communicator alive, the handle writable.
+    let status =
+        unsafe { (mpi.calls.MPI_Comm_split_type)(comm, shared, rank as c_int, info, &raw mut of_host) };
+    check(mpi, "MPI_Comm_split_type", status)?;
+    let local_rank = number(mpi, "MPI_Comm_rank", mpi.calls.MPI_Comm_rank, of_host)?;
+    let local_size = number(mpi, "MPI_Comm_size", mpi.calls.MPI_Comm_size, of_host)?;
+    // SAFETY: the communicator is alive and not used afterward.
+    check(mpi, "MPI_Comm_free", unsafe { (mpi.calls.MPI_Comm_free)(&raw mut of_host) })?;
+    Ok((local_rank, local_size))
+}
+
 /// Makes MPI return error codes on this communicator instead of ending the job without our message.
-fn return_errors(comm: &SimpleCommunicator) -> Result<()> {
-    // SAFETY: the handle is MPI's constant.
-    let handler = unsafe { ffi::RSMPI_ERRORS_RETURN };
-    // SAFETY: MPI is initialized, and the communicator is alive.
-    let status = unsafe { ffi::MPI_Comm_set_errhandler(comm.as_raw(), handler) };
-    check("MPI_Comm_set_errhandler", status)
+fn return_errors(mpi: &Mpi, comm: Handle) -> Result<()> {
+    // SAFETY: MPI is initialized, the communicator is alive, and the handler is MPI's constant.
+    let status = unsafe { (mpi.calls.MPI_Comm_set_errhandler)(comm, mpi.constants.errors_return) };
+    check(mpi, "MPI_Comm_set_errhandler", status)
 }
 
 #[cfg(test)]

@@ -35,8 +35,8 @@ fn of_comm(error: &CommError) -> Option<String> {
         CommError::BucketCountMismatch { .. } => Some("compare `model` and `comm` in their configs"),
         CommError::UnorderedSums { .. } => Some("or leave out `train.deterministic`"),
         CommError::NoRegistration { .. } => Some("comm.register_buffers = \"auto\" or \"off\""),
-        CommError::LauncherWithoutMpi { .. } => {
-            Some("cargo build --features mpi; ranks of one host need no MPI: ddp-train launch -n N -- ...")
+        CommError::NoMpiLibrary { .. } => {
+            Some("the ranks of one host need no MPI: ddp-train launch --launcher env -n N -- ...")
         }
         CommError::GpuTaken { .. } => Some("--share-gpu lets ranks share a GPU, which is slow"),
         _ => None,

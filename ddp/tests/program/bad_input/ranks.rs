@@ -1,5 +1,4 @@
 //! Invalid inputs to several ranks: all of them end with one status, and one rank reports.
-#![cfg(feature = "mpi")]
 
 use std::process::Command;
 

@@ -45,19 +45,3 @@ fn devices() {
         );
     }
 }
-
-#[cfg(not(feature = "mpi"))]
-#[test]
-fn a_launcher_is_refused_by_a_build_without_mpi() {
-    use std::process::Command;
-
-    use crate::common::ddp_train;
-
-    let place = Place::new();
-    let mut command = Command::new(ddp_train());
-    command.args(["train", "--out", "out"]);
-    command.env("OMPI_COMM_WORLD_SIZE", "2").env("OMPI_COMM_WORLD_RANK", "0");
-    let ended = place.end(&mut command);
-    ended.is_error(78, &["Open MPI's mpirun started 2 copies", "built without the feature `mpi`"]);
-    assert!(place.files().is_empty(), "nothing was trained");
-}

@@ -93,7 +93,6 @@ fn a_healthy_machine_passes_alone() {
 }
 
 #[test]
-#[cfg(feature = "mpi")]
 fn ranks_are_one_result() {
     let folder = temp_dir();
     let out = folder.path().display().to_string();
@@ -146,7 +145,6 @@ fn worlds_of_one_are_named() {
     let mut torchrun = doctor();
     torchrun.envs([("MASTER_ADDR", "localhost"), ("RANK", "0"), ("WORLD_SIZE", "2")]);
     fails(torchrun, "MASTER_PORT is not set");
-    #[cfg(feature = "mpi")]
     {
         let mut hidden = Command::new("mpirun");
         hidden.args(["--allow-run-as-root", "-n", "1", "env", "-i", ddp_train(), "doctor", "--json"]);
@@ -163,7 +161,6 @@ fn worlds_of_one_are_named() {
 }
 
 /// Two ranks under mpirun, on `n` virtual GPUs.
-#[cfg(feature = "mpi")]
 fn two_ranks(n: usize, env: &[(&str, &str)]) -> Option<(Outcome, Vec<Value>)> {
     let folder = temp_dir();
     let out = folder.path().display().to_string();
@@ -175,7 +172,6 @@ fn two_ranks(n: usize, env: &[(&str, &str)]) -> Option<(Outcome, Vec<Value>)> {
 }
 
 #[test]
-#[cfg(feature = "mpi")]
 fn ranks_with_gpus_copy_and_sum() {
     let Some((outcome, lines)) = two_ranks(2, &[]) else { return };
     outcome.ok();
@@ -195,7 +191,6 @@ fn ranks_with_gpus_copy_and_sum() {
 }
 
 #[test]
-#[cfg(feature = "mpi")]
 fn two_ranks_on_one_gpu_fail() {
     let Some((outcome, lines)) = two_ranks(1, &[]) else { return };
     assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
@@ -205,7 +200,6 @@ fn two_ranks_on_one_gpu_fail() {
 }
 
 #[test]
-#[cfg(feature = "mpi")]
 fn a_wrong_sum_fails() {
     let Some((outcome, lines)) = two_ranks(2, &[("VGPU_FAIL", "nccl:sums,rank=1")]) else { return };
     assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
@@ -217,7 +211,6 @@ fn a_wrong_sum_fails() {
 
 /// A collective that fails is a result too: the checks after it run, and the hint does not send to this command.
 #[test]
-#[cfg(feature = "mpi")]
 fn a_failing_collective_is_a_result() {
     let Some((outcome, lines)) = two_ranks(2, &[("VGPU_FAIL", "nccl:step=2,rank=1")]) else { return };
     assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");

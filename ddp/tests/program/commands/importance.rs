@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[cfg(feature = "mpi")]
 use crate::common::ranks;
 use crate::common::{made_up_csv, quoted, run, run_ok, single, temp_dir, write};
 use crate::data::files::{Element, npy};
@@ -45,7 +44,6 @@ impl Model {
     }
 
     /// Checks that 2 and 3 ranks print the same as one.
-    #[cfg(feature = "mpi")]
     fn assert_same_on_all_numbers_of_ranks(&self) {
         let args = self.args(&["--json", "--repeats", "3"]);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -126,7 +124,6 @@ fn columns_have_the_importance_and_the_names_of_the_table() {
         );
         assert_eq!(report["importance"][0]["repeats"].as_array().unwrap().len(), 5);
         assert_ne!(columns(&model.importance(&["--seed", "1"])), found);
-        #[cfg(feature = "mpi")]
         model.assert_same_on_all_numbers_of_ranks();
     }
 }
@@ -181,7 +178,6 @@ fn importance_has_the_expectation_of_scikit_learn() {
             assert!((got - want).abs() <= 4.0 * error + 1e-3, "{key} f{column}: {got}, expected {want}");
         }
     }
-    #[cfg(feature = "mpi")]
     model.assert_same_on_all_numbers_of_ranks();
 }
 

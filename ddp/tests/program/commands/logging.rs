@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{children, ddp_train, run, run_ok, single, start, temp_dir};
-#[cfg(feature = "mpi")]
 use crate::common::{mpirun, ranks};
 
 /// A training run of one short epoch, on the CPU.
@@ -87,7 +86,6 @@ fn without_a_run_there_is_no_log() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn every_rank_has_its_log() {
     let folder = temp_dir();
@@ -102,7 +100,6 @@ fn every_rank_has_its_log() {
     assert_eq!(fs::read_dir(out.join("logs")).unwrap().count(), 2, "nothing else is left");
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn a_warning_of_rank_1_is_shown_once() {
     let folder = temp_dir();
@@ -244,7 +241,6 @@ fn a_failed_run_says_so_in_its_last_event() {
     assert!(run(single(&["train", "nowhere.toml"])).stdout.is_empty());
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn one_rank_writes_the_event_of_a_failure() {
     let folder = temp_dir();

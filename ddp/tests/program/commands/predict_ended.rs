@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-#[cfg(feature = "mpi")]
 use crate::common::children;
 use crate::common::{Job, Outcome, kill_9, made_up_csv, ranks, run_ok, single, start, temp_dir, write};
 
@@ -84,7 +83,6 @@ fn a_signal_leaves_no_temporary_file() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn a_signal_to_mpirun_leaves_no_temporary_file_of_any_rank() {
     let slow = Slow::new();
@@ -94,7 +92,6 @@ fn a_signal_to_mpirun_leaves_no_temporary_file_of_any_rank() {
 }
 
 /// If a rank is killed or frozen, the others name it, remove their files and end.
-#[cfg(feature = "mpi")]
 #[test]
 fn a_lost_rank_is_named() {
     let slow = Slow::new();
@@ -145,7 +142,6 @@ fn a_lost_rank_is_named() {
 }
 
 /// CPU time of a process, in 1/100 s.
-#[cfg(feature = "mpi")]
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields = stat.rsplit_once(')').unwrap().1.split_whitespace();
@@ -153,7 +149,6 @@ fn cpu_ticks(pid: u32) -> u64 {
 }
 
 /// Whether the process has a thread with this name.
-#[cfg(feature = "mpi")]
 fn has_thread(pid: u32, name: &str) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks

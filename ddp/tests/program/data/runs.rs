@@ -105,7 +105,6 @@ fn all_formats_train_the_same_model() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn any_number_of_ranks_finds_the_same_statistics() {
     for normalize in ["standard", "minmax"] {

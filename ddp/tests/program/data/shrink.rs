@@ -113,7 +113,6 @@ fn rows_that_are_read_piece_by_piece() {
 }
 
 /// Any rank that finds it reports it, and all ranks end.
-#[cfg(feature = "mpi")]
 #[test]
 fn of_several_ranks() {
     let two = |args: &[&str]| crate::common::ranks(2, args);

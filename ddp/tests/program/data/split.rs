@@ -58,7 +58,6 @@ fn a_run_and_its_evaluation_have_the_same_rows() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn the_number_of_ranks_changes_no_row() {
     let folder = temp_dir();

@@ -171,7 +171,6 @@ fn a_disk_fails_for_good() {
     check(1, 0, true, true);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn one_call_of_another_rank_fails() {
     check(2, 1, false, false);

@@ -95,7 +95,6 @@ fn a_full_disk_ends_the_run() {
     assert!(!out.join("model.safetensors").exists());
 }
 
-#[cfg(feature = "mpi")]
 mod mpi {
     use std::time::{Duration, Instant};
 

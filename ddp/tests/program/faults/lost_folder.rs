@@ -5,13 +5,11 @@
 use std::fs;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
-#[cfg(feature = "mpi")]
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Job, run_line, run_line_ok, single, start, temp_dir};
-#[cfg(feature = "mpi")]
 use crate::common::{children, ranks, write};
 
 /// A run in the folder `out` that ends only when it is stopped.
@@ -123,7 +121,6 @@ fn a_folder_with_a_fresh_lease_of_another_host_is_refused() {
 }
 
 /// Adds the seconds in the file `CLOCK_OFFSET` to the system's time.
-#[cfg(feature = "mpi")]
 const SET_CLOCK: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -157,7 +154,6 @@ int gettimeofday(struct timeval *time, void *zone) {
 "#;
 
 /// A host's clock is set forward by more than a year while ranks train, watch each other and hold their folder.
-#[cfg(feature = "mpi")]
 #[test]
 fn a_clock_that_is_set_ends_nothing() {
     let folder = temp_dir();

@@ -1,7 +1,6 @@
 //! A launcher that is killed: its ranks notice it, save, and end within 10 s.
 
 use std::path::{Path, PathBuf};
-#[cfg(feature = "mpi")]
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -68,14 +67,12 @@ impl Run {
     }
 }
 
-#[cfg(feature = "mpi")]
 fn signal(name: &str, pid: u32) {
     let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
     assert!(status.success());
 }
 
 /// Whether this process, and so the mpirun that it starts, ignores SIGQUIT, as all in the background of a script do.
-#[cfg(feature = "mpi")]
 fn ignores_sigquit() -> bool {
     const SIGQUIT: u32 = 3;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -83,7 +80,6 @@ fn ignores_sigquit() -> bool {
     u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (SIGQUIT - 1)) != 0
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn ranks_whose_mpirun_is_killed_save_and_end() {
     for name in ["KILL", "QUIT"].into_iter().filter(|name| *name != "QUIT" || !ignores_sigquit()) {
@@ -96,7 +92,6 @@ fn ranks_whose_mpirun_is_killed_save_and_end() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn ranks_whose_supervisor_is_killed_save_and_end() {
     let run = Run::new();
@@ -119,7 +114,6 @@ fn a_rank_alone_whose_supervisor_is_killed_saves_and_ends() {
 }
 
 /// The supervisor continues from what the ranks have saved.
-#[cfg(feature = "mpi")]
 #[test]
 fn a_job_whose_mpirun_is_killed_loses_no_step() {
     let run = Run::new();

@@ -122,7 +122,6 @@ fn a_rank_that_is_killed_for_memory_is_not_started_again() {
     assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn a_rank_that_is_killed_for_memory_under_mpirun_is_reported_as_that() {
     let Some(group) = Group::new(28) else { return };

@@ -1,6 +1,5 @@
 //! Runs with faults: bad steps, failing disks, lost folders, signals at any moment.
 
-#[cfg(feature = "mpi")]
 mod bad_steps;
 mod disk_faults;
 mod failure;

@@ -175,7 +175,6 @@ fn sweep_alone() {
     sweep(1, &[1, 2, 3, 10, 40, 200, 500]);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn sweep_of_ranks() {
     sweep(2, &[2, 50, 170, 610]);
@@ -291,7 +290,6 @@ fn a_signal_stops_an_evaluation_which_the_resumed_run_repeats() {
     stop_in_evaluation(1);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn a_signal_to_one_rank_stops_the_evaluation_of_all() {
     stop_in_evaluation(2);

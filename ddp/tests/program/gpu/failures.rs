@@ -1,7 +1,6 @@
 //! Failures of virtual GPUs and of NCCL under the program: each is named, with a hint, and ends all ranks.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::path::Path;
 

@@ -1,7 +1,6 @@
 //! Features of virtual GPUs that are turned off or refused by the driver: training reaches the same result without them.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

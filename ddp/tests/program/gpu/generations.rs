@@ -1,7 +1,6 @@
 //! Drivers and GPUs of several generations: which are served, and the way out for the others.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::path::Path;
 use std::process::Command;

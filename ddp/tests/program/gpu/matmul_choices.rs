@@ -1,7 +1,6 @@
 //! Algorithms and forms of matmuls on a GPU are chosen by time; a setting of the virtual GPU makes some of them slow.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::path::Path;
 

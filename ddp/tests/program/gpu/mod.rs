@@ -8,5 +8,4 @@ mod next_to_collectives;
 mod program;
 mod registered_buffers;
 mod self_check;
-#[cfg(feature = "mpi")]
 mod traffic;

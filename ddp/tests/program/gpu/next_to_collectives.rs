@@ -2,7 +2,6 @@
 //! buckets that are reduced already.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! The program on virtual GPUs as a user would start it: it trains as on the CPU, and steps neither wait nor allocate.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::collections::BTreeMap;
 use std::path::Path;

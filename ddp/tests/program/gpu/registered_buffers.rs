@@ -2,7 +2,6 @@
 //! with gradients in bf16.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -61,7 +61,7 @@ fn a_gpu_that_is_not_there_cannot_be_checked() {
 fn the_first_start_checks_the_model_and_the_next_does_not() {
     let folder = temp_dir();
     let cache = folder.path().join("cache").to_str().unwrap().to_owned();
-    let n_gpus = if cfg!(feature = "mpi") { 2 } else { 1 };
+    let n_gpus = 2;
     let start = |name: &str, more: &[&str]| -> Option<usize> {
         let out = folder.path().join(name).to_str().unwrap().to_owned();
         let args =
@@ -88,7 +88,7 @@ fn the_first_start_checks_the_model_and_the_next_does_not() {
 #[test]
 fn a_gpu_that_fails_the_check_does_not_train() {
     let folder = temp_dir();
-    let n_gpus = if cfg!(feature = "mpi") { 2 } else { 1 };
+    let n_gpus = 2;
     let start = |name: &str, fault: &str, more: &[&str]| -> Option<Outcome> {
         let out = folder.path().join(name).to_str().unwrap().to_owned();
         let args = train_args(&out, &[&["--device", "cuda"], more].concat());
@@ -172,7 +172,7 @@ fn the_feature_to_do_without_is_found_by_trying() {
 fn a_feature_that_fails_the_check_is_left_out() {
     let folder = temp_dir();
     let cache = folder.path().join("cache").to_str().unwrap().to_owned();
-    let n_gpus = if cfg!(feature = "mpi") { 2 } else { 1 };
+    let n_gpus = 2;
     let start = |name: &str, fault: &str, more: &[&str]| -> Option<Outcome> {
         let out = folder.path().join(name).to_str().unwrap().to_owned();
         let args = train_args(&out, &[&["--device", "cuda", "--progress", "plain"], more].concat());

@@ -48,7 +48,6 @@ fn endless(out: &Path, n: usize) -> Vec<Job> {
     jobs
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn ranks_train_the_same_model_as_under_mpirun() {
     let folder = temp_dir();

@@ -84,7 +84,7 @@ fn a_killed_rank_starts_again_and_the_run_ends_with_the_same_bits() {
     let whole = Launched::new();
     let mut command = whole.command(&["-n", "2", "-v"], &longer);
     command.env("PATH", whole.folder.path());
-    let why = if cfg!(feature = "mpi") { "--launcher auto found no mpirun" } else { "this build has no MPI" };
+    let why = if cfg!(feature = "mpi") { "--launcher auto found no mpirun" } else { "they need no MPI" };
     assert_has(&run(command), 0, &[&format!("the ranks are started by this program: {why}")]);
 
     let launched = Launched::new();

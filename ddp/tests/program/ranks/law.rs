@@ -1,7 +1,6 @@
 //! The data-parallel law for whole programs: any number of ranks trains the same model as one rank, step by step.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use crate::common::{assert_all_close, largest_gap, made_up_csv, quoted, temp_dir, train, write};
 

@@ -1,7 +1,6 @@
 //! Whole runs that compare their replicas after every step: no false alarm, and not a single bit differs.
 
 #![allow(clippy::unwrap_used)]
-#![cfg(feature = "mpi")]
 
 use crate::common::{ranks, read_weights, run_ok, same_bits, temp_dir};
 

@@ -84,7 +84,6 @@ fn statistics_of_an_epoch_shorter_than_a_step() {
     assert!(run.end("eval_loss").is_finite());
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn the_statistics_do_not_depend_on_the_number_of_ranks() {
     // A bias before a batch norm has no gradient but rounding errors, which differ.

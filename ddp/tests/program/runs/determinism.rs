@@ -26,7 +26,6 @@ fn one_process_repeats_bit_for_bit() {
     assert_repeats(1, &digits(1));
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn two_and_three_ranks_repeat_bit_for_bit() {
     assert_repeats(2, &digits(1));

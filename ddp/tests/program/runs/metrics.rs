@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-#[cfg(feature = "mpi")]
 use crate::common::ranks;
 use crate::common::{
     Outcome, Run, assert_all_close, made_up_csv, run, run_ok, single, start, temp_dir, train, write,
@@ -175,7 +174,6 @@ fn metrics_that_are_asked_for_are_in_the_events() {
 }
 
 #[test]
-#[cfg(feature = "mpi")]
 fn all_metrics_are_the_same_on_1_2_and_3_ranks() {
     let run = train(1, OVERFITS, &["--set", "train.epochs=1"]);
     let out = run.out();

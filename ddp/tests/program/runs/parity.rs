@@ -103,7 +103,6 @@ fn micro_batches_of_unequal_size_train_as_in_pytorch() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn two_ranks_train_as_in_pytorch() {
     let file = golden_file();
@@ -112,7 +111,6 @@ fn two_ranks_train_as_in_pytorch() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn two_ranks_with_micro_batches_train_as_in_pytorch() {
     let file = golden_file();

@@ -38,7 +38,6 @@ fn digits_are_learned_in_bf16_as_in_f32() {
     check_digits(1);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn digits_are_learned_in_bf16_by_two_ranks() {
     check_digits(2);

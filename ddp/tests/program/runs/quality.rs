@@ -28,7 +28,6 @@ fn digits_are_learned() {
     check_digits(1);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn digits_are_learned_by_two_ranks() {
     check_digits(2);

@@ -5,7 +5,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{Outcome, Weights, ranks, read_weights, run, same_bits, single, temp_dir, write};
-#[cfg(feature = "mpi")]
 use crate::common::{assert_all_close, quoted};
 use ddp::run_folder::folder::{Existing, RunDir};
 use serde_json::Value;
@@ -179,7 +178,6 @@ fn a_list_of_layers_goes_on_with_the_same_bits() {
     assert_refused(&run.leg(1, &[]), &["model.layers"]);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn two_ranks_go_on_with_the_same_bits() {
     for zero in ["comm.zero=0", "comm.zero=1", "comm.zero=2"] {
@@ -196,7 +194,6 @@ fn two_ranks_go_on_with_the_same_bits() {
 }
 
 /// Each process orders its hash maps differently, so ranks must not compare them as they are printed.
-#[cfg(feature = "mpi")]
 #[test]
 fn two_ranks_resume_a_table_with_categories_with_the_same_bits() {
     for encode in ["one_hot", "embedding"] {
@@ -226,7 +223,6 @@ fn two_ranks_resume_a_table_with_categories_with_the_same_bits() {
 
 /// Optimizers that update whole parameters, and a group with its own schedule: on two ranks bit for bit, and on other numbers of
 /// ranks up to rounding.
-#[cfg(feature = "mpi")]
 #[test]
 fn whole_parameters_and_schedules_of_groups_go_on() {
     let groups =
@@ -254,7 +250,6 @@ fn whole_parameters_and_schedules_of_groups_go_on() {
 }
 
 /// On 2, then 3 ranks, then 1, with and without ZeRO.
-#[cfg(feature = "mpi")]
 #[test]
 fn any_number_of_ranks_goes_on_where_another_stopped() {
     let whole = Run::new(RUN).to_the_end(1, &[]);
@@ -273,7 +268,6 @@ fn any_number_of_ranks_goes_on_where_another_stopped() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn in_world_mode_the_number_of_ranks_changes_no_bit_even_on_the_way() {
     let world = "train.deterministic=\"world\"";
@@ -292,7 +286,6 @@ fn in_world_mode_the_number_of_ranks_changes_no_bit_even_on_the_way() {
 }
 
 /// If the batch size is given per rank, the global batch stays the same on a different number of ranks.
-#[cfg(feature = "mpi")]
 #[test]
 fn the_global_batch_stays_when_ranks_come_or_go() {
     let config = RUN.replace("global_batch_size = 200", "batch_size = 100");
@@ -404,7 +397,6 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
 }
 
 /// Each file of state is checked by only one rank, and all ranks fall back together, over several checkpoints if necessary.
-#[cfg(feature = "mpi")]
 #[test]
 fn what_one_rank_finds_damaged_no_rank_uses() {
     for (flip_in_9, finds) in

@@ -7,7 +7,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{Job, Outcome, ddp_train, run, single, start, temp_dir};
-#[cfg(feature = "mpi")]
 use crate::common::{children, ranks};
 
 /// Exit status of a run that has saved and stopped.
@@ -123,7 +122,6 @@ fn repeated_signals_change_nothing() {
     assert_saved(job, &out, "stopped by SIG");
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn a_signal_to_one_rank_stops_them_all() {
     for (name, last) in [("USR1", false), ("USR1", true), ("XCPU", false), ("PWR", true)] {
@@ -144,7 +142,6 @@ fn a_signal_to_one_rank_stops_them_all() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn a_signal_to_mpirun_stops_the_ranks() {
     for name in ["USR1", "USR2", "XCPU", "PWR"] {

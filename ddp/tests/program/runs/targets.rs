@@ -86,13 +86,11 @@ fn large_units_are_learned() {
     check_large_units(1);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn large_units_are_learned_by_two_ranks() {
     check_large_units(2);
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn the_scale_has_the_same_bits_on_any_number_of_ranks() {
     let folder = folder();

@@ -109,7 +109,6 @@ fn times_in_parquet_are_told_apart() {
     check(&file("s.parquet", Arc::new(Float64Array::from(seconds()))), "");
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn formats_and_numbers_of_ranks_train_to_the_same_weights() {
     let folder = temp_dir();
@@ -151,7 +150,6 @@ fn values_that_fall_together_all_the_same_are_warned_of() {
 }
 
 /// The offset is subtracted on the host, shift and scale are applied on the GPU, for any location of the rows.
-#[cfg(feature = "mpi")]
 #[test]
 fn gpus_normalize_times_as_the_cpu_does() {
     use crate::common::{largest_gap, read_weights};

@@ -7,7 +7,9 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Outcome, run, run_line_ok, run_ok, single, temp_dir};
+#[cfg(feature = "parquet")]
+use crate::common::run_line_ok;
+use crate::common::{Outcome, run, run_ok, single, temp_dir};
 
 fn fixtures(name: &str) -> PathBuf {
     crate::common::ddp_folder().join("tests/fixtures/tables").join(name)

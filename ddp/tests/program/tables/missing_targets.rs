@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common::{Outcome, read_weights, refused, run_line, run_line_ok, same_bits, temp_dir, write};
-#[cfg(feature = "mpi")]
 use crate::common::{ranks, run_ok};
 
 const QUICK: &str = "--device cpu --epochs 3 --batch-size 8 --hidden 4";
@@ -100,7 +99,6 @@ fn rows_without_a_target_are_left_out_in_every_format() {
     }
 }
 
-#[cfg(feature = "mpi")]
 #[test]
 fn ranks_leave_out_the_same_rows() {
     let folder = temp_dir();

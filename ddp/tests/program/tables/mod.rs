@@ -2,7 +2,7 @@
 
 mod digits_kept;
 mod from_pandas;
-#[cfg(all(feature = "mpi", feature = "parquet"))]
+#[cfg(feature = "parquet")]
 mod kept_types;
 #[cfg(feature = "parquet")]
 mod marks;
