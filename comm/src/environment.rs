@@ -53,6 +53,13 @@ impl BadVariable {
         BadVariable { variable, got, expected: expected.into(), hint }
     }
 
+    /// A variable about the hosts of a job.
+    pub(crate) fn of_host(variable: &'static str, value: Option<&str>, expected: &str) -> Self {
+        let hint = "start `ddp-train launch -- ...` on each host, which starts its ranks, or torchrun; unset PET_NNODES to start one \
+                    process alone";
+        BadVariable { hint, ..Self::new(variable, value, expected) }
+    }
+
     /// Two launchers describe this process differently: `other` names a variable of MPI's, with its value.
     pub(crate) fn contradiction(variable: &'static str, value: usize, other: &str) -> Self {
         let hint = "unset RANK, WORLD_SIZE and MASTER_ADDR where mpirun starts the ranks; or start them without mpirun";
@@ -158,19 +165,21 @@ impl Meeting {
 pub fn rank_variables(n_ranks: usize) -> io::Result<Vec<Vec<(&'static str, String)>>> {
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let secret: String = random_token()?.iter().map(|byte| format!("{byte:02x}")).collect();
+    let host = Ipv4Addr::LOCALHOST.to_string();
     let of_rank = |rank: usize| {
-        vec![
-            (RANK, rank.to_string()),
-            (WORLD_SIZE, n_ranks.to_string()),
-            (LOCAL_RANK, rank.to_string()),
-            (LOCAL_WORLD_SIZE, n_ranks.to_string()),
-            (MASTER_ADDR, Ipv4Addr::LOCALHOST.to_string()),
-            (MASTER_PORT, port.to_string()),
-            (SECRET, secret.clone()),
-            (USES_AGENT_STORE, "False".to_owned()),
-        ]
+        let mut variables = variables([rank, n_ranks, rank, n_ranks], &host, &port.to_string());
+        variables.push((SECRET, secret.clone()));
+        variables
     };
     Ok((0..n_ranks).map(of_rank).collect())
+}
+
+/// Variables of one rank; `numbers` are its rank, their number, and the same on its host.
+pub(crate) fn variables(numbers: [usize; 4], host: &str, port: &str) -> Vec<(&'static str, String)> {
+    let names = [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE];
+    let numbers = names.into_iter().zip(numbers.map(|number| number.to_string()));
+    let place = [(MASTER_ADDR, host), (MASTER_PORT, port), (USES_AGENT_STORE, "False")];
+    numbers.chain(place.map(|(name, value)| (name, value.to_owned()))).collect()
 }
 
 fn is_loopback(host: &str) -> bool {

@@ -5,6 +5,7 @@ use crate::environment::Meeting;
 use crate::group::SingleGroup;
 use crate::group::mpi::MpiGroup;
 use crate::group::star::StarGroup;
+use crate::host_place::HostPlace;
 use crate::launcher::{self, Found};
 use crate::launcher_process::LauncherProcess;
 use crate::mpi_library::Mpi;
@@ -77,7 +78,12 @@ impl World {
             return Ok(World { launcher: Some(launcher), ..Self::single() });
         }
         match found? {
-            None => Ok(Self::single()),
+            None => {
+                if options.joins_by_environment {
+                    HostPlace::refuse_alone()?;
+                }
+                Ok(Self::single())
+            }
             Some(Found { launcher, n_ranks: Some(1), .. }) => {
                 Ok(World { launcher: Some(launcher), ..Self::single() })
             }

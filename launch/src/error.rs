@@ -53,6 +53,14 @@ pub enum LaunchError {
     #[error("--launcher env starts ranks on this host only, and --hosts names others")]
     #[diagnostic(help("leave out --launcher: mpirun starts ranks on other hosts"))]
     OtherHosts,
+    /// Each host of a job starts its own ranks, but their folder is not one that they share and resume.
+    #[error(
+        "PET_NNODES={n_hosts}: {n_hosts} hosts train one run, and the arguments after -- lack --out DIR or --resume auto"
+    )]
+    #[diagnostic(help(
+        "add both, with a folder that all hosts see: whatever starts the hosts again then continues the run"
+    ))]
+    NoSharedFolder { n_hosts: usize },
     /// A program could not be run.
     #[error("can't run `{program}`: {source}")]
     #[diagnostic(help("check that it is installed and may be run"))]
@@ -136,6 +144,7 @@ impl LaunchError {
             | LaunchError::BadHost { .. }
             | LaunchError::TooFewSlots { .. }
             | LaunchError::OtherHosts
+            | LaunchError::NoSharedFolder { .. }
             | LaunchError::TooManyMinHosts { .. } => exit_code::USAGE,
             LaunchError::TooFewHosts { .. } | LaunchError::Killed { .. } => exit_code::RESTARTABLE,
             LaunchError::UnderLauncher { .. }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ddp_comm::rank_variables;
+use ddp_comm::{HostPlace, rank_variables};
 use rustix::process::{Pid, Signal, set_child_subreaper};
 use tracing::{info, warn};
 
@@ -78,7 +78,7 @@ pub(crate) struct Finished {
 }
 
 impl Job {
-    /// Starts `line`, the command line of `starter`, for the `n_ranks` ranks of the job `id`.
+    /// Starts `line`, the command line of `starter`, for the `n_ranks` ranks of the job `id`, or for as many on the host at `place`.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -86,13 +86,15 @@ impl Job {
         starter: &Starter,
         line: &CommandLine,
         n_ranks: usize,
+        place: Option<&HostPlace>,
         id: &str,
         is_local: bool,
     ) -> io::Result<Self> {
         // Any process id but 0 makes this process a subreaper.
         set_child_subreaper(Some(Pid::INIT))?;
-        let of_processes = match starter {
-            Starter::Itself => rank_variables(n_ranks)?,
+        let of_processes = match (starter, place) {
+            (_, Some(place)) => place.rank_variables(n_ranks),
+            (Starter::Itself, None) => rank_variables(n_ranks)?,
             _ => vec![Vec::new()],
         };
         let joined = format!("ddp-train-launch-{id}-joined");

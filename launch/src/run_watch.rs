@@ -56,11 +56,12 @@ struct LastEvent {
 }
 
 impl RunWatch {
-    /// Watches `out` for a new job.
-    pub(crate) fn new(out: &Path) -> Self {
+    /// Watches `out` for a new job, with an id of its own unless the hosts of the job have one.
+    pub(crate) fn new(out: &Path, job_id: Option<String>) -> Self {
         let config_before = Stamp::of(&out.join(CONFIG_FILE));
         // If there is no random device, a process id, which is unique at this moment.
-        let job_id = run_id::random().unwrap_or_else(|_| std::process::id().to_string());
+        let random = || run_id::random().unwrap_or_else(|_| std::process::id().to_string());
+        let job_id = job_id.unwrap_or_else(random);
         RunWatch { out: out.to_owned(), job_id, config_before, metrics_before: None, event_before: None }
     }
 
@@ -154,7 +155,7 @@ mod tests {
         fs::write(out.join(CONFIG_FILE), "old").unwrap();
         fs::write(out.join(METRICS_FILE), failed).unwrap();
         Done { run_id: None, job_id: Some("old".to_owned()), step: 9 }.write(out).unwrap();
-        let mut watch = RunWatch::new(out);
+        let mut watch = RunWatch::new(out, None);
         watch.begin_attempt();
         assert!(!watch.is_done() && !watch.is_claimed());
         assert_eq!((watch.reported(), watch.newest_step()), (None, None));

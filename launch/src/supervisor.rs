@@ -8,7 +8,7 @@ use ddp::host_memory::{self, MemoryKills};
 use ddp::run_folder::Existing;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
-use ddp_comm::World;
+use ddp_comm::{CommError, HostPlace, World};
 use ddp_kernels::cuda::Gpu;
 use tracing::{debug, error, info, warn};
 
@@ -74,8 +74,10 @@ struct Supervisor<'a> {
     agent: Agent,
     machine: Machine,
     binary: PathBuf,
-    /// Number of ranks on all hosts.
+    /// Number of ranks on all hosts; on this one where each host starts its own.
     n_ranks: usize,
+    /// This host, where each host of the job starts its own ranks and whatever started the hosts restarts them.
+    place: Option<HostPlace>,
     /// Batch settings of the run as configured, read before its first restart.
     batches: Option<Batches>,
 }
@@ -91,6 +93,13 @@ impl<'a> Supervisor<'a> {
         if let Some(min_hosts) = options.min_hosts.filter(|min| *min > hosts.len()) {
             return Err(LaunchError::TooManyMinHosts { min_hosts, n_hosts: hosts.len() });
         }
+        let place = match options.hosts {
+            None => HostPlace::detect().map_err(|bad| ddp::Error::from(CommError::from(bad)))?,
+            Some(_) => None,
+        };
+        if let (Some(place), false) = (&place, options.training.resumes_named_folder()) {
+            return Err(LaunchError::NoSharedFolder { n_hosts: place.n_hosts });
+        }
         if options.n_ranks.is_none() {
             for host in hosts.iter_mut().filter(|host| host.slots.is_none()) {
                 let n_gpus =
@@ -98,7 +107,7 @@ impl<'a> Supervisor<'a> {
                 host.slots = n_gpus.filter(|n| *n > 0);
             }
         }
-        let n_ranks = match options.n_ranks {
+        let n_ranks = match options.n_ranks.or(place.as_ref().and_then(|place| place.ranks_per_host)) {
             Some(n_ranks) => n_ranks,
             None if hosts.is_empty() => ranks_of_this_host(options.training.may_use_gpus, &machine),
             None => {
@@ -114,10 +123,25 @@ impl<'a> Supervisor<'a> {
             hosts.clear();
         }
         // Checked before the folder is created, and again before each start.
-        let starter = Starter::find(n_ranks, hosts.is_empty(), options.launcher, &machine)?;
-        debug!("{}", starter.reason(options.launcher));
-        let watch = RunWatch::new(&(options.training.open_folder)()?);
-        Ok(Supervisor { options, watch, hosts, own_host, agent, machine, binary, n_ranks, batches: None })
+        if place.is_none() {
+            let starter = Starter::find(n_ranks, hosts.is_empty(), options.launcher, &machine)?;
+            debug!("{}", starter.reason(options.launcher));
+        }
+        let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
+        let job_id = place.as_ref().map(|place| place.address.chars().filter(is_plain).take(64).collect());
+        let watch = RunWatch::new(&(options.training.open_folder)()?, job_id);
+        Ok(Supervisor {
+            options,
+            watch,
+            hosts,
+            own_host,
+            agent,
+            machine,
+            binary,
+            n_ranks,
+            place,
+            batches: None,
+        })
     }
 
     /// Starts the job repeatedly until it is complete or given up; returns the exit status.
@@ -137,7 +161,9 @@ impl<'a> Supervisor<'a> {
             let kills = MemoryKills::watch();
             let (launcher, Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes }) =
                 self.attempt(&hosts, requests)?;
-            let is_done = self.watch.is_done();
+            // The other hosts may see the file of the first one later.
+            let is_of_first_host = self.place.as_ref().is_none_or(|place| place.rank == 0);
+            let is_done = self.watch.is_done() || (!is_of_first_host && ended == Ended::Code(0));
             let is_over = is_done || was_stopped || ended == Ended::Interrupted;
             if !is_over && !self.hosts.is_empty() {
                 hosts = self.answering();
@@ -160,7 +186,7 @@ impl<'a> Supervisor<'a> {
                 has_lost_hosts: hosts.len() < self.hosts.len(),
                 has_gained: step > step_before,
                 n_restarts,
-                max_restarts: self.options.max_restarts,
+                max_restarts: if self.place.is_some() { 0 } else { self.options.max_restarts },
             };
             let decision = decide(&attempt);
             if !has_joined && !is_over {
@@ -201,7 +227,10 @@ impl<'a> Supervisor<'a> {
     /// Starts the ranks once and waits until they end; returns the launcher's name and how it ended.
     fn attempt(&mut self, hosts: &[Host], requests: &mut StopRequests) -> Result<(&'static str, Finished)> {
         let n_ranks = self.n_ranks_on(hosts);
-        let starter = Starter::find(n_ranks, hosts.is_empty(), self.options.launcher, &self.machine)?;
+        let starter = match self.place {
+            Some(_) => Starter::Itself,
+            None => Starter::find(n_ranks, hosts.is_empty(), self.options.launcher, &self.machine)?,
+        };
         let is_restart = self.watch.is_claimed();
         if is_restart && self.batches.is_none() {
             self.batches = self.watch.config().map(|config| Batches::of(&config));
@@ -215,14 +244,17 @@ impl<'a> Supervisor<'a> {
                 drop(claim_folder(Some(out), "", Existing::Overwrite).map_err(ddp::Error::from)?);
                 self.options.training.first(out, id, n_ranks)
             }
-            (false, _) => self.options.training.first(out, id, n_ranks),
+            (false, _) => {
+                let n_hosts = self.place.as_ref().map_or(1, |place| place.n_hosts);
+                self.options.training.first(out, id, n_ranks * n_hosts)
+            }
         };
         let job = JobSpec { n_ranks, hosts, binary: &self.binary, args: &args };
         let line = starter.command_line(&job, &self.machine, &self.agent);
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
         let is_local = hosts.is_empty() && !self.machine.is_in_slurm;
-        let job = Job::start(&starter, &line, n_ranks, self.watch.job_id(), is_local);
+        let job = Job::start(&starter, &line, n_ranks, self.place.as_ref(), self.watch.job_id(), is_local);
         let job = job.map_err(|source| LaunchError::NotRun { program, source })?;
         Ok((starter.name(), job.wait(requests, &self.watch)))
     }

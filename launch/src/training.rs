@@ -72,6 +72,11 @@ impl Training<'_> {
         line
     }
 
+    /// Whether the arguments name the folder of a run, to be resumed if it is there.
+    pub(crate) fn resumes_named_folder(&self) -> bool {
+        self.names_folder && self.words.iter().any(|word| word.to_string_lossy().starts_with("--resume"))
+    }
+
     fn head(&self, id: &str, n_ranks: usize) -> Vec<OsString> {
         let mut line: Vec<OsString> = ["train", "--job-id", id].map(OsString::from).into();
         if !self.names_world {

@@ -2,6 +2,7 @@
 
 pub(crate) mod page;
 mod failed_run;
+pub(crate) mod kubeflow;
 pub mod log;
 pub(crate) mod progress;
 pub mod stdout;

@@ -12,6 +12,7 @@ use ddp::report::notes::PROGRESS;
 use ddp::report::units::rate;
 use tracing::info;
 
+use crate::report::kubeflow::Posts;
 use crate::report::log::{ShownBar, Terminal};
 
 /// Least training time, in s, of a run whose time is reported: the first steps of a run are slower than the others.
@@ -43,6 +44,8 @@ impl ProgressChoice {
 pub(crate) struct Progress {
     /// `None` if no bar is shown.
     bar: Option<ShownBar>,
+    /// `None` unless a Kubeflow TrainJob wants the progress.
+    posts: Option<Posts>,
     n_epochs: Option<u64>,
 }
 
@@ -59,7 +62,13 @@ impl Progress {
         let has_bar = choice.may_have_bar() && !quiet && terminal.takes_bar();
         terminal.set_prints_progress(!has_bar && choice != ProgressChoice::None);
         let bar = has_bar.then(|| terminal.show_bar(rows.end, rows.start, true, "starting"));
-        Self { bar, n_epochs }
+        Self { bar, posts: Posts::start(rows), n_epochs }
+    }
+
+    fn post_eval(&self, eval: &EvalMetrics) {
+        if let Some(posts) = &self.posts {
+            posts.set(eval.iter().map(|(metric, value)| (metric.name(), value)));
+        }
     }
 
     fn epoch(&self, epoch: u64) -> String {
@@ -95,6 +104,9 @@ impl ddp::report::progress::Progress for Progress {
         if let Some(bar) = &self.bar {
             bar.advance(n_rows);
         }
+        if let Some(posts) = &self.posts {
+            posts.advance(n_rows);
+        }
     }
 
     fn step(&self, event: &StepEvent) {
@@ -102,12 +114,16 @@ impl ddp::report::progress::Progress for Progress {
             bar.set_message(&format!("epoch {}, loss {}", self.epoch(event.epoch), short(event.loss)));
         }
         let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = *event;
+        if let Some(posts) = &self.posts {
+            posts.set([("loss", loss), ("lr", lr), ("samples_per_s", samples_per_s)]);
+        }
         info!(target: PROGRESS, step, epoch, loss, lr, grad_norm, samples_per_s, "{}", self.step_line(event));
     }
 
     fn epoch_end(&self, event: &EpochEvent) {
         let EpochEvent { epoch, step, train_loss, .. } = *event;
         let text = self.epoch_line(event);
+        self.post_eval(&event.eval);
         match &self.bar {
             Some(bar) => {
                 bar.set_message(&format!("epoch {}, loss {}", self.epoch(epoch), short(train_loss)));
@@ -119,6 +135,7 @@ impl ddp::report::progress::Progress for Progress {
 
     fn eval(&self, event: &EvalEvent) {
         let (step, epoch) = (event.step, event.epoch);
+        self.post_eval(&event.eval);
         let mut text = format!("step {step}  epoch {}", self.epoch(epoch));
         append_eval(&mut text, &event.eval);
         append_last(&mut text, &event.last);
@@ -130,6 +147,8 @@ impl ddp::report::progress::Progress for Progress {
 
     fn end(&mut self, event: &EndEvent, folder: Option<&Path>) {
         self.bar = None;
+        self.post_eval(&event.eval);
+        self.posts = None;
         let EndEvent { steps, samples, train_loss, elapsed_s, train_s, .. } = *event;
         info!(steps, samples, train_loss, elapsed_s, train_s, "{}", end_lines(event, folder));
     }
@@ -213,7 +232,7 @@ mod tests {
     use super::*;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
-        Progress { bar: None, n_epochs }
+        Progress { posts: None, bar: None, n_epochs }
     }
 
     #[test]

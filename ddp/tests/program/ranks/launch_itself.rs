@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ddp_comm::rank_variables;
 use tempfile::TempDir;
 
 use crate::common::{
@@ -101,6 +102,34 @@ fn a_killed_rank_starts_again_and_the_run_ends_with_the_same_bits() {
     assert_gone(&ranks);
     let weights = |run: &Launched| read_weights(&run.out().join("model.safetensors"));
     assert!(same_bits(&weights(&launched), &weights(&whole)), "{}", outcome.stderr);
+}
+
+/// The pods of a Kubeflow TrainJob each start their own ranks, and none is a launcher of the others.
+#[test]
+fn each_host_starts_its_ranks() {
+    let whole = Launched::new();
+    assert_has(&run(whole.command(&["-n", "2", "--launcher", "env"], &["--quiet"])), 0, &[]);
+
+    let launched = Launched::new();
+    let free =
+        rank_variables(1).unwrap()[0].iter().find(|variable| variable.0 == "MASTER_PORT").unwrap().1.clone();
+    let host = |rank: &str, train: &[&str]| {
+        let mut command = launched.command(&[], &[&["--quiet"], train].concat());
+        command.envs([("PET_NNODES", "2"), ("PET_NPROC_PER_NODE", "1"), ("PET_MASTER_ADDR", "127.0.0.1")]);
+        command.envs([("PET_NODE_RANK", rank), ("PET_MASTER_PORT", &free)]);
+        command
+    };
+    assert_has(&run(host("1", &[])), 2, &["PET_NNODES=2: 2 hosts train one run", "hint: add both"]);
+    assert_has(&run(host("2", &["--resume", "auto"])), 78, &["PET_NODE_RANK=2: expected "]);
+    let mut alone = single(&["train", "--out", launched.out().to_str().unwrap()]);
+    alone.envs(host("0", &[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
+    assert_has(&run(alone), 78, &["PET_NNODES=2: expected RANK", "hint: start `ddp-train launch -- ...`"]);
+    assert!(!launched.out().exists());
+
+    let jobs = ["0", "1"].map(|rank| start(host(rank, &["--resume", "auto"])));
+    jobs.into_iter().for_each(|job| assert_has(&job.wait(), 0, &[]));
+    let weights = |run: &Launched| read_weights(&run.out().join("model.safetensors"));
+    assert!(same_bits(&weights(&launched), &weights(&whole)));
 }
 
 #[test]

@@ -19,3 +19,4 @@ mod targets;
 mod tensorboard;
 mod times;
 mod training;
+mod trainjob;
