@@ -180,6 +180,9 @@ def _rows(data: Any, folder: str) -> str:
 
         numpy.save(os.path.join(folder, "rows.npy"), numpy.ascontiguousarray(data))
         return os.path.join(folder, "rows.npy")
+    if not (hasattr(data, "columns") or hasattr(data, "__arrow_c_stream__") or isinstance(data, Mapping)):
+        expected = "a path, an Arrow table, a data frame, a dict of columns or an array"
+        raise TypeError(f"rows: expected {expected}, got {type(data).__name__}")
     import pyarrow
     import pyarrow.parquet
 
