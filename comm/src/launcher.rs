@@ -36,7 +36,7 @@ impl Launcher {
             Launcher::Slurm => {
                 "use srun --mpi=pmix (srun --mpi=list shows the available ones), or start mpirun inside sbatch"
             }
-            _ => "use the mpirun of the MPI installation that this program was linked to",
+            _ => "use the mpirun of the MPI library that this program was linked to or has opened",
         }
     }
 }

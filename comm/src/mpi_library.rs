@@ -33,9 +33,13 @@ macro_rules! functions {
         impl Functions {
             fn new(find: impl Fn(&'static str) -> Found<*mut c_void>) -> Found<Self> {
                 Ok(Functions {
-                    // SAFETY: the symbol is MPI's function of this name; its arguments have the sizes of these, or are integers in
-                    // place of words, which are passed in the same registers.
-                    $($name: { let symbol = find(stringify!($name))?; unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(symbol) } },)*
+                    $($name: {
+                        type Function = unsafe extern "C" fn($($argument),*) -> c_int;
+                        let symbol = find(stringify!($name))?;
+                        // SAFETY: the symbol is MPI's function of this name; its arguments have the sizes of these, or are integers
+                        // in place of words, which are passed in the same registers.
+                        unsafe { std::mem::transmute::<*mut c_void, Function>(symbol) }
+                    },)*
                 })
             }
 
