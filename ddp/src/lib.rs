@@ -2,12 +2,8 @@
 //!
 //! ## Modules
 //!
-//! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]. All modules of
-//! the crate, from top to bottom (each imports only from modules below it):
-//!
-//! [`train`] -> [`predict`] -> [`checkpoint`] -> [`exchange`] -> [`optim`] -> `export` (feature `onnx`) -> [`nn`] -> [`model`] ->
-//! [`mod@data`] -> [`report`] -> [`run_folder`] -> [`config`] -> [`storage`]. Above them all: [`error`], the union of the modules'
-//! errors; below them all: [`exit_code`], the table of exit statuses. The program `ddp-train` is the crate in `ddp/cli`.
+//! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]; [`predict`] reads
+//! saved models, and `export` (feature `onnx`) writes them for other programs.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
 //! tensor operation, with its account, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
@@ -16,34 +12,48 @@
 
 #![forbid(unsafe_code)]
 
+// Modules from bottom to top: each imports only from modules above its line. The hidden ones, and hidden names of the others, are public
+// for the program `ddp-train`, which is the crate in `ddp/cli` and composes the same rooms: they change without notice. What other
+// programs need of them is re-exported by a visible module.
+
 pub mod distributed;
+#[doc(hidden)]
 pub mod exit_code;
+#[doc(hidden)]
 pub mod control_group;
+#[doc(hidden)]
 pub mod host_memory;
+#[doc(hidden)]
 pub mod storage;
+#[doc(hidden)]
 pub mod config;
+#[doc(hidden)]
 pub mod report;
+#[doc(hidden)]
 pub mod run_folder;
 pub mod data;
+#[doc(hidden)]
 pub mod model;
 pub mod nn;
 #[cfg(feature = "onnx")]
 pub mod export;
 pub mod optim;
+#[doc(hidden)]
 pub mod exchange;
+#[doc(hidden)]
 pub mod checkpoint;
 pub mod predict;
 pub mod train;
+#[doc(hidden)]
 pub mod error;
 
-pub use data::tensor_io as io;
 /// Ranks and collectives: the crate, whole.
 pub use ddp_comm as comm;
 pub use ddp_comm::launch;
 /// Devices, tensors and operations: the crate, whole.
 pub use ddp_kernels as kernels;
 pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory, ops};
-/// Files of rows: the crate, whole.
+#[doc(hidden)]
 pub use ddp_rows as rows;
 pub use error::{Error, Result};
 pub use predict::Predictor;
@@ -52,6 +62,13 @@ pub use predict::Predictor;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from-pytorch.md")]
 struct FromPyTorch;
+
+/// Tensors in files: npy, npz, safetensors.
+pub mod io {
+    pub use crate::data::tensor_io::{
+        read_npy, read_npz, read_safetensors, write_npy, write_npz, write_safetensors,
+    };
+}
 
 /// All that a program on tensors needs, and the world of its ranks: `use ddp::prelude::*;`
 ///

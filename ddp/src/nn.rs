@@ -14,11 +14,16 @@
 //! Source: `torch.nn`.
 
 pub use crate::config::{Activation, ElementLoss, Gate, Loss, Precision};
-pub use crate::model::expression::{Expression, Var};
-pub use crate::model::layer::{Layer, RegisteredBuffer, Sizes};
+pub use crate::model::expression::{Expression, Own, Var};
+pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 pub use crate::model::layers::*;
-pub use crate::model::param::{Init, ParamKind, ParamSpec};
+pub use crate::model::linear_spec::LinearSpec;
+pub use crate::model::param::{Init, ParamEntry, ParamKind, ParamSpec};
+pub use crate::model::pass::{
+    BackwardPass, ForwardPass, InputGradientPass, ParamGradient, ParamGradients, ParamViews,
+};
 pub use crate::model::{
-    DropoutStep, GradcheckOptions, GradientSums, LocalGradients, LossFunction, LossHead, Network, Sequential,
-    gradcheck,
+    AllRanks, DropoutStep, GradcheckOptions, GradientSink, GradientSums, LocalGradients, LossFunction,
+    LossHead, ModelError, ModelSpec, Network, Operator, OperatorInput, ParamLayout, PassTraffic, RowsOfStep,
+    Sequential, StateDictReport, WeightsMut, gradcheck,
 };

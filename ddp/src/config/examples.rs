@@ -2,8 +2,8 @@
 //! new one is among them. For checks of a device.
 //!
 //! ```
-//! use ddp::config::Precision;
 //! use ddp::config::examples::examples;
+//! use ddp::nn::Precision;
 //!
 //! let examples = examples(&[Precision::F32])?;
 //! assert!(examples.iter().any(|example| example.name.contains("huber")));

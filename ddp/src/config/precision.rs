@@ -26,7 +26,7 @@
 //! custom training loops. Runs and trainers do not support this format.
 //!
 //! ```
-//! use ddp::config::precision::Precision;
+//! use ddp::nn::Precision;
 //! use ddp::prelude::*;
 //!
 //! assert_eq!((Precision::Bf16.master(), Precision::Bf16.activations()), (DType::F32, DType::BF16));

@@ -1,6 +1,6 @@
 //! Training and evaluation rows: from files of all formats, built-in sets, or a user's own [`Dataset`].
 //!
-//! Data flow: config -> **dataset** -> loader -> shard of the global batch. [`load`] opens the rows of a config as a [`Dataset`].
+//! Data flow: config -> **dataset** -> loader -> shard of the global batch. `load` opens the rows of a config as a [`Dataset`].
 //! The crate `ddp-rows` reads and writes files of all formats. Files of arrays (npy, npz, safetensors, IDX) are mapped (`raw`); tables
 //! (CSV, Parquet) are read row by row (`table`).
 //!
@@ -13,10 +13,13 @@
 
 mod data_fingerprint;
 pub(crate) mod cumulative;
+#[doc(hidden)]
 pub mod labels;
 pub(crate) mod errors;
+#[doc(hidden)]
 pub mod error;
 mod checks;
+#[doc(hidden)]
 pub mod order;
 pub(crate) mod datasets;
 #[doc(hidden)]
@@ -24,10 +27,13 @@ pub mod row_values;
 mod source;
 mod builtin;
 pub(crate) mod fit;
+#[doc(hidden)]
 pub mod device_rows;
 pub(crate) mod heads;
 pub(crate) mod label_classes;
+#[doc(hidden)]
 pub mod step_rows;
+#[doc(hidden)]
 pub mod loader;
 mod target_columns;
 #[doc(hidden)]
@@ -44,48 +50,61 @@ mod open;
 pub(crate) mod split;
 mod load;
 mod made_up_rows;
+#[doc(hidden)]
 pub mod tensor_io;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use ddp_rows::arrays::reader::SplitSide;
-pub use ddp_rows::compression::Compression;
-pub use ddp_rows::error::{CellProblem, ColumnError, CsvError, RowsError};
-pub use ddp_rows::values::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
+#[cfg(feature = "onnx")]
+pub(crate) use self::fit::preprocess::Column as EncodedColumn;
 
-pub use self::builtin::{NAMES as BUILTIN_NAMES, digits};
-pub use self::datasets::batch;
+pub use self::builtin::digits;
+pub use self::datasets::batch::{Batch, BatchMut};
 pub use self::datasets::dataset::{Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
 pub use self::datasets::resident::{ResidentRows, Targets};
 pub use self::datasets::subset::{Subset, split};
-pub use self::datasets::target_scale::{OutputUnits, TargetScale};
 pub use self::datasets::tensor_rows::TensorDataset;
 pub use self::datasets::wrapper::{Changes, DatasetWrapper};
 pub use self::error::DataError;
-pub use self::errors::split_error::SplitError;
-pub use self::errors::target_error::TargetError;
 pub use self::errors::tensor_rows_error::TensorRowsError;
-pub use self::files::{files_and_format, files_of};
-pub use self::fit::column_advice::{ONE_HOT, far_value, has_one_label};
-pub use self::fit::embedding_spec::EmbeddingSpec;
-pub use self::fit::normalize::{DeviceNormalizer, Normalizer};
-pub use self::fit::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
-#[cfg(feature = "onnx")]
-pub(crate) use self::fit::preprocess::Column as EncodedColumn;
-pub use self::fit::preprocess::{ColumnCodes, Preprocessor};
-pub use self::fit::scan::column_stats;
-pub use self::fit::stats::ColumnStats;
-pub use self::fit::train_categories::unknown_values;
-pub use self::folder::notes_on_folders;
-pub use self::heads::head_outputs::HeadOutputs;
-pub use self::labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json};
-pub use self::labels::{Label, LabelVocabulary};
-pub use self::load::{
-    Divided, Fitted, Loaded, check_n_rows, load, load_with, open_eval, take_eval, without_target,
+pub use self::fit::preprocess::Preprocessor;
+pub use self::loader::{
+    BatchPlan, Batches, DataLoader, LoadedStep, LoaderOptions, PartitionKind, Shuffle, TensorBatch,
 };
-pub use self::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle, TensorBatch};
-pub use self::made_up_rows::made_up_rows;
+pub use self::order::partition::EvalPartition;
 pub use self::order::sampler::{GroupSampler, Sampler};
-pub use self::source::{ClassLabels, KnownFeatures, SourceSpec, ToPredict};
-pub use self::split::class_rows::split_by_class;
-pub use self::split::own_eval::{holds_eval_rows, resolve_eval};
+pub use crate::config::Placement;
+
+#[doc(hidden)]
+pub use self::{
+    builtin::NAMES as BUILTIN_NAMES,
+    datasets::batch,
+    datasets::target_scale::{OutputUnits, TargetScale},
+    errors::split_error::SplitError,
+    errors::target_error::TargetError,
+    files::{files_and_format, files_of},
+    fit::column_advice::{ONE_HOT, far_value, has_one_label},
+    fit::embedding_spec::EmbeddingSpec,
+    fit::normalize::{DeviceNormalizer, Normalizer},
+    fit::permuted_columns::{ColumnValues, UserColumn, permuted_columns},
+    fit::preprocess::ColumnCodes,
+    fit::scan::column_stats,
+    fit::stats::ColumnStats,
+    fit::train_categories::unknown_values,
+    folder::notes_on_folders,
+    heads::head_outputs::HeadOutputs,
+    labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json},
+    labels::{Label, LabelVocabulary},
+    load::{Divided, Fitted, Loaded, check_n_rows, load, load_with, open_eval, take_eval, without_target},
+    made_up_rows::made_up_rows,
+    source::{ClassLabels, KnownFeatures, SourceSpec, ToPredict},
+    split::class_rows::split_by_class,
+    split::own_eval::{holds_eval_rows, resolve_eval},
+};
+#[doc(hidden)]
+pub use ddp_rows::{
+    arrays::reader::SplitSide,
+    compression::Compression,
+    error::{CellProblem, ColumnError, CsvError, RowsError},
+    values::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary},
+};

@@ -3,10 +3,9 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use ddp::data::TensorDataset;
-//! use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind};
-//! use ddp::data::step_rows::StepRows as _;
+//! use ddp::data::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, TensorDataset};
 //! use ddp::prelude::*;
+//! use ddp::train::StepRows as _;
 //!
 //! let x = Tensor::randn(&[10, 3], DType::F32, Device::Cpu, 1)?;
 //! let rows = Arc::new(TensorDataset::new(&x, &x.sum(1)?)?);

@@ -25,7 +25,7 @@ const ROWS: usize = 1 << 16;
 /// Reads a NumPy array to `device`.
 ///
 /// # Errors
-/// [`RowsError::Malformed`], [`DataError::NoTensor`] for a type that no tensor holds (such as u16 or texts);
+/// [`DataError::Rows`], [`DataError::NoTensor`] for a type that no tensor holds (such as u16 or texts);
 /// [`DataError::Kernel`].
 pub fn read_npy(path: impl AsRef<Path>, device: Device) -> Result<Tensor> {
     let path = path.as_ref();
@@ -65,7 +65,7 @@ pub fn read_safetensors(path: impl AsRef<Path>, device: Device) -> Result<Vec<(S
 /// ```
 ///
 /// # Errors
-/// [`DataError::NoFileType`] for bf16; [`DataError::Write`]; [`DataError::Kernel`].
+/// [`DataError::NoFileType`] for bf16; [`DataError::Rows`]; [`DataError::Kernel`].
 pub fn write_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
     let path = path.as_ref();
     let raw = numpy_type(path, "npy", tensor.dtype())?;

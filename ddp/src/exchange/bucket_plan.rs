@@ -5,9 +5,8 @@
 //! with the last bucket, so they cost no extra message.
 //!
 //! ```
-//! use ddp::config::Activation;
 //! use ddp::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
-//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::nn::{Activation, ModelSpec, ParamLayout};
 //!
 //! let layout = ParamLayout::new(&ModelSpec::plain(&[64, 128, 10], Activation::Relu));
 //! let plan = BucketPlan::new(&layout, 4096);

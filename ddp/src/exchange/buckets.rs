@@ -8,11 +8,10 @@
 //! depends, are then reduced with the first bucket instead of the last one.
 //!
 //! ```
-//! use ddp::config::Activation;
 //! use ddp::exchange::ExchangeError;
 //! use ddp::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
 //! use ddp::exchange::buckets::{ReducedGradients, Reduction};
-//! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
+//! use ddp::nn::{Activation, GradientSink as _, ModelSpec, ParamLayout};
 //! use ddp::prelude::*;
 //!
 //! ddp::launch(2, |world| -> Result<(), ExchangeError> {

@@ -8,9 +8,10 @@
 //! Source: pairwise summation, N. J. Higham, "The Accuracy of Floating Point Summation", SIAM J. Sci. Comput. 14, 1993.
 //!
 //! ```
-//! use ddp::data::order::partition::{PartitionKind, RankPartition};
-//! use ddp::exchange::fixed_tree::FixedTree;
+//! use ddp::data::PartitionKind;
+//! use ddp::data::order::partition::RankPartition;
 //! use ddp::exchange::{BufferSize, Exchange as _, ExchangeError};
+//! use ddp::exchange::fixed_tree::FixedTree;
 //! use ddp::prelude::*;
 //!
 //! let leaves: [f32; 4] = [0.1, 0.2, 0.3, 0.4];

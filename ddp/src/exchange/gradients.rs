@@ -32,7 +32,7 @@ impl Gradients {
     pub(crate) fn renew(&mut self, world: &World) -> Result<()> {
         let device = self.no_vote.device();
         self.memory.clear();
-        memory::empty_cache(device)?;
+        memory::empty_cache_of(device)?;
         self.memory = BufferSize::allocate(&self.plan.way.buffers(), world, device)?;
         Ok(())
     }

@@ -22,10 +22,9 @@
 //! Weights and their buckets on four ranks, and what each of them updates with ZeRO-1:
 //!
 //! ```
-//! use ddp::config::Activation;
 //! use ddp::exchange::bucket_plan::BucketPlan;
 //! use ddp::exchange::shard_plan::ShardPlan;
-//! use ddp::model::{ParamLayout, Sequential};
+//! use ddp::nn::{Activation, ParamLayout, Sequential};
 //!
 //! let n_ranks = 4;
 //! let layers = Sequential::new(64).linear(128).activation(Activation::Relu).linear(10).into_layers();

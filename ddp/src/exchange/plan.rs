@@ -2,13 +2,12 @@
 //! with the bytes and the memory of all of it.
 //!
 //! ```
-//! use ddp::config::precision::Precision;
-//! use ddp::config::{Activation, ZeroStage};
 //! use ddp::exchange::plan::ExchangePlan;
 //! use ddp::exchange::shard_plan::Ranks;
-//! use ddp::model::{BufferPlan, ModelSpec};
+//! use ddp::model::BufferPlan;
+//! use ddp::nn::{Activation, ModelSpec, Precision};
 //! use ddp::prelude::*;
-//! use ddp::train::trainer::TrainerOptions;
+//! use ddp::train::{TrainerOptions, ZeroStage};
 //!
 //! // Four ranks on GPUs that need not be there.
 //! let ranks = Ranks { rank: 0, world_size: 4, shares_memory: false };

@@ -10,10 +10,9 @@
 //! Source: ZeRO, arXiv:1910.02054.
 //!
 //! ```
-//! use ddp::config::Activation;
 //! use ddp::exchange::bucket_plan::BucketPlan;
 //! use ddp::exchange::shard_plan::ShardPlan;
-//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::nn::{Activation, ModelSpec, ParamLayout};
 //!
 //! let layout = ParamLayout::shared_by(&ModelSpec::plain(&[64, 128, 10], Activation::Relu), 2);
 //! let buckets = BucketPlan::new(&layout, 25 << 20);

@@ -107,7 +107,7 @@ impl ExchangeTrial<'_> {
         drop(kept);
         if failure.is_none() {
             // The pool would keep the memory of the trial.
-            memory::empty_cache(self.gpu.device())?;
+            memory::empty_cache_of(self.gpu.device())?;
         }
         Ok(failure)
     }

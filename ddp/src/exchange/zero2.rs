@@ -7,12 +7,11 @@
 //! Source: ZeRO, arXiv:1910.02054, section 5.2.
 //!
 //! ```
-//! use ddp::config::Activation;
+//! use ddp::ops;
 //! use ddp::exchange::{BufferSize, Exchange as _, ExchangeError, MicroStep};
 //! use ddp::exchange::bucket_plan::BucketPlan;
 //! use ddp::exchange::zero2::{ShardedGradients, Zero2};
-//! use ddp::model::{GradientSink as _, ModelSpec, ParamLayout};
-//! use ddp::ops;
+//! use ddp::nn::{Activation, GradientSink as _, ModelSpec, ParamLayout};
 //! use ddp::prelude::*;
 //!
 //! ddp::launch(2, |world| -> Result<(), ExchangeError> {

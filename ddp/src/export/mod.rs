@@ -8,13 +8,11 @@
 //! Source: <https://onnx.ai/onnx/operators/>.
 //!
 //! ```
-//! use ddp::config::precision::Precision;
-//! use ddp::config::{Activation, ElementLoss, Loss, Task};
 //! use ddp::data::Preprocessor;
 //! use ddp::export::{OnnxModel, Trained, TrainedParam, WeightsPlace};
-//! use ddp::model::Sequential;
-//! use ddp::model::layer::Sizes;
+//! use ddp::nn::{Activation, ElementLoss, Loss, Precision, Sequential, Sizes};
 //! use ddp::prelude::*;
+//! use ddp::train::Task;
 //!
 //! let sizes = Sizes { max_rows: 1, device: Device::Cpu, precision: Precision::F32 };
 //! let network = Sequential::new(2).linear(8).activation(Activation::Relu).linear(1).build(sizes, 0)?;

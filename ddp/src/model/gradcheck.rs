@@ -49,9 +49,7 @@ impl GradcheckOptions {
 /// Source: `torch.autograd.gradcheck`.
 ///
 /// ```
-/// use ddp::config::precision::Precision;
-/// use ddp::config::Activation;
-/// use ddp::model::{GradcheckOptions, ModelSpec, Network, gradcheck};
+/// use ddp::nn::{Activation, GradcheckOptions, ModelSpec, Network, Precision, gradcheck};
 /// use ddp::prelude::*;
 ///
 /// let spec = ModelSpec::plain(&[4, 5, 3], Activation::Tanh);

@@ -46,11 +46,8 @@ impl<'a> From<&'a TensorBatch> for RowsOfStep<'a> {
 /// divided. Without `all_reduce`, each rank trains a model of its own.
 ///
 /// ```
-/// use ddp::config::precision::Precision;
-/// use ddp::config::{OptimizerConfig, OptimizerKind};
-/// use ddp::model::layer::Sizes;
-/// use ddp::model::{GradientSums, LossHead, Sequential};
-/// use ddp::optim::Optimizer;
+/// use ddp::nn::{GradientSums, LossHead, Precision, Sequential, Sizes};
+/// use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 /// use ddp::prelude::*;
 ///
 /// let sizes = Sizes { max_rows: 64, device: Device::Cpu, precision: Precision::F32 };

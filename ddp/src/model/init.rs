@@ -1,9 +1,9 @@
 //! Initial values of parameters: a function of the seed and of each parameter's stream, not of the world size.
 //!
 //! ```
-//! use ddp::config::{Activation, WeightInit};
+//! use ddp::config::WeightInit;
 //! use ddp::model::init::initialize;
-//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::nn::{Activation, ModelSpec, ParamLayout};
 //! use ddp::prelude::*;
 //!
 //! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));

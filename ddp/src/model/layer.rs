@@ -6,11 +6,9 @@
 //! A custom layer without parameters:
 //!
 //! ```
-//! use ddp::config::precision::Precision;
-//! use ddp::model::Sequential;
-//! use ddp::model::layer::{Layer, Result, Sizes};
-//! use ddp::model::pass::{BackwardPass, ForwardPass};
 //! use ddp::ops;
+//! use ddp::model::layer::Result;
+//! use ddp::nn::{BackwardPass, ForwardPass, Layer, Precision, Sequential, Sizes};
 //! use ddp::prelude::*;
 //!
 //! /// Passes its rows on; so does its backward pass, which works in place.

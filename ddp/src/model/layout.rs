@@ -4,8 +4,7 @@
 //! bucket of finished gradients is a range of the buffer and needs no copy. Embeddings come last.
 //!
 //! ```
-//! use ddp::config::Activation;
-//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::nn::{Activation, ModelSpec, ParamLayout};
 //!
 //! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 5, 2], Activation::Relu));
 //! let names: Vec<&str> = layout.forward_order().into_iter().map(|entry| entry.name.as_str()).collect();

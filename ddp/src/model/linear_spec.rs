@@ -1,7 +1,7 @@
 //! Shape and parameters of a linear layer, which fusion rewrites.
 //!
 //! ```
-//! use ddp::model::linear_spec::LinearSpec;
+//! use ddp::nn::LinearSpec;
 //!
 //! let spec = LinearSpec::new(0, 3, 5, true);
 //! let names: Vec<&str> = spec.params.iter().map(|param| param.name.as_str()).collect();

@@ -3,7 +3,7 @@
 /// One operator of a layer's computation after training.
 ///
 /// ```
-/// use ddp::model::{Operator, OperatorInput};
+/// use ddp::nn::{Operator, OperatorInput};
 ///
 /// // y = x / sqrt(x² + 1)
 /// let [x, square] = [OperatorInput::X, OperatorInput::Result(0)];

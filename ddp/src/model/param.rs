@@ -3,10 +3,7 @@
 //! Two layers that share one weight:
 //!
 //! ```
-//! use ddp::model::layers::Linear;
-//! use ddp::model::linear_spec::LinearSpec;
-//! use ddp::model::param::{Init, ParamKind, ParamSpec};
-//! use ddp::model::{ParamLayout, Sequential};
+//! use ddp::nn::{Init, Linear, LinearSpec, ParamKind, ParamLayout, ParamSpec, Sequential};
 //!
 //! let init = Init::KaimingUniform { in_features: 4, stream: 0 };
 //! let weight = ParamSpec::new("tied.weight", ParamKind::Weight, &[4, 4], init).shared();

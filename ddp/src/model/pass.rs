@@ -3,10 +3,7 @@
 //! The masks of dropout depend only on the pass's key:
 //!
 //! ```
-//! use ddp::config::precision::Precision;
-//! use ddp::model::Sequential;
-//! use ddp::model::layer::Sizes;
-//! use ddp::model::pass::DropoutStep;
+//! use ddp::nn::{DropoutStep, Precision, Sequential, Sizes};
 //! use ddp::prelude::*;
 //!
 //! let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F32 };

@@ -12,7 +12,7 @@ use ddp_kernels::{DType, Tensor};
 /// Source: `torch.nn.Module.register_buffer`.
 ///
 /// ```
-/// use ddp::model::layer::RegisteredBuffer;
+/// use ddp::nn::RegisteredBuffer;
 /// use ddp::prelude::*;
 /// let mask = Tensor::ones(&[8, 8], DType::Bool, Device::Cpu)?.triu(1)?;
 /// let mask = RegisteredBuffer::new("attention.mask", mask).not_saved();

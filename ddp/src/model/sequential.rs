@@ -17,10 +17,7 @@ use crate::config::LayerConfig;
 /// Parameters are named by their kind and number: `layers.0.weight`, `norms.0.weight`.
 ///
 /// ```
-/// use ddp::config::Activation;
-/// use ddp::config::precision::Precision;
-/// use ddp::model::Sequential;
-/// use ddp::model::layer::Sizes;
+/// use ddp::nn::{Activation, Precision, Sequential, Sizes};
 /// use ddp::prelude::*;
 ///
 /// /// A block: whatever a function adds.

@@ -1,8 +1,8 @@
 //! Sizes and kinds of a model's layers and of the embeddings before them.
 //!
 //! ```
-//! use ddp::config::Activation;
-//! use ddp::model::{EmbeddingSpec, ModelSpec};
+//! use ddp::model::EmbeddingSpec;
+//! use ddp::nn::{Activation, ModelSpec};
 //!
 //! let city = EmbeddingSpec { name: "city".to_owned(), n_codes: 5, dim: 3 };
 //! let spec = ModelSpec::plain(&[6, 8, 2], Activation::Relu).with_embeddings(vec![city]);

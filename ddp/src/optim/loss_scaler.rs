@@ -11,7 +11,7 @@
 //! many skipped steps in a row at that scale are an error, because a smaller scale can't help.
 //!
 //! ```
-//! use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
+//! use ddp::optim::{LossScaler, LossScalerConfig};
 //!
 //! let mut scaler = LossScaler::new(LossScalerConfig::default());
 //! scaler.update(false)?;

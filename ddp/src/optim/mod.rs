@@ -1,8 +1,7 @@
 //! The update: optimizer and its state, parameter groups, learning-rate schedules, and the loss scale of f16.
 //!
 //! ```
-//! use ddp::config::{ScheduleConfig, ScheduleShape, Span, Warmup};
-//! use ddp::optim::schedule::Schedule;
+//! use ddp::optim::{Schedule, ScheduleConfig, ScheduleShape, Span, Warmup};
 //!
 //! let warmup = Warmup { length: Span::Steps(3), start: None };
 //! let schedule = Schedule::new(&ScheduleConfig { warmup, shape: ScheduleShape::Constant }, 0.1, None)?;
@@ -10,16 +9,26 @@
 //! # Ok::<(), ddp::optim::OptimError>(())
 //! ```
 
+#[doc(hidden)]
 pub mod loss_scaler;
+#[doc(hidden)]
 pub mod error;
+#[doc(hidden)]
 pub mod param_groups;
+#[doc(hidden)]
 pub mod schedule;
+#[doc(hidden)]
 pub mod run_schedule;
 pub(crate) mod update_scale;
+#[doc(hidden)]
 pub mod optimizer;
 
-pub use crate::config::{OptimizerConfig, OptimizerKind, ScheduleConfig};
-pub use error::OptimError;
-pub use optimizer::Optimizer;
-pub use param_groups::ParamGroups;
-pub use update_scale::{DeviceScale, UpdateScale};
+pub use self::error::OptimError;
+pub use self::loss_scaler::{LossScaler, LossScalerConfig};
+pub use self::optimizer::Optimizer;
+pub use self::param_groups::ParamGroups;
+pub use self::schedule::Schedule;
+pub use self::update_scale::{DeviceScale, UpdateScale};
+pub use crate::config::{
+    OptimizerConfig, OptimizerKind, ParamGroup, ScheduleConfig, ScheduleShape, Span, Warmup,
+};

@@ -9,10 +9,8 @@
 //! One step of SGD in a training loop without a trainer:
 //!
 //! ```
-//! use ddp::config::precision::Precision;
-//! use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-//! use ddp::model::{ModelSpec, Network};
-//! use ddp::optim::{Optimizer, UpdateScale};
+//! use ddp::nn::{Activation, ModelSpec, Network, Precision};
+//! use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind, UpdateScale};
 //! use ddp::prelude::*;
 //! let mut model = Network::new(ModelSpec::plain(&[3, 2], Activation::Relu), 1, Device::Cpu, Precision::F32)?;
 //! let (before, n) = (model.weights().to_vec::<f32>()?, model.layout().flat_len());

@@ -2,9 +2,8 @@
 //! depends on all of their elements.
 //!
 //! ```
-//! use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ParamGroup};
-//! use ddp::model::{ModelSpec, ParamLayout};
-//! use ddp::optim::ParamGroups;
+//! use ddp::nn::{Activation, ModelSpec, ParamLayout};
+//! use ddp::optim::{OptimizerConfig, OptimizerKind, ParamGroup, ParamGroups};
 //!
 //! let layout = ParamLayout::new(&ModelSpec::plain(&[3, 20, 2], Activation::Relu));
 //! let biases = ParamGroup { pattern: "*.bias".to_owned(), lr_scale: 2.0, weight_decay: Some(0.0), schedule: None };

@@ -1,7 +1,7 @@
 //! The learning-rate schedules of a run: one for all parameters, and those of groups.
 //!
 //! ```
-//! use ddp::config::{OptimizerConfig, OptimizerKind, ParamGroup, ScheduleConfig, ScheduleShape};
+//! use ddp::optim::{OptimizerConfig, OptimizerKind, ParamGroup, ScheduleConfig, ScheduleShape};
 //! use ddp::optim::run_schedule::RunSchedule;
 //!
 //! let shape = ScheduleShape::Linear { final_fraction: 0.0 };

@@ -18,8 +18,7 @@
 //! fraction of `T` is rounded to whole steps, except for the warm-up of `one_cycle`, as in PyTorch.
 //!
 //! ```
-//! use ddp::config::{ScheduleConfig, ScheduleShape, Span, Warmup};
-//! use ddp::optim::schedule::Schedule;
+//! use ddp::optim::{Schedule, ScheduleConfig, ScheduleShape, Span, Warmup};
 //!
 //! let warmup = Warmup { length: Span::Fraction(0.1), start: None };
 //! let config = ScheduleConfig { warmup, shape: ScheduleShape::Cosine { final_fraction: 0.0 } };

@@ -14,8 +14,6 @@
 //! assert!(progress[0].is_finite() && progress[1].is_nan());
 //! # Ok::<(), ddp::predict::PredictError>(())
 //! ```
-//!
-//! The example of [`commands`](crate::commands) trains a model and predicts with it.
 
 mod error;
 #[doc(hidden)]
@@ -30,8 +28,9 @@ mod predictor;
 #[doc(hidden)]
 pub mod run;
 
-pub use error::{PredictError, Result};
-pub use predictions::Predictions;
-pub use predictor::Predictor;
-pub use saved_model::SavedModel;
-pub use saved_model::is_active;
+pub use self::error::PredictError;
+pub use self::predictions::Predictions;
+pub use self::predictor::Predictor;
+pub use self::saved_model::SavedModel;
+#[doc(hidden)]
+pub use self::{error::Result, saved_model::is_active};

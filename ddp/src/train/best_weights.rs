@@ -2,8 +2,7 @@
 //!
 //! ```
 //! use ddp::checkpoint::RunState;
-//! use ddp::config::EvalMetric;
-//! use ddp::report::EvalMetrics;
+//! use ddp::train::{EvalMetric, EvalMetrics};
 //! use ddp::train::best_weights::BestWeights;
 //!
 //! let mut state = RunState { step: 3, keeps_best_weights: true, ..RunState::default() };

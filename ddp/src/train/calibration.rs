@@ -6,7 +6,7 @@
 //! Source: arXiv:1706.04599.
 //!
 //! ```
-//! use ddp::model::{ModelSpec, ParamLayout};
+//! use ddp::nn::{ModelSpec, ParamLayout};
 //! use ddp::ops::Activation;
 //! use ddp::train::calibration::with_temperature;
 //!

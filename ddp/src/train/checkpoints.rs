@@ -19,13 +19,10 @@ use crate::train::trainer::Trainer;
 /// number of ranks.
 ///
 /// ```
-/// use ddp::config::precision::Precision;
-/// use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-/// use ddp::model::layer::Sizes;
-/// use ddp::model::{LossHead, Sequential};
+/// use ddp::nn::{Activation, LossHead, Precision, Sequential, Sizes};
+/// use ddp::optim::{OptimizerConfig, OptimizerKind};
 /// use ddp::prelude::*;
-/// use ddp::train::checkpoints::Checkpoints;
-/// use ddp::train::trainer::{Trainer, TrainerOptions};
+/// use ddp::train::{Checkpoints, Trainer, TrainerOptions};
 ///
 /// let folder = std::env::temp_dir().join(format!("ddp_checkpoints_{}", std::process::id()));
 /// ddp::launch(2, |world| -> ddp::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use ddp::checkpoint::EarlyStoppingState;
-//! use ddp::config::EvalMetric;
+//! use ddp::train::EvalMetric;
 //! use ddp::train::early_stopping::EarlyStopping;
 //!
 //! let (stopping, mut state) = (EarlyStopping::new(EvalMetric::Loss, 2, 0.0), EarlyStoppingState::default());

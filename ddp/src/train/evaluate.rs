@@ -3,16 +3,10 @@
 //! ```
 //! use std::sync::Arc;
 //!
-//! use ddp::config::precision::Precision;
-//! use ddp::config::{EvalMetric, Task};
-//! use ddp::data::loader::LoaderOptions;
-//! use ddp::data::order::partition::EvalPartition;
-//! use ddp::data::{Dataset, TensorDataset};
-//! use ddp::model::layer::Sizes;
-//! use ddp::model::{LossHead, Sequential};
+//! use ddp::data::{Dataset, EvalPartition, LoaderOptions, TensorDataset};
+//! use ddp::nn::{LossHead, Precision, Sequential, Sizes};
 //! use ddp::prelude::*;
-//! use ddp::train::evaluate::evaluate;
-//! use ddp::train::metrics::request::MetricRequest;
+//! use ddp::train::{EvalMetric, MetricRequest, Task, evaluate};
 //!
 //! let x = Tensor::randn(&[10, 3], DType::F32, Device::Cpu, 1)?;
 //! let y = x.sum(1)?;

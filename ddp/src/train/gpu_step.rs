@@ -1,4 +1,4 @@
-//! Steps on a GPU around [`Replica::step`]: inputs that are copied while the previous step computes, graphs that are captured once and
+//! Steps on a GPU around `Replica::step`: inputs that are copied while the previous step computes, graphs that are captured once and
 //! replayed, and outcomes that are read one step late.
 //!
 //! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step, which the

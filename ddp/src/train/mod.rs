@@ -6,24 +6,37 @@
 //! step's limit, stops the update on the device, and the host reads that one step later. Only with a scaled loss (f16) does the host wait for each step, since a step
 //! that overflowed is not counted.
 
+#[doc(hidden)]
 pub mod early_stopping;
+#[doc(hidden)]
 pub mod findings;
+#[doc(hidden)]
 pub mod error;
 mod review;
+#[doc(hidden)]
 pub mod best_weights;
 #[doc(hidden)]
 pub mod claimed_folder;
+#[doc(hidden)]
 pub mod metrics;
 mod eval_readback;
 mod spikes;
+#[doc(hidden)]
 pub mod stop_signals;
+#[doc(hidden)]
 pub mod eval_votes;
+#[doc(hidden)]
 pub mod evaluate;
+#[doc(hidden)]
 pub mod calibration;
+#[doc(hidden)]
 pub mod importance;
 mod votes;
+#[doc(hidden)]
 pub mod options;
+#[doc(hidden)]
 pub mod step_info;
+#[doc(hidden)]
 pub mod step_times;
 mod run_clock;
 mod waiting_for_cores;
@@ -37,19 +50,36 @@ mod matmul_choices;
 pub mod gpu_step;
 #[doc(hidden)]
 pub mod statistics;
+#[doc(hidden)]
 pub mod trainer;
+#[doc(hidden)]
 pub mod evaluations;
 mod rank_save;
+#[doc(hidden)]
 pub mod autosave;
+#[doc(hidden)]
 pub mod replica_guard;
+#[doc(hidden)]
 pub mod setup;
+#[doc(hidden)]
 pub mod self_check;
 mod diagnosis;
+#[doc(hidden)]
 pub mod resume;
+#[doc(hidden)]
 pub mod checkpoints;
+#[doc(hidden)]
 pub mod loop_plan;
+#[doc(hidden)]
 pub mod training_loop;
 
-pub use checkpoints::Checkpoints;
-pub use error::TrainError;
-pub use trainer::{Trainer, TrainerOptions};
+pub use self::checkpoints::Checkpoints;
+pub use self::error::TrainError;
+pub use self::evaluate::evaluate;
+pub use self::metrics::request::MetricRequest;
+pub use self::trainer::{
+    GraphMode, MicroBatch, NonFinite, StepInfo, StepOutcome, StepRequest, StepRows, Trainer, TrainerOptions,
+    Withheld,
+};
+pub use crate::config::{CommDtype, EvalMetric, Task, ZeroStage};
+pub use crate::report::EvalMetrics;

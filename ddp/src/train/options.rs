@@ -1,11 +1,11 @@
 //! Options of [`Trainer`](crate::train::trainer::Trainer).
 //!
 //! ```
-//! use ddp::config::{Activation, OptimizerKind, ZeroStage};
 //! use ddp::exchange::ExchangeError;
-//! use ddp::model::ModelSpec;
+//! use ddp::nn::{Activation, ModelSpec};
+//! use ddp::optim::OptimizerKind;
 //! use ddp::prelude::*;
-//! use ddp::train::options::TrainerOptions;
+//! use ddp::train::{TrainerOptions, ZeroStage};
 //!
 //! // With ZeRO, four ranks share each layer evenly.
 //! let options = TrainerOptions { zero: ZeroStage::Gradients, ..TrainerOptions::default() };

@@ -489,7 +489,7 @@ fn move_to_exchanged(world: &World, model: &mut Network) -> Result<()> {
     let device = model.device();
     model.move_weights(|len, dtype| world.exchange_zeros(MemoryUse::Parameters, &[len], dtype, device))?;
     // The pool would keep the memory of the old ones.
-    Ok(memory::empty_cache(device)?)
+    Ok(memory::empty_cache_of(device)?)
 }
 
 /// Division of an update among ranks.

@@ -46,14 +46,11 @@ pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 /// ```
 /// use std::sync::Arc;
 ///
-/// use ddp::config::precision::Precision;
-/// use ddp::config::{OptimizerConfig, OptimizerKind};
-/// use ddp::data::TensorDataset;
-/// use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
-/// use ddp::model::layer::Sizes;
-/// use ddp::model::{LossHead, Sequential};
+/// use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
+/// use ddp::nn::{LossHead, Precision, Sequential, Sizes};
+/// use ddp::optim::{OptimizerConfig, OptimizerKind};
 /// use ddp::prelude::*;
-/// use ddp::train::trainer::{Trainer, TrainerOptions};
+/// use ddp::train::{Trainer, TrainerOptions};
 ///
 /// let world = World::single();
 /// let x = Tensor::randn(&[64, 3], DType::F32, Device::Cpu, 1)?;

@@ -10,20 +10,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ddp::comm::World;
-use ddp::config::Placement;
-use ddp::config::precision::Precision;
-use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
+use ddp::data::{BatchPlan, DataLoader, LoaderOptions, Placement, TensorDataset};
 use ddp::kernels::hint::with_hint;
-use ddp::model::layer::{Layer, RegisteredBuffer, Result, Sizes};
-use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::model::{Network, Sequential};
+use ddp::nn::{
+    BackwardPass, ForwardPass, Layer, Network, Precision, RegisteredBuffer, Result, Sequential, Sizes,
+};
 use ddp::ops::{self, MapOp};
 use ddp::prelude::*;
 
 fn main() -> ddp::Result<()> {
     let device = Device::cuda(0).available_or_cpu();
-    println!("{} GPUs; the tour is on {device}, {}", Device::count(), device.current_name()?);
+    println!("{} GPUs; the tour is on {device}, {}", Device::count(), device.name());
     creation_and_moves(device)?;
     mismatches(device)?;
     if Device::count() > 1 {

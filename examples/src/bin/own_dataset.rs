@@ -11,18 +11,14 @@
 use std::sync::Arc;
 
 use ddp::comm::World;
-use ddp::config::precision::Precision;
-use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
-use ddp::data::batch::BatchMut;
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
-use ddp::data::order::partition::EvalPartition;
-use ddp::data::{DataError, Dataset, RowLayout, TargetLayout, numbered_columns};
+use ddp::data::{
+    BatchMut, BatchPlan, DataError, DataLoader, Dataset, EvalPartition, LoaderOptions, RowLayout,
+    TargetLayout, numbered_columns,
+};
 use ddp::kernels::Device;
-use ddp::model::{LossHead, ModelSpec, Network};
-use ddp::optim::optimizer::Optimizer;
-use ddp::train::evaluate::evaluate;
-use ddp::train::metrics::request::MetricRequest;
-use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp::nn::{Activation, LossHead, ModelSpec, Network, Precision};
+use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
+use ddp::train::{EvalMetric, MetricRequest, Task, Trainer, TrainerOptions, evaluate};
 
 const N_FEATURES: usize = 32;
 const N_CLASSES: usize = 4;

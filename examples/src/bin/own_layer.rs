@@ -10,17 +10,15 @@
 
 use std::sync::Arc;
 
-use ddp::config::precision::Precision;
-use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
-use ddp::data::{Dataset, TensorDataset};
-use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
-use ddp::model::param::{Init, ParamKind, ParamSpec};
-use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::model::{GradcheckOptions, LossHead, Sequential, gradcheck};
+use ddp::data::{BatchPlan, DataLoader, Dataset, LoaderOptions, TensorDataset};
+use ddp::nn::{
+    Activation, BackwardPass, BufferSpec, ForwardPass, GradcheckOptions, Init, Layer, LossHead, ParamKind,
+    ParamSpec, Precision, RegisteredBuffer, Result, Sequential, Sizes, gradcheck,
+};
 use ddp::ops::{self, MapOp, ReduceOp};
+use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
-use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp::train::{Trainer, TrainerOptions};
 
 const N_ROWS: usize = 4096;
 const N_FEATURES: usize = 8;
@@ -155,7 +153,7 @@ fn layers(x: &Tensor) -> Result<Sequential> {
 /// The device of this rank: its own GPU if there are enough for all ranks.
 fn device_of(world: &World) -> Device {
     let has_own = Device::count() >= world.local_size();
-    if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
+    if has_own { Device::cuda(world.local_rank().0) } else { Device::cpu() }
 }
 
 fn sizes(max_rows: usize, device: Device) -> Sizes {

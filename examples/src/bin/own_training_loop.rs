@@ -10,13 +10,9 @@
 use std::sync::Arc;
 
 use ddp::comm::{DeviceOptions, World};
-use ddp::config::precision::Precision;
-use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-use ddp::data::TensorDataset;
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
-use ddp::model::layer::Sizes;
-use ddp::model::{GradientSums, LossHead, Sequential};
-use ddp::optim::optimizer::Optimizer;
+use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
+use ddp::nn::{Activation, GradientSums, LossHead, Precision, Sequential, Sizes};
+use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 
 const N_ROWS: usize = 2048;
@@ -26,7 +22,7 @@ const N_EPOCHS: u64 = 8;
 /// The device of this rank: its own GPU if there are enough for all ranks.
 fn device_of(world: &World) -> Device {
     let has_own = Device::count() >= world.local_size();
-    if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
+    if has_own { Device::cuda(world.local_rank().0) } else { Device::cpu() }
 }
 
 /// Trains on this rank; returns the mean loss of each epoch.

@@ -7,8 +7,7 @@
 
 use std::sync::Arc;
 
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
-use ddp::data::{Sampler, TensorDataset};
+use ddp::data::{BatchPlan, DataLoader, LoaderOptions, Sampler, Shuffle, TensorDataset};
 use ddp::prelude::*;
 
 const N_ROWS: usize = 12;

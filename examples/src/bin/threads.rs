@@ -9,17 +9,11 @@
 use std::sync::Arc;
 
 use ddp::comm::{World, threads};
-use ddp::config::precision::Precision;
-use ddp::config::{Activation, EvalMetric, OptimizerConfig, OptimizerKind, Task};
-use ddp::data::Dataset;
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
-use ddp::data::order::partition::EvalPartition;
+use ddp::data::{BatchPlan, DataLoader, Dataset, EvalPartition, LoaderOptions};
 use ddp::kernels::Device;
-use ddp::model::{LossHead, ModelSpec, Network};
-use ddp::optim::optimizer::Optimizer;
-use ddp::train::evaluate::evaluate;
-use ddp::train::metrics::request::MetricRequest;
-use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp::nn::{Activation, LossHead, ModelSpec, Network, Precision};
+use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
+use ddp::train::{EvalMetric, MetricRequest, Task, Trainer, TrainerOptions, evaluate};
 
 const RANKS: usize = 4;
 const GLOBAL_BATCH: usize = 32;

@@ -27,9 +27,10 @@ impl Device {
         Device::Cpu
     }
 
-    /// The GPU of this index among the visible ones.
-    pub fn cuda(index: u32) -> Self {
-        Device::Cuda(index)
+    /// The GPU of this index, of any integer type, among the visible ones.
+    pub fn cuda(index: impl TryInto<u32>) -> Self {
+        // No machine has so many GPUs that a number beyond u32 would name one.
+        Device::Cuda(index.try_into().unwrap_or(u32::MAX))
     }
 }
 

@@ -11,6 +11,16 @@ impl Device {
         Gpu::count()
     }
 
+    /// [`Device::count`] under PyTorch's name.
+    pub fn device_count() -> usize {
+        Self::count()
+    }
+
+    /// Whether the first GPU is available: [`Device::is_available`] under PyTorch's name.
+    pub fn cuda_is_available() -> bool {
+        Device::Cuda(0).is_available()
+    }
+
     /// Whether this machine has the device and it works; opens it if it is a GPU.
     pub fn is_available(self) -> bool {
         self.ensure_available().is_ok()
@@ -21,14 +31,15 @@ impl Device {
         if self.is_available() { self } else { Device::Cpu }
     }
 
-    /// The model name of a GPU as its driver reports it; "cpu" for the CPU.
-    ///
-    /// # Errors
-    /// Same as [`Device::ensure_available`].
-    pub fn current_name(self) -> Result<String> {
+    /// The model name of a GPU as its driver reports it; of the CPU, and of a GPU that is not available, the name of the device, such as
+    /// `cpu`.
+    #[doc(alias = "get_device_name")]
+    pub fn name(self) -> String {
         match self {
-            Device::Cpu => Ok("cpu".to_owned()),
-            Device::Cuda(index) => Ok(Gpu::get(index)?.info().name.clone()),
+            Device::Cuda(index) => {
+                Gpu::get(index).map_or_else(|_| self.to_string(), |gpu| gpu.info().name.clone())
+            }
+            Device::Cpu => self.to_string(),
         }
     }
 

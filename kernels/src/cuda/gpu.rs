@@ -80,13 +80,15 @@ impl std::fmt::Debug for Gpu {
     }
 }
 
+/// All visible devices; each opens at its first use.
+static GPUS: OnceLock<Vec<OnceLock<Result<Gpu>>>> = OnceLock::new();
+
 impl Gpu {
     /// Returns the device of this index among the visible ones. The first call creates its context (about 0.2 s).
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] if there is no driver or no such device; [`KernelError::Cuda`] if it does not start.
     pub fn get(index: u32) -> Result<&'static Gpu> {
-        static GPUS: OnceLock<Vec<OnceLock<Result<Gpu>>>> = OnceLock::new();
         let unavailable = |reason: String, hint: String| KernelError::DeviceUnavailable {
             device: Device::Cuda(index),
             reason,
@@ -106,6 +108,11 @@ impl Gpu {
             ));
         };
         gpu.get_or_init(|| Gpu::open(index)).as_ref().map_err(Clone::clone)
+    }
+
+    /// The devices that this process has opened.
+    pub(crate) fn opened() -> impl Iterator<Item = &'static Gpu> {
+        GPUS.get().into_iter().flatten().filter_map(|gpu| gpu.get()?.as_ref().ok())
     }
 
     /// Number of devices; 0 without a driver.

@@ -63,11 +63,22 @@ pub fn reset_peak(device: Device) -> Result<()> {
     Ok(())
 }
 
-/// Returns memory that is kept for the next tensor to the system or the device. On a GPU it waits for the device.
+/// Returns memory that is kept for the next tensor to the system and to the GPUs in use, and waits for them.
+///
+/// # Errors
+/// [`crate::KernelError::Cuda`].
+///
+/// Source: `torch.cuda.empty_cache`.
+pub fn empty_cache() -> Result<()> {
+    Gpu::opened().try_for_each(Gpu::empty_cache)?;
+    empty_cache_of(Device::Cpu)
+}
+
+/// [`empty_cache`] of one device.
 ///
 /// # Errors
 /// Same as [`allocated`].
-pub fn empty_cache(device: Device) -> Result<()> {
+pub fn empty_cache_of(device: Device) -> Result<()> {
     match device {
         Device::Cpu => {
             host_buffer::empty_cache();
@@ -140,7 +151,7 @@ mod tests {
             let text = summary(device).unwrap().to_string();
             assert!(text.starts_with(&format!("{device}: ")) && text.contains("MiB allocated"), "{text}");
             drop(tensor);
-            empty_cache(device).unwrap();
+            empty_cache_of(device).unwrap();
             reset_peak(device).unwrap();
             assert!(allocated(device).unwrap() < N && peak(device).unwrap() < N);
         }

@@ -201,6 +201,14 @@ binary! {
 }
 
 readable! {
+    /// [`Tensor::pow`] of a number, under Rust's name.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::pow`].
+    pub fn powf(&self, b: f64) -> Result<Tensor> {
+        self.pow(b)
+    }
+
     /// Whether each element is NaN.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ readable! {
     ///
     /// ```
     /// use ddp_kernels::tensor;
-    /// let (values, indices) = tensor![3., 1., 2.].sort(0, false)?;
+    /// let (values, indices) = tensor![3., 1., 2.].sort(0)?;
     /// assert_eq!((values.to_vec::<f32>()?, indices.to_vec::<i64>()?), (vec![1.0, 2.0, 3.0], vec![1, 2, 0]));
     /// # Ok::<(), ddp_kernels::KernelError>(())
     /// ```
@@ -18,26 +18,42 @@ readable! {
     /// [`KernelError::Axis`]; as [`Tensor::zeros`].
     ///
     /// Source: `torch.sort` with `stable=True`.
-    pub fn sort(&self, axis: impl Into<Axis>, descending: bool) -> Result<(Tensor, Tensor)> {
-        self.view().ordered("sort", axis.into(), descending, None)
+    pub fn sort(&self, axis: impl Into<Axis>) -> Result<(Tensor, Tensor)> {
+        self.view().ordered("sort", axis.into(), false, None)
+    }
+
+    /// [`Tensor::sort`] with the largest elements first.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sort`].
+    pub fn sort_descending(&self, axis: impl Into<Axis>) -> Result<(Tensor, Tensor)> {
+        self.view().ordered("sort", axis.into(), true, None)
     }
 
     /// The indices of [`Tensor::sort`].
     ///
     /// # Errors
     /// Same as [`Tensor::sort`].
-    pub fn argsort(&self, axis: impl Into<Axis>, descending: bool) -> Result<Tensor> {
-        Ok(self.view().ordered("argsort", axis.into(), descending, None)?.1)
+    pub fn argsort(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        Ok(self.view().ordered("argsort", axis.into(), false, None)?.1)
     }
 
-    /// The `k` largest elements along an axis, the largest first, and their indices, as [`Tensor::sort`]. Of equal elements the first
-    /// ones are taken.
+    /// The `k` largest elements along the last axis, the largest first, and their indices, as [`Tensor::sort`]. Of equal elements the
+    /// first ones are taken.
     ///
     /// # Errors
     /// Same as [`Tensor::sort`]; [`KernelError::OutOfRange`] for fewer than `k` elements.
     ///
     /// Source: `torch.topk`, which takes any of equal elements.
-    pub fn topk(&self, k: usize, axis: impl Into<Axis>) -> Result<(Tensor, Tensor)> {
+    pub fn topk(&self, k: usize) -> Result<(Tensor, Tensor)> {
+        self.topk_along(k, -1)
+    }
+
+    /// [`Tensor::topk`] along another axis.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::topk`].
+    pub fn topk_along(&self, k: usize, axis: impl Into<Axis>) -> Result<(Tensor, Tensor)> {
         self.view().ordered("topk", axis.into(), true, Some(k))
     }
 }

@@ -102,19 +102,35 @@ readable! {
         self.view().reduced("norm", ReduceOp::Norm, &axes.into())
     }
 
-    /// Whether any element is not 0 (or true), or along axes; false for no element.
+    /// Whether any element is not 0 (or true); false for no element.
     ///
     /// # Errors
     /// Same as [`Tensor::sum`].
-    pub fn any(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+    pub fn any(&self) -> Result<Tensor> {
+        self.any_along(None)
+    }
+
+    /// [`Tensor::any`] along axes.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sum`].
+    pub fn any_along(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.ne(0)?.view().reduced("any", ReduceOp::Sum, &axes.into())?.gt(0)
     }
 
-    /// Whether all elements are not 0 (or true), or along axes; true for no element.
+    /// Whether all elements are not 0 (or true); true for no element.
     ///
     /// # Errors
     /// Same as [`Tensor::sum`].
-    pub fn all(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+    pub fn all(&self) -> Result<Tensor> {
+        self.all_along(None)
+    }
+
+    /// [`Tensor::all`] along axes.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sum`].
+    pub fn all_along(&self, axes: impl Into<Axes>) -> Result<Tensor> {
         self.eq(0)?.view().reduced("all", ReduceOp::Sum, &axes.into())?.eq(0)
     }
 
@@ -333,8 +349,8 @@ mod tests {
                     ("argmax", x.argmax(axes), &|g| first(g, max(g))),
                     ("argmin", x.argmin(axes), &|g| first(g, min(g))),
                     ("norm", x.norm(axes), &|g| g.iter().map(|v| v * v).sum::<f64>().sqrt()),
-                    ("any", x.gt(1.5).unwrap().any(axes), &|g| f64::from(g.iter().any(|&v| v > 1.5))),
-                    ("all", x.gt(-1.5).unwrap().all(axes), &|g| f64::from(g.iter().all(|&v| v > -1.5))),
+                    ("any", x.gt(1.5).unwrap().any_along(axes), &|g| f64::from(g.iter().any(|&v| v > 1.5))),
+                    ("all", x.gt(-1.5).unwrap().all_along(axes), &|g| f64::from(g.iter().all(|&v| v > -1.5))),
                 ];
                 for (name, got, want) in cases {
                     let got = got.unwrap();
@@ -366,14 +382,21 @@ mod tests {
             let to = |x: Tensor| x.to(device).unwrap();
             let nothing = Tensor::zeros(&[0, 2], DType::F32, device).unwrap();
             assert_eq!(numbers(nothing.prod(0)), [1.0, 1.0]);
-            assert_eq!((numbers(nothing.any(0)), numbers(nothing.all(0))), (vec![0.0; 2], vec![1.0; 2]));
+            assert_eq!(
+                (numbers(nothing.any_along(0)), numbers(nothing.all_along(0))),
+                (vec![0.0; 2], vec![1.0; 2])
+            );
             assert!(numbers(nothing.var(0)).iter().all(|v| v.is_nan()));
             assert!(numbers(to(tensor![3.]).std(0))[0].is_nan(), "of one element");
             assert!(numbers(to(tensor![1., f32::INFINITY]).var(None))[0].is_nan());
             let nan = to(tensor![1., f32::NAN, 0.]);
             assert_eq!((numbers(nan.argmin(0)), numbers(nan.argmax(0))), (vec![1.0], vec![1.0]));
             assert!(numbers(nan.prod(0))[0].is_nan());
-            assert_eq!((numbers(nan.any(0)), numbers(nan.all(0))), (vec![1.0], vec![0.0]), "NaN is not 0");
+            assert_eq!(
+                (numbers(nan.any_along(0)), numbers(nan.all_along(0))),
+                (vec![1.0], vec![0.0]),
+                "NaN is not 0"
+            );
             let extremes = to(tensor![0, i64::MAX, i64::MIN, i64::MIN]);
             assert_eq!((numbers(extremes.argmin(0)), numbers(extremes.argmax(0))), (vec![2.0], vec![1.0]));
             for (dtype, smallest) in [(DType::U8, 1.0), (DType::I32, 1.0), (DType::Bool, 1.0)] {

@@ -49,13 +49,23 @@ readable! {
         self.reshape(&dims)
     }
 
-    /// The same elements with the dimensions of this range joined to one: all for `..`, all but the first for `1..`. A tensor without
-    /// dimensions becomes `[1]`.
+    /// The same elements with all dimensions joined to one. A tensor without dimensions becomes `[1]`.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::reshape`].
+    ///
+    /// Source: `torch.flatten`.
+    pub fn flatten(&self) -> Result<Self> {
+        self.reshape(&[self.numel()])
+    }
+
+    /// The same elements with the dimensions of this range joined to one: all but the first for `1..`. A tensor without dimensions becomes
+    /// `[1]`.
     ///
     /// ```
     /// use ddp_kernels::{DType, Tensor};
     /// let x = Tensor::zeros(&[2, 3, 4], DType::F32, "cpu")?;
-    /// assert_eq!((x.flatten(..)?.dims(), x.flatten(1..)?.dims()), (&[24][..], &[2, 12][..]));
+    /// assert_eq!((x.flatten()?.dims(), x.flatten_range(1..)?.dims()), (&[24][..], &[2, 12][..]));
     /// # Ok::<(), ddp_kernels::KernelError>(())
     /// ```
     ///
@@ -63,7 +73,7 @@ readable! {
     /// [`KernelError::Axis`]; as [`Tensor::reshape`].
     ///
     /// Source: `torch.flatten`, whose `end_dim` is included.
-    pub fn flatten(&self, axes: impl RangeBounds<isize>) -> Result<Self> {
+    pub fn flatten_range(&self, axes: impl RangeBounds<isize>) -> Result<Self> {
         let dims = self.view().flat_dims(axes)?;
         self.reshape(&dims)
     }
@@ -224,19 +234,18 @@ mod tests {
                 assert_eq!(dims(small.unsqueeze(axis)), want, "{axis}");
             }
             assert_eq!(
-                (dims(x.flatten(..)), dims(x.flatten(1..)), dims(x.flatten(..-1))),
+                (dims(x.flatten()), dims(x.flatten_range(1..)), dims(x.flatten_range(..-1))),
                 (vec![24], vec![2, 12], vec![6, 4])
             );
             assert_eq!(
-                (dims(x.flatten(0..=1)), dims(x.flatten(2..3)), dims(x.flatten(-2..))),
+                (dims(x.flatten_range(0..=1)), dims(x.flatten_range(2..3)), dims(x.flatten_range(-2..))),
                 (vec![2, 3, 4], vec![2, 1, 3, 4], vec![2, 1, 12])
             );
-            assert_eq!(dims(x.sum(None).unwrap().flatten(..)), [1]);
+            assert_eq!(dims(x.sum(None).unwrap().flatten()), [1]);
             // Of views too, without a copy.
             let row = small.row(1).unwrap();
             assert_eq!(
-                row.unsqueeze(0).unwrap().squeeze(0).unwrap().flatten(..).unwrap().to_vec::<i64>().unwrap()
-                    [0],
+                row.unsqueeze(0).unwrap().squeeze(0).unwrap().flatten().unwrap().to_vec::<i64>().unwrap()[0],
                 12
             );
         }

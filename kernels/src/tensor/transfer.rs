@@ -79,12 +79,17 @@ impl Tensor {
         self.view().to_vec()
     }
 
-    /// This tensor on the GPU of this index, as [`Tensor::to`].
+    /// This tensor on the first GPU, as [`Tensor::to`].
     ///
     /// # Errors
     /// Same as [`Tensor::to`].
-    pub fn cuda(&self, index: u32) -> Result<Self> {
-        self.to(Device::Cuda(index))
+    pub fn cuda(&self) -> Result<Self> {
+        self.to(Device::Cuda(0))
+    }
+
+    /// [`Clone::clone`]: tensors have no tape to be detached from.
+    pub fn detach(&self) -> Self {
+        self.clone()
     }
 }
 

@@ -3,18 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ddp::config::precision::Precision;
-use ddp::config::{Activation, Gate, OptimizerConfig, OptimizerKind, ZeroStage};
-use ddp::data::batch::BatchMut;
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle, TensorBatch};
-use ddp::data::{DataError, Dataset, GroupSampler, RowLayout, Sampler, TensorDataset};
-use ddp::model::layer::{Layer, RegisteredBuffer, Sizes};
-use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::model::{GradcheckOptions, LossHead, Network, Sequential, gradcheck};
+use ddp::data::{
+    BatchMut, BatchPlan, DataError, DataLoader, Dataset, GroupSampler, LoaderOptions, RowLayout, Sampler,
+    Shuffle, TensorBatch, TensorDataset,
+};
+use ddp::nn::{
+    Activation, BackwardPass, ForwardPass, Gate, GradcheckOptions, Layer, LossHead, Network, Precision,
+    RegisteredBuffer, Sequential, Sizes, gradcheck,
+};
 use ddp::ops::{self, MapOp};
+use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
-use ddp::train::checkpoints::Checkpoints;
-use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp::train::{Checkpoints, Trainer, TrainerOptions, ZeroStage};
 
 /// `y = x - shift`, whose shift every training pass raises by 1.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, Dataset, LoaderOptions, PartitionKind, TensorDataset};
 use ddp::kernels::hint::with_hint;
-use ddp::model::layer::Layer;
-use ddp::model::param::{Init, ParamKind, ParamSpec};
-use ddp::model::pass::{BackwardPass, ForwardPass};
-use ddp::nn::{GradcheckOptions, LocalGradients, LossHead, Network, Sequential, Sizes, gradcheck};
+use ddp::nn::{
+    BackwardPass, ForwardPass, GradcheckOptions, Init, Layer, LocalGradients, LossHead, Network, ParamKind,
+    ParamSpec, Sequential, Sizes, gradcheck,
+};
 use ddp::ops::{self, MapOp, ReduceOp as Reduce};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind, UpdateScale};
 use ddp::prelude::*;

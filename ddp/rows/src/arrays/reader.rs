@@ -1,4 +1,4 @@
-//! Contract between [`open`](super::open), [`list`](super::list) and the readers of array formats.
+//! Contract between `open`, `list` and the readers of array formats.
 
 use super::array::RawArray;
 use super::bytes::{Bytes, MemoryBudget};

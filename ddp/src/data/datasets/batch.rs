@@ -1,7 +1,7 @@
 //! Batches of rows, the input of a step.
 //!
 //! ```
-//! use ddp::data::batch::Batch;
+//! use ddp::data::Batch;
 //! use ddp::prelude::*;
 //!
 //! let x = Tensor::randn(&[4, 3], DType::F32, Device::Cpu, 1)?;

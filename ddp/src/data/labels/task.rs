@@ -45,7 +45,7 @@ pub struct Undecided {
 /// are 0 or 1, else quantities.
 ///
 /// # Errors
-/// [`Undecided`] for more than 20 distinct integers from 0 or 1 on without a gap, as numbered classes have.
+/// `Undecided` for more than 20 distinct integers from 0 or 1 on without a gap, as numbered classes have.
 pub fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Undecided> {
     let choice = |task, reason: String| Ok(TaskChoice { task, reason });
     let ([name], [facts]) = (names, facts) else {

@@ -48,8 +48,7 @@ impl DataLoader {
     /// ```
     /// use std::sync::Arc;
     ///
-    /// use ddp::data::TensorDataset;
-    /// use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
+    /// use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
     /// use ddp::prelude::*;
     ///
     /// ddp::launch(2, |world| -> ddp::Result<()> {

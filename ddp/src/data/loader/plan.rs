@@ -66,7 +66,7 @@ impl Shuffle {
 /// The steps of a run over the rows of a dataset.
 ///
 /// ```
-/// use ddp::data::loader::BatchPlan;
+/// use ddp::data::BatchPlan;
 ///
 /// // 32 rows per step over all ranks, in a new order each epoch, 3 epochs.
 /// let plan = BatchPlan { n_epochs: Some(3), ..BatchPlan::new(32) };

@@ -6,7 +6,8 @@
 //! and a rank takes consecutive ones.
 //!
 //! ```
-//! use ddp::data::order::partition::{PartitionKind, RankPartition, rank_range};
+//! use ddp::data::PartitionKind;
+//! use ddp::data::order::partition::{RankPartition, rank_range};
 //!
 //! // Global batches of 10 rows on 3 ranks, in 2 micro-batches per rank.
 //! assert_eq!([0, 1, 2].map(|rank| rank_range(10, rank, 3)), [0..4, 4..7, 7..10]);

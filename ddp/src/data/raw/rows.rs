@@ -33,11 +33,11 @@ const LENGTH_CHECK_EVERY: Duration = Duration::from_millis(200);
 /// Rows in files.
 #[derive(Debug)]
 pub struct RawRows {
-    /// Features, [rows, features].
+    /// Features, `[rows, features]`.
     pub features: RawArray,
-    /// Labels, [rows], or target values, [rows, targets].
+    /// Labels, `[rows]`, or target values, `[rows, targets]`.
     pub targets: RawArray,
-    /// Weights, [rows].
+    /// Weights, `[rows]`.
     pub weights: Option<RawArray>,
     pub(crate) task: Task,
     /// Names of the targets, if the file holds them.

@@ -1,6 +1,6 @@
 //! Tables: the roles of their columns, and rows, cells and typed columns of them.
 //!
-//! The formats are in the crate `ddp-rows`, which yields records of text or record batches; [`text`] and [`batches`] make rows of
+//! The formats are in the crate `ddp-rows`, which yields records of text or record batches; `text` and `batches` make rows of
 //! them.
 
 mod cell_values;

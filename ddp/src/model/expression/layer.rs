@@ -30,11 +30,7 @@ const MAX_TRIES: usize = 4096;
 /// For one model on any number of ranks, rows must not depend on each other, unless a `GroupSampler` keeps them together.
 ///
 /// ```
-/// use ddp::config::precision::Precision;
-/// use ddp::model::expression::Expression;
-/// use ddp::model::layer::Sizes;
-/// use ddp::model::param::{Init, ParamKind};
-/// use ddp::model::{GradcheckOptions, Sequential, gradcheck};
+/// use ddp::nn::{Expression, GradcheckOptions, Init, ParamKind, Precision, Sequential, Sizes, gradcheck};
 /// use ddp::prelude::*;
 ///
 /// // y = x · sigmoid(b · x) with a trained b for each column.

@@ -40,8 +40,7 @@ impl LossHead {
     /// the function is that of the first step.
     ///
     /// ```
-    /// use ddp::model::LossHead;
-    /// use ddp::model::expression::Var;
+    /// use ddp::nn::{LossHead, Var};
     ///
     /// // The squared error relative to the target.
     /// let relative = LossHead::expression(|outputs: &Var, targets: &Var| {

@@ -7,8 +7,8 @@
 //! A macro declares these files, so `cargo fmt` skips them: format them with `rustfmt ddp/src/model/layers/*.rs`.
 //!
 //! ```
-//! use ddp::config::Activation;
-//! use ddp::model::{ModelSpec, layers};
+//! use ddp::model::layers;
+//! use ddp::nn::{Activation, ModelSpec};
 //!
 //! let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[4, 8, 2], Activation::Relu) };
 //! let widths: Vec<usize> = layers::of_spec(&spec).iter().map(|layer| layer.out_features()).collect();

@@ -4,8 +4,7 @@
 //! `scores`. Sums are f64 and merged over the ranks part by part, in the order of the parts.
 //!
 //! ```
-//! use ddp::config::Task;
-//! use ddp::train::metrics::request::MetricRequest;
+//! use ddp::train::{MetricRequest, Task};
 //!
 //! let mut request = MetricRequest::defaults(Task::Classification);
 //! assert_eq!(request.output_name(1), "1");

@@ -6,8 +6,8 @@
 //! ```
 //! use ddp::config::Config;
 //! use ddp::prelude::*;
+//! use ddp::train::GraphMode;
 //! use ddp::train::self_check::compare_with_cpu;
-//! use ddp::train::trainer::GraphMode;
 //!
 //! let config = Config::load(None, &["model.hidden=[16]".to_owned()])?;
 //! // `Device::Cuda(0)` checks the first GPU; the CPU computes the same bits as itself.

@@ -1,13 +1,9 @@
 //! The same model in f64 on one device, with its own loop: the reference for judging the trainer's f32.
 
-use ddp::config::OptimizerConfig;
-use ddp::config::precision::Precision;
 use ddp::data::{GroupSampler, Sampler};
-use ddp::model::layer::Sizes;
-use ddp::model::{LocalGradients, LossHead, Network};
+use ddp::nn::{LocalGradients, LossHead, Network, Precision, Sizes};
 use ddp::ops::{LossSums, STEP_SUMS_LEN, SumsOutput};
-use ddp::optim::UpdateScale;
-use ddp::optim::optimizer::Optimizer;
+use ddp::optim::{Optimizer, OptimizerConfig, UpdateScale};
 use ddp::prelude::*;
 
 use super::{CONTEXT, GLOBAL_SEQUENCES, transformer};

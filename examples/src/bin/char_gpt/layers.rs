@@ -2,8 +2,7 @@
 //! sequence is `context` consecutive rows. Linear layers, norms and the loss therefore see ordinary rows, and only these two layers
 //! know about sequences.
 
-use ddp::model::expression::Expression;
-use ddp::model::param::{Init, ParamKind, ParamSpec};
+use ddp::nn::{Expression, Init, ParamKind, ParamSpec};
 use ddp::prelude::*;
 
 /// The table of characters, `[vocab, width]`, which the embedding and the head share.

@@ -19,16 +19,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp::comm::{DeviceOptions, World};
-use ddp::config::precision::Precision;
-use ddp::config::{Activation, OptimizerConfig, OptimizerKind};
-use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
-use ddp::data::{GroupSampler, Sampler, TensorDataset};
-use ddp::model::layer::Sizes;
-use ddp::model::layers::Linear;
-use ddp::model::linear_spec::LinearSpec;
-use ddp::model::{GradcheckOptions, LossHead, Network, Sequential, gradcheck};
+use ddp::data::{BatchPlan, DataLoader, GroupSampler, LoaderOptions, Sampler, Shuffle, TensorDataset};
+use ddp::nn::{
+    Activation, GradcheckOptions, Linear, LinearSpec, LossHead, Network, Precision, Sequential, Sizes,
+    gradcheck,
+};
+use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
-use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp::train::{Trainer, TrainerOptions};
 use layers::{causal_attention, character_embedding, character_table};
 use own_attention::CausalAttention;
 
@@ -112,7 +110,7 @@ fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
 /// The device of this rank: its own GPU if there are enough for all ranks.
 fn device_of(world: &World) -> Device {
     let has_own = Device::count() >= world.local_size();
-    if has_own { Device::cuda(world.local_rank().0 as u32) } else { Device::cpu() }
+    if has_own { Device::cuda(world.local_rank().0) } else { Device::cpu() }
 }
 
 /// The losses of the rank, a generated text, and with `--double` the losses in f64.

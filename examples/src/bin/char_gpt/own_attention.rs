@@ -1,8 +1,9 @@
 //! The causal attention of `layers.rs` with its own forward and backward pass, as a profile of a model in use may ask for. It uses
 //! operations on memory that the model lends it, so it runs on CPU and GPU, and can be part of a graph.
 
-use ddp::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
-use ddp::model::pass::{BackwardPass, ForwardPass, InputGradientPass};
+use ddp::nn::{
+    BackwardPass, BufferSpec, ForwardPass, InputGradientPass, Layer, RegisteredBuffer, Result, Sizes,
+};
 use ddp::ops::{self, MapOp};
 use ddp::prelude::*;
 

@@ -23,7 +23,7 @@ use crate::report::stdout::print_result;
 /// Runs the command on rank 0; the other ranks wait.
 ///
 /// # Errors
-/// [`crate::Error::Checkpoint`], [`crate::Error::Write`], [`crate::Error::Report`].
+/// Errors of reading the checkpoint, and of writing files or the report.
 pub fn checkpoint(world: &World, log: &Log, command: &CheckpointCommand) -> Result<(), Stop> {
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),

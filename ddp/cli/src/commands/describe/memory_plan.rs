@@ -295,7 +295,7 @@ impl RankPlan<'_> {
 /// Whether the whole data set is kept on the device; `auto` needs a GPU with enough free memory.
 ///
 /// # Errors
-/// [`Error::Kernel`](crate::Error::Kernel) if the GPU can't report its free memory.
+/// [`ddp::Error::Kernel`] if the GPU can't report its free memory.
 pub fn keeps_rows_on_device(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
     match (device, config.data.placement) {
         (Device::Cpu, _) | (_, Placement::Host) => Ok(false),

@@ -30,7 +30,7 @@ use crate::report::table::table;
 /// Prints the description of the run, on rank 0.
 ///
 /// # Errors
-/// [`Error::Config`], [`Error::Data`], and the errors that would keep the run from training.
+/// [`ddp::Error::Config`], [`ddp::Error::Data`], and the errors that would keep the run from training.
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut overrides = args.run.overrides();
     overrides.sets.extend(args.zero.map(|zero| format!("comm.zero={zero}")));

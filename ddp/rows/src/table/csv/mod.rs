@@ -1,7 +1,7 @@
 //! CSV: a row of names, then rows of cells.
 //!
-//! Errors name file, line and column. Delimiter and decimal mark are found in the first rows ([`dialect`]); runs of blanks that
-//! separate cells become tabs on the way ([`blanks`]). The text is split into records ([`input`]); a reader of plain numbers may
+//! Errors name file, line and column. Delimiter and decimal mark are found in the first rows (`dialect`); runs of blanks that
+//! separate cells become tabs on the way (`blanks`). The text is split into records (`input`); a reader of plain numbers may
 //! take it line by line instead.
 
 mod blanks;
