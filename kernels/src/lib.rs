@@ -38,6 +38,8 @@ pub use base::permutation::KeyedPermutation;
 pub use base::rng::Philox;
 pub use base::shape::{BadShape, MAX_DIMS, Shape};
 pub use cuda::timed;
+#[cfg(feature = "dlpack")]
+pub use dlpark;
 pub use ops::{AsInput, Input, Scalar};
 pub use storage::download::Download;
 pub use storage::memory;

@@ -30,7 +30,7 @@ fn every_public_module_at_a_root_has_a_runnable_example() {
 fn every_public_module_below_has_a_runnable_example() {
     let modules: Vec<_> = ROOMS.iter().flat_map(|room| examples_of(&root().join(room), "mod.rs")).collect();
     let missing: Vec<_> = modules.iter().filter(|(_, has_example)| !has_example).collect();
-    assert!(modules.len() > 10, "{} public modules: their declarations have another form", modules.len());
+    assert!(modules.len() > 5, "{} public modules: their declarations have another form", modules.len());
     assert!(missing.is_empty(), "no runnable example in {missing:?}");
 }
 

@@ -268,6 +268,16 @@ pub enum KernelError {
         takes: &'static str,
     },
 
+    /// A tensor of another library that no tensor here can copy.
+    #[error("from_dlpack: {problem}")]
+    #[diagnostic(help(
+        "contiguous tensors on a CPU or NVIDIA GPU, of the dtypes in DType::ALL: x.contiguous() in PyTorch, np.ascontiguousarray(x) in NumPy"
+    ))]
+    Dlpack {
+        /// The difference, in the words of DLPack.
+        problem: String,
+    },
+
     /// The thread pool could not be started.
     #[error("cannot start {threads} compute threads: {reason}")]
     Threads {

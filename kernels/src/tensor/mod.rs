@@ -35,6 +35,10 @@ mod index;
 mod order;
 mod transfer;
 mod display;
+#[cfg(feature = "ndarray")]
+mod arrays;
+#[cfg(feature = "dlpack")]
+mod dlpack;
 
 #[cfg(test)]
 mod tests;
