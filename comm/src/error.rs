@@ -112,7 +112,7 @@ pub enum CommError {
     /// The tensor is in memory that this group does not exchange.
     #[error("{op}: {operand} cannot be exchanged by {transport}, expected a tensor on {takes}")]
     #[diagnostic(help(
-        "`World::tensor_group` exchanges tensors of the rank's device, `World::group` those in host memory"
+        "`World::tensor_group` exchanges tensors of the device that `World::connect_device` joined, `World::group` those in host memory"
     ))]
     WrongMemory {
         op: &'static str,

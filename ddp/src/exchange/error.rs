@@ -24,18 +24,18 @@ pub enum ExchangeError {
     #[error(
         "`comm.zero = 2` reduces gradients in every micro-batch, and `comm.dtype = \"bf16\"` would round them each time"
     )]
-    #[diagnostic(help("use `comm.dtype = \"f32\"`, or `comm.zero = 1`"))]
+    #[diagnostic(help("use CommDtype::F32, or ZeroStage::Optimizer"))]
     ZeroWire,
     /// The fixed tree with sharded or rounded gradients.
     #[error("`train.deterministic = \"world\"` sums whole gradients in f32 on every rank")]
-    #[diagnostic(help("use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"))]
+    #[diagnostic(help("use ZeroStage::Off or Optimizer and CommDtype::F32, or leave out `micro_shards`"))]
     TreeOfWhole,
     /// Statistics over all ranks with the fixed tree.
     #[error(
         "batch norm takes its statistics of a whole micro-batch, and `train.deterministic = \"world\"` cuts batches into micro-shards that \
          never meet"
     )]
-    #[diagnostic(help("use `layer_norm` or `rms_norm` in `model.layers`, or `train.deterministic = true`"))]
+    #[diagnostic(help("use `Sequential::layer_norm` or `rms_norm`, or leave out `micro_shards`"))]
     TreeOfStatistics,
     /// A model in f64.
     #[error("ranks exchange gradients in f32, and the model is in f64")]
@@ -48,7 +48,7 @@ pub enum ExchangeError {
     #[error(
         "with `comm.zero` above 0, `optimizer.kind = \"{optimizer}\"` sums squares of parameters shard by shard, and the shards depend on the number of ranks; `train.deterministic = \"world\"` allows no such sum"
     )]
-    #[diagnostic(help("use `comm.zero = 0`"))]
+    #[diagnostic(help("use ZeroStage::Off, or leave out `micro_shards`"))]
     ShardedNorms {
         /// Optimizer that sums squares over whole parameters.
         optimizer: OptimizerKind,

@@ -16,7 +16,9 @@ pub enum ExportError {
         "layer {index} of the model ({layer}) has no ONNX form; expected linear, activation, layer norm, dropout, embedding or \
          residual layers"
     )]
-    #[diagnostic(help("`--format safetensors` exports the weights of any model"))]
+    #[diagnostic(help(
+        "implement `Layer::operators`, or write the weights alone: `io::write_safetensors` of `Network::state_dict`"
+    ))]
     UnknownLayer {
         /// Position in the model, from 0.
         index: usize,

@@ -19,6 +19,7 @@ impl Network {
     /// [`KernelError::DTypeUnsupported`] for other formats; [`KernelError::PassRows`] for more rows than [`Network::max_rows`];
     /// [`KernelError::Shape`] for a different number of features; on the CPU [`KernelError::Code`] for a code that an embedding
     /// does not have (on a GPU such a code makes the row's outputs NaN).
+    #[doc(alias("no_grad"))]
     pub fn forward(
         &mut self,
         x: TensorRef<'_>,

@@ -161,6 +161,7 @@ impl GradientSums {
     /// Same as [`GradientSums::norm`].
     ///
     /// Source: `torch.nn.utils.clip_grad_norm_`.
+    #[doc(alias("clip_grad_norm_"))]
     pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64, KernelError> {
         let norm = self.norm()?;
         self.factor *= (max_norm / (norm + 1e-6)).min(1.0);
@@ -200,6 +201,7 @@ impl Network {
     ///
     /// # Panics
     /// If the sums were reduced over the ranks since the last step: these rows would be missing on the others.
+    #[doc(alias("backward"))]
     pub fn loss_and_gradients<'a>(
         &mut self,
         rows: impl Into<RowsOfStep<'a>>,

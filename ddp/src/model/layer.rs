@@ -67,6 +67,7 @@ pub type Result<T> = std::result::Result<T, KernelError>;
 ///
 /// A layer of an unknown kind needs [`Layer::describe`], [`Layer::out_features`], [`Layer::forward`] and
 /// [`Layer::backward`]; a layer without parameters that keeps the width of its rows needs nothing else.
+#[doc(alias("Module"))]
 pub trait Layer: Debug + Send {
     /// Kind and settings, for the passes over the plan that fuse neighbors. A layer that returns `Opaque` is never fused.
     fn kind(&self) -> LayerKind<'_> {

@@ -20,6 +20,7 @@ type Result<T> = std::result::Result<T, KernelError>;
 
 /// A model with its weights and the buffers of a pass over at most `max_rows` rows.
 #[derive(Debug)]
+#[doc(alias("Module"))]
 pub struct Network {
     pub(super) plan: Plan,
     pub(super) layout: ParamLayout,

@@ -20,6 +20,7 @@ use ddp_kernels::{DType, Tensor};
 /// # Ok::<(), KernelError>(())
 /// ```
 #[derive(Debug)]
+#[doc(alias("register_buffer"))]
 pub struct RegisteredBuffer {
     pub(super) name: String,
     pub(super) values: Tensor,

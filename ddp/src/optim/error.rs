@@ -23,7 +23,7 @@ pub enum OptimError {
     LossScaler(#[from] LossScalerError),
     /// The schedule depends on the run's length, which is not known.
     #[error("the schedule \"{kind}\" needs the number of steps of the run")]
-    #[diagnostic(help("give `train.steps` or `train.epochs`"))]
+    #[diagnostic(help("pass it to `Schedule::new`"))]
     ScheduleNeedsLength {
         /// Name of the schedule in the config.
         kind: &'static str,

@@ -237,6 +237,7 @@ impl Optimizer {
     ///
     /// # Panics
     /// If the optimizer has a first pass (LAMB, Muon): only a trainer takes such steps.
+    #[doc(alias("zero_grad"))]
     pub fn step(&mut self, model: &mut Network, grads: &mut GradientSums) -> Result<(), KernelError> {
         let scale = grads.scale()?;
         if scale > 0.0 {

@@ -137,7 +137,7 @@ pub enum TrainError {
     },
     /// A CUDA graph was requested, and none can be captured.
     #[error("the step cannot be captured as a CUDA graph: {reason}")]
-    #[diagnostic(help("--cuda-graph auto continues without one"))]
+    #[diagnostic(help("GraphMode::Auto continues without one"))]
     NoGraph {
         /// The first rank with a failure, and its error.
         reason: String,

@@ -69,6 +69,7 @@ pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 /// # Ok::<(), ddp::Error>(())
 /// ```
 #[derive(Debug)]
+#[doc(alias("DDP", "DistributedDataParallel"))]
 pub struct Trainer<'w> {
     replica: Replica<'w>,
     n_steps: u64,

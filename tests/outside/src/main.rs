@@ -1,5 +1,6 @@
 //! Calls the library for tensors, layers and loops, with `ddp` as the only dependency, on the CPU and the first GPU.
 
+mod devices;
 mod training;
 
 use std::error::Error;
@@ -34,6 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("outside: tensors on {device} ({}): all calls", device.name());
         training::all(device)?;
         println!("outside: layers and loops on {device}: all calls");
+    }
+    if Device::count() >= 2 {
+        devices::mistakes();
+        println!("outside: mistakes with devices: all refused");
     }
     names()
 }

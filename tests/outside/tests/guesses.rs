@@ -3,6 +3,11 @@
 
 #![expect(unused_variables, reason = "as they were typed")]
 
+use std::sync::Arc;
+
+use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
+use ddp::nn::{GradientSums, LossHead, Sequential, Sizes};
+use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 
 type R = Result<(), KernelError>;
@@ -113,6 +118,27 @@ fn others(x: &Tensor) -> R {
     Ok(())
 }
 
+/// Answers of the page to guesses that do not compile.
+fn answers(x: &Tensor) -> ddp::Result<()> {
+    x.randn_like(1)?.to("cpu")?.to_dtype(DType::F64)?;
+    x.add(x)?.slice((0..2, 0..2))?.norm(keepdim(-1))?;
+    let (values, indices) = (x.max(1)?, x.argmax(1)?);
+    let (any, all) = (x.flatten_range(1..)?.any_along(1)?, x.all_along(1)?);
+    let (sorted, best) = (x.sort_descending(0)?, x.topk_along(3, 0)?);
+    println!("{}", memory::allocated(x.device())?);
+    let mut model = Sequential::new(3).linear(1).build(Sizes::new(3, x.device()), 0)?;
+    let mut optimizer = Optimizer::for_model(&OptimizerConfig::new(OptimizerKind::Sgd, 0.01), &model)?;
+    let mut grads = GradientSums::for_model(&model)?;
+    let dataset = Arc::new(TensorDataset::new(x, &x.sum(1)?)?);
+    let options = LoaderOptions::new(x.device());
+    for batch in DataLoader::new(&World::single(), dataset, &BatchPlan::new(3), options)?.iter()? {
+        let (x, y) = batch?;
+        model.loss_and_gradients((&x, &y), &LossHead::mse(), &mut grads)?;
+        optimizer.step(&mut model, &mut grads)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn guesses_that_compile_do_what_they_say() {
     let x = || Tensor::ones(&[3, 3], DType::F32, "cpu").unwrap();
@@ -124,6 +150,7 @@ fn guesses_that_compile_do_what_they_say() {
     for run in [values, activations, reductions, others] {
         run(&x()).unwrap();
     }
+    answers(&x()).unwrap();
     a_triangle(3).unwrap();
     a_value(&x().sum(None).unwrap()).unwrap();
     no_cache().unwrap();

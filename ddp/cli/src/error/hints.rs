@@ -1,6 +1,10 @@
 //! Hints that name a flag or config key, added to errors of the crates below, which know neither of them.
 
 use ddp::data::DataError;
+use ddp::exchange::ExchangeError;
+use ddp::export::ExportError;
+use ddp::optim::OptimError;
+use ddp::train::TrainError;
 use ddp_comm::CommError;
 use ddp_comm::watchdog::Unwatched;
 use ddp_kernels::cuda::Gpu;
@@ -14,8 +18,30 @@ pub(crate) fn of_library(error: &ddp::Error) -> Option<String> {
     match error {
         ddp::Error::Kernel(error) => and(error, kernel_hint(error)),
         ddp::Error::Comm(error) => of_comm(error),
-        error => error.help().map(|hint| hint.to_string()),
+        error => of_options(error).map(str::to_owned).or_else(|| error.help().map(|hint| hint.to_string())),
     }
+}
+
+/// The flag or key of an option that the library names by its Rust type.
+fn of_options(error: &ddp::Error) -> Option<&'static str> {
+    Some(match error {
+        ddp::Error::Optim(OptimError::ScheduleNeedsLength { .. }) => "give `train.steps` or `train.epochs`",
+        ddp::Error::Exchange(ExchangeError::ZeroWire) => "use `comm.dtype = \"f32\"`, or `comm.zero = 1`",
+        ddp::Error::Exchange(ExchangeError::TreeOfWhole) => {
+            "use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"
+        }
+        ddp::Error::Exchange(ExchangeError::TreeOfStatistics) => {
+            "use `layer_norm` or `rms_norm` in `model.layers`, or `train.deterministic = true`"
+        }
+        ddp::Error::Exchange(ExchangeError::ShardedNorms { .. }) => "use `comm.zero = 0`",
+        ddp::Error::Train(error) if matches!(**error, TrainError::NoGraph { .. }) => {
+            "--cuda-graph auto continues without one"
+        }
+        ddp::Error::Export(error) if matches!(**error, ExportError::UnknownLayer { .. }) => {
+            "`--format safetensors` exports the weights of any model"
+        }
+        _ => return None,
+    })
 }
 
 /// The command that finds faults of a machine or a launcher.
@@ -136,6 +162,8 @@ pub(crate) fn of_model_data(error: &DataError, command: ModelCommand) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use ddp_kernels::hint::with_hint;
+
     use crate::error::Error;
     use crate::error::hints::*;
 
@@ -161,6 +189,16 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches("hint: ").count(), 1, "{text}");
+        let no_graph = TrainError::NoGraph { reason: "a layer".to_owned() };
+        let options: [(ddp::Error, _, _); 3] = [
+            (ExchangeError::ZeroWire.into(), "CommDtype::F32", "`comm.dtype"),
+            (OptimError::ScheduleNeedsLength { kind: "cosine" }.into(), "Schedule::new", "`train.steps`"),
+            (no_graph.into(), "GraphMode::Auto", "--cuda-graph auto"),
+        ];
+        for (error, rust, key) in options {
+            let (library, program) = (with_hint(&error), Error::from(error).to_string());
+            assert!(library.contains(rust) && program.contains(key) && !program.contains(rust), "{program}");
+        }
         let bucket = CommError::CountMismatch { bucket: 1, rank: 2, got: 7, expected: 8 };
         let buckets = CommError::BucketCountMismatch { rank: 2, got: 7, expected: 8 };
         let unordered = CommError::UnorderedSums { variable: "NCCL_ALGO", value: "NVLS".to_owned() };

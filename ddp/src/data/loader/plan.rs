@@ -73,6 +73,7 @@ impl Shuffle {
 /// assert_eq!(plan.cursor, 0);
 /// ```
 #[derive(Debug, Clone)]
+#[doc(alias("DistributedSampler"))]
 pub struct BatchPlan {
     /// Rows of one step over all ranks, at least 1; the last step of an epoch has what is left.
     pub global_rows: usize,
