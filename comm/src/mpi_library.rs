@@ -46,7 +46,7 @@ macro_rules! functions {
             #[cfg(feature = "mpi")]
             fn linked() -> Self {
                 let address = |name| match name {
-                    $(stringify!($name) => Ok(mpi_sys::$name as *mut c_void),)*
+                    $(stringify!($name) => Ok(mpi::ffi::$name as *mut c_void),)*
                     _ => Err(String::new()),
                 };
                 Self::new(address).expect("all names are listed")
@@ -152,7 +152,7 @@ impl Constants {
     /// The constants of the library that this build is linked to, whichever it is.
     #[cfg(feature = "mpi")]
     fn linked() -> Self {
-        use mpi_sys as ffi;
+        use mpi::ffi;
 
         fn word<T: Copy>(handle: T) -> Handle {
             const { assert!(size_of::<T>() <= size_of::<Handle>()) }

@@ -303,7 +303,7 @@ fn run_rank(case: &str) {
             {
                 let mut is_initialized = 0;
                 // SAFETY: may be called at any time; the integer is writable.
-                assert_eq!(unsafe { mpi_sys::MPI_Initialized(&raw mut is_initialized) }, 0);
+                assert_eq!(unsafe { mpi::ffi::MPI_Initialized(&raw mut is_initialized) }, 0);
                 assert_eq!(is_initialized, 0);
             }
         }
