@@ -47,6 +47,5 @@ pub use storage::tensor::Tensor;
 pub use storage::upload::Upload;
 pub use storage::view::{AsView, TensorMut, TensorRef};
 pub use tensor::axes::{Axes, Axis, keepdim};
-pub use tensor::create::Span;
-pub use tensor::literal::Literal;
+pub use tensor::create::{Literal, Span};
 pub use tensor::slice::{Slice, Slices};

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use cudarc::driver::result;
 
-use super::call::check_driver;
+use super::driver::check_driver;
 use super::gpu::{Gpu, StreamKind};
 use super::slice::{CudaSlice, CudaSliceMut};
 pub(crate) use super::source::Source;
@@ -42,6 +42,19 @@ macro_rules! typed_kernel {
     };
 }
 pub(crate) use typed_kernel;
+
+/// The name of the kernel whose name begins with these parts, for a float dtype.
+macro_rules! float_kernel {
+    ($($part:literal),+; $dtype:expr) => {
+        match $dtype {
+            $crate::DType::F64 => concat!($($part),+, "_f64"),
+            $crate::DType::BF16 => concat!($($part),+, "_bf16"),
+            $crate::DType::F16 => concat!($($part),+, "_f16"),
+            _ => concat!($($part),+, "_f32"),
+        }
+    };
+}
+pub(crate) use float_kernel;
 
 /// Builder of a launch. Arguments are given in the order of the kernel's parameters.
 pub(crate) struct Launch {

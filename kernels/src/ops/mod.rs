@@ -26,7 +26,6 @@ mod step_scalars;
 // Copies and conversions.
 mod copy;
 mod cast;
-mod cat;
 mod convert;
 mod fill;
 mod gather_rows;
@@ -82,10 +81,9 @@ pub use batch_norm::{
 pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, RowPlaces, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
 pub use cast::cast;
-pub use cat::cat;
 pub use column_scale::{column_scale_backward, column_scale_forward};
 pub use convert::convert;
-pub use copy::copy;
+pub use copy::{cat, copy};
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
 pub use elementwise::{AsInput, CompareOp, Input, MapOp, Scalar, compare, map, select};

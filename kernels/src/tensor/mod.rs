@@ -23,7 +23,6 @@ macro_rules! readable {
 
 pub(crate) mod axes;
 pub(crate) mod create;
-pub(crate) mod literal;
 mod shape;
 mod elementwise;
 mod operators;

@@ -3,7 +3,7 @@
 use super::CrossEntropyConfig;
 use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
-use crate::ops::loss::kernels::{Kernels, kernels, max_blocks};
+use crate::ops::loss::cuda::{Kernels, kernels, max_blocks};
 use crate::ops::loss::sums::SumsOutput;
 use crate::{DType, Result, TensorRef};
 
