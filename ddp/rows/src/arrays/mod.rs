@@ -8,8 +8,6 @@ pub mod bytes;
 pub mod array;
 mod fortran;
 #[doc(hidden)]
-pub mod keys;
-#[doc(hidden)]
 pub mod reader;
 pub mod idx;
 pub mod npy;

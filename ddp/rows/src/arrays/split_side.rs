@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::bytes::{MemoryBudget, bytes_of};
-use super::keys::{FEATURE_KEYS, LABEL_KEYS, test_key};
-use super::reader::ArrayReader;
+use super::reader::{ArrayReader, FEATURE_KEYS, LABEL_KEYS, test_key};
 use crate::arrays::reader::SplitSide;
 use crate::compression::Compression;
 use crate::error::Result;

@@ -5,22 +5,18 @@
 
 mod chunk;
 mod encode;
-mod schema;
 mod arrays;
 mod staging;
-mod text_file;
 mod writer;
 #[cfg(feature = "parquet")]
 mod record_batches;
 
 pub use arrays::{ArrayEncoder, ArrayFiles, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features};
-pub use chunk::{Block, Chunk, Nulls, Numbers};
+pub use chunk::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema};
 pub use encode::{common as common_type, first_not_finite};
 #[cfg(feature = "parquet")]
 pub use record_batches::RecordBatches;
-pub use schema::{Group, Kind, Purpose, Schema};
-pub use staging::Staging;
-pub use text_file::TextFile;
+pub use staging::{Staging, TextFile};
 pub use writer::{
     ArrayWriter, CellKind, ColumnWriter, OpenArrays, OpenColumns, OpenText, OutFiles, TextColumn, TextWriter,
     WriteFormat, Writer,

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use super::arrays::{ArrayLayout, ArrayRows, ArrayStorage};
-use super::chunk::Chunk;
-use super::schema::Schema;
+use super::chunk::{Chunk, Schema};
 use super::staging::Staging;
 use crate::error::Result;
 

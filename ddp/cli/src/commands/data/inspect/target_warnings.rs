@@ -3,7 +3,7 @@
 use ddp::config::Task;
 use ddp::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
 use ddp::data::{ONE_HOT, has_one_label};
-use ddp_rows::error::formatted::PLAIN_NOTATION;
+use ddp_rows::error::PLAIN_NOTATION;
 
 use super::inspected::{Inspected, MIN_ROWS};
 use super::kind::Kind;

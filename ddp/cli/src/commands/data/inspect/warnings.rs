@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ddp::config::Task;
 use ddp::data::far_value;
-use ddp_rows::error::formatted::PLAIN_NOTATION;
+use ddp_rows::error::PLAIN_NOTATION;
 
 use super::collector::Collector;
 use super::column_profile::ColumnProfile;

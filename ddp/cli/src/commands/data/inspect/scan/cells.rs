@@ -7,7 +7,7 @@ use ddp::data::table::{
     CellReader, CellValues, column_missing, index_note, partition_columns, repeated_note, same_names,
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
-use ddp_rows::error::formatted::is_formatted;
+use ddp_rows::error::is_formatted;
 use ddp_rows::table::source::{ColumnType, TableFormat};
 use ddp_rows::table::types::{CellUse, Place};
 use ddp_rows::values::notation::{Meaning, Notation};
