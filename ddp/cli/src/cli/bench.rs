@@ -106,7 +106,7 @@ pub struct BenchStepArgs {
     pub dtype: BenchDtype,
 
     /// Whether to capture a GPU step once and replay it as a CUDA graph
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = super::library_values::graph_mode(), conflicts_with = "safe")]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = super::run_config::graph_mode(), conflicts_with = "safe")]
     pub cuda_graph: GraphMode,
 
     /// Run the watchdog of several ranks, as training does

@@ -12,8 +12,7 @@ use serde::Serialize;
 use tracing::info;
 
 use crate::error::Result;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{print_result, table};
 
 /// Name of the note next to the model file.
 const CALIBRATION_FILE: &str = "calibration.json";

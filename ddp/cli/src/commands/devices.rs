@@ -16,8 +16,7 @@ use crate::commands::self_check;
 use crate::error::Result;
 use crate::error::command::CommandError;
 use crate::exit::Stop;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{print_result, table};
 
 /// Prints the list on rank 0, or checks the GPUs or fills the kernel cache there. A missing GPU or library is an error only if kernels
 /// are to be compiled or checked.

@@ -15,7 +15,7 @@ use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, Unavailable};
 
-use crate::report::table::table;
+use crate::report::stdout::table;
 
 /// The run to report.
 #[derive(Clone, Copy)]

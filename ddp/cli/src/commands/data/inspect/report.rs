@@ -4,11 +4,10 @@ use ddp::report::units::mib;
 use ddp::report::visible::visible_lines;
 use ddp_rows::values::time::format_seconds as format_moment;
 
-use super::column_profile::{ColumnProfile, MAX_SHOWN_VALUES};
-use super::kind::Kind;
+use super::column_profile::{ColumnProfile, Kind, MAX_SHOWN_VALUES};
 use super::profile::Profile;
 use super::warning::{count, cut};
-use crate::report::table::table;
+use crate::report::stdout::table;
 
 const WIDTH: usize = 96;
 /// Most columns that are all shown, and how many of more.

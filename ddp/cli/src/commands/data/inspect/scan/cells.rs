@@ -15,8 +15,7 @@ use ddp_rows::values::number::is_code;
 use ddp_rows::write::CellKind;
 
 use crate::commands::data::inspect::collector::{Cells, Collector, Column, is_finite_f32};
-use crate::commands::data::inspect::kind::Kind;
-use crate::commands::data::inspect::origin::Origin;
+use crate::commands::data::inspect::column_profile::{Kind, Origin};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
 
