@@ -6,32 +6,29 @@ use bytemuck::Pod;
 
 use super::short_floats::{bf16_of_f32, f16_of_f32, to_odd};
 
-/// Type of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DType {
-    /// IEEE 754 single precision: the default of training.
-    F32,
-    /// IEEE 754 double precision: for reference results and gradient checks.
-    F64,
-    /// Signed 64-bit integers: class indices, as in PyTorch.
-    I64,
-    /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
-    BF16,
-    /// Bytes, 0 to 255: for storing and copying rows.
-    U8,
-    /// IEEE 754 half precision: 11 bits, up to 65,504, for the matrix units of GPUs.
-    F16,
-    /// Signed 32-bit integers.
-    I32,
-    /// Booleans, one byte each, 0 or 1: the result of comparisons.
-    Bool,
+crate::named_enum! {
+    /// Type of a tensor's elements.
+    pub enum DType {
+        /// IEEE 754 single precision: the default of training.
+        F32 = "f32",
+        /// IEEE 754 double precision: for reference results and gradient checks.
+        F64 = "f64",
+        /// Signed 64-bit integers: class indices, as in PyTorch.
+        I64 = "i64",
+        /// The upper half of an f32: its range with 8 bits of precision, for the matrix units of GPUs.
+        BF16 = "bf16",
+        /// Bytes, 0 to 255: for storing and copying rows.
+        U8 = "u8",
+        /// IEEE 754 half precision: 11 bits, up to 65,504, for the matrix units of GPUs.
+        F16 = "f16",
+        /// Signed 32-bit integers.
+        I32 = "i32",
+        /// Booleans, one byte each, 0 or 1: the result of comparisons.
+        Bool = "bool",
+    }
 }
 
 impl DType {
-    /// All dtypes.
-    pub const ALL: [DType; 8] =
-        [DType::F32, DType::F64, DType::I64, DType::BF16, DType::U8, DType::F16, DType::I32, DType::Bool];
-
     /// Bytes of one element.
     pub fn size_bytes(self) -> usize {
         match self {
@@ -42,29 +39,9 @@ impl DType {
         }
     }
 
-    /// The name, such as `f32`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::I64 => "i64",
-            DType::BF16 => "bf16",
-            DType::U8 => "u8",
-            DType::F16 => "f16",
-            DType::I32 => "i32",
-            DType::Bool => "bool",
-        }
-    }
-
     /// Whether it is one of the float types.
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::BF16 | DType::F16)
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }
 

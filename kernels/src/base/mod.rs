@@ -1,6 +1,7 @@
 //! The ground that all other modules stand on: dtypes, shapes, device names, errors, operand checks, random numbers and host
 //! memory.
 
+mod named;
 pub(crate) mod device;
 pub mod hint;
 pub(crate) mod matmul_mode;

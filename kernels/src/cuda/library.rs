@@ -11,33 +11,21 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-/// An NVIDIA library opened at run time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Library {
-    /// `libcuda`: part of the driver.
-    Driver,
-    /// `libnvrtc`: compiles kernels.
-    Nvrtc,
-    /// `libcublasLt`: matmuls.
-    CublasLt,
-    /// `libnccl`: collectives between GPUs.
-    Nccl,
+crate::named_enum! {
+    /// An NVIDIA library opened at run time.
+    pub enum Library {
+        /// `libcuda`: part of the driver.
+        Driver = "cuda",
+        /// `libnvrtc`: compiles kernels.
+        Nvrtc = "nvrtc",
+        /// `libcublasLt`: matmuls.
+        CublasLt = "cublasLt",
+        /// `libnccl`: collectives between GPUs.
+        Nccl = "nccl",
+    }
 }
 
 impl Library {
-    /// All libraries.
-    pub const ALL: [Library; 4] = [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
-
-    /// Name as in `lib<name>.so`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Library::Driver => "cuda",
-            Library::Nvrtc => "nvrtc",
-            Library::CublasLt => "cublasLt",
-            Library::Nccl => "nccl",
-        }
-    }
-
     /// File names to try, in order of preference, for a driver of this CUDA version: libraries of CUDA 13 need a driver of 13.
     fn file_names(self, driver_version: i32) -> Vec<String> {
         let name = self.name();

@@ -221,17 +221,19 @@ pub struct BenchAllreduceArgs {
     pub place: BenchPlaceArgs,
 }
 
-/// Way of an all-reduce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AllreducePath {
-    /// One call of the group: shared memory on one host, else MPI; NCCL between GPUs
-    Group,
-    /// Four buckets at a time, as in a training step
-    Scope,
-    /// MPI messages in chunks, also on one host (host memory only)
-    Messages,
-    /// One MPI_Allreduce (host memory only)
-    Mpi,
+ddp_kernels::named_enum! {
+    /// Way of an all-reduce.
+    #[derive(ValueEnum)]
+    pub enum AllreducePath {
+        /// One call of the group: shared memory on one host, else MPI; NCCL between GPUs
+        Group = "group",
+        /// Four buckets at a time, as in a training step
+        Scope = "scope",
+        /// MPI messages in chunks, also on one host (host memory only)
+        Messages = "messages",
+        /// One MPI_Allreduce (host memory only)
+        Mpi = "mpi",
+    }
 }
 
 /// `ddp-train bench kernels`

@@ -5,34 +5,27 @@ mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
-use std::fmt;
-
 use super::activation::Activation;
 
 use crate::base::check;
 use crate::base::error::Operand;
 use crate::{Result, Shape, TensorMut, TensorRef};
 
-/// Function of the gate of a gated linear unit.
-///
-/// Source: arXiv:2002.05202.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Gate {
-    /// SiLU.
-    SwiGlu,
-    /// GELU.
-    GeGlu,
-    /// ReLU.
-    ReGlu,
+crate::named_enum! {
+    /// Function of the gate of a gated linear unit.
+    ///
+    /// Source: arXiv:2002.05202.
+    pub enum Gate {
+        /// SiLU.
+        SwiGlu = "swiglu",
+        /// GELU.
+        GeGlu = "geglu",
+        /// ReLU.
+        ReGlu = "reglu",
+    }
 }
 
 impl Gate {
-    /// All gates.
-    pub const ALL: &'static [Gate] = &[Gate::SwiGlu, Gate::GeGlu, Gate::ReGlu];
-
-    /// The names of [`Gate::ALL`], in the same order.
-    pub const NAMES: &'static [&'static str] = &["swiglu", "geglu", "reglu"];
-
     /// The gate's function `f`.
     pub fn activation(self) -> Activation {
         match self {
@@ -40,12 +33,6 @@ impl Gate {
             Gate::GeGlu => Activation::Gelu,
             Gate::ReGlu => Activation::Relu,
         }
-    }
-}
-
-impl fmt::Display for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
     }
 }
 
@@ -148,7 +135,7 @@ mod tests {
 
     #[test]
     fn gradients_match_central_differences() {
-        for &gate in Gate::ALL {
+        for gate in Gate::ALL {
             for dims @ (rows, cols) in [(1, 1), (3, 5), (2, 16)] {
                 let n = rows * cols;
                 let (x, d) = (random::<f64>(2 * n, 1), random::<f64>(n, 2));
@@ -165,7 +152,7 @@ mod tests {
         // Values up to 4, as after a linear layer.
         let x: Vec<T> = random::<f64>(2 * n, 3).iter().map(|v| T::from_f64(4.0 * v)).collect();
         let d = random::<T>(n, 4);
-        for &gate in Gate::ALL {
+        for gate in Gate::ALL {
             let (x64, d64) = (rounded::<T, f64>(&x), rounded::<T, f64>(&d));
             let (want, want_d) = both(gate, dims, [&x64, &d64], Device::Cpu, 0);
             for device in devices() {

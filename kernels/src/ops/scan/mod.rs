@@ -10,24 +10,17 @@ use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::reduce::cpu::{ReduceCell, ReduceNumber, Wide};
 use crate::{DType, Element, KernelError, Result, TensorMut, TensorRef};
 
-/// The operation that is repeated from element to element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScanOp {
-    /// The sum; integers wrap, as in the next one.
-    Sum,
-    /// The product.
-    Product,
+crate::named_enum! {
+    /// The operation that is repeated from element to element.
+    pub enum ScanOp {
+        /// The sum; integers wrap, as in the next one.
+        Sum = "cumsum",
+        /// The product.
+        Product = "cumprod",
+    }
 }
 
 impl ScanOp {
-    /// The name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            ScanOp::Sum => "cumsum",
-            ScanOp::Product => "cumprod",
-        }
-    }
-
     /// The dtype of the result: i64 for integers and bool.
     pub fn result_dtype(self, dtype: DType) -> DType {
         if dtype.is_float() { dtype } else { DType::I64 }

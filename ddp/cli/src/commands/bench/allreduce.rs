@@ -157,15 +157,6 @@ fn measure(
 }
 
 impl AllreducePath {
-    fn name(self) -> &'static str {
-        match self {
-            AllreducePath::Group => "group",
-            AllreducePath::Scope => "scope",
-            AllreducePath::Messages => "messages",
-            AllreducePath::Mpi => "mpi",
-        }
-    }
-
     fn transport(self, group: &Group) -> &'static str {
         match self {
             AllreducePath::Group | AllreducePath::Scope => group.transport(),

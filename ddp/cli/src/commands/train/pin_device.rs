@@ -138,7 +138,7 @@ pub(super) fn turn_off_refused(world: &World, device: Device) -> Result<()> {
             Some(format!("rank {rank}: {reason}"))
         };
         let Some(reason) = all.iter().enumerate().find_map(of_rank) else { continue };
-        gpu.turn_off(*feature);
+        gpu.turn_off(feature);
         if world.rank().0 == 0 {
             warn!(
                 "the driver refuses {} (docs/gpus.md), and training does without: {reason}",
