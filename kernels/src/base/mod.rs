@@ -9,7 +9,6 @@ pub(crate) mod memory_use;
 pub(crate) mod permutation;
 pub(crate) mod rng;
 pub(crate) mod shape;
-pub(crate) mod short_floats;
 
 pub(crate) mod dtype;
 

@@ -1,5 +1,6 @@
-//! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines the
-//! operation, `cuda.rs` and `kernel.cu` the implementation for GPUs. The losses of elements are formulas in `loss/`.
+//! The operations, one folder each: `mod.rs` has the contract, the checks and, where both are short, the implementations: a function
+//! `_cpu`, which defines the operation, and one `_cuda`, which launches `kernel.cu`. Longer ones are `cpu.rs` and `cuda.rs` next to it.
+//! The losses of elements are formulas in `loss/`.
 //!
 //! Every operation writes into memory that the caller owns and allocates nothing ([`reduce()`] and [`argsort()`] excepted). Losses return sums, never
 //! means: only the caller knows the number of rows of the global batch.
@@ -20,7 +21,6 @@
 //! ```
 
 // Shared by several operations.
-mod row_tiles;
 mod step_scalars;
 
 // Copies and conversions.

@@ -21,7 +21,6 @@ mod few_flags;
 mod predict;
 mod data;
 mod bench;
-mod implied;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -50,11 +49,11 @@ pub use self::few_flags::{
     CheckArgs, CheckMode, Checked, ConfigCommand, ConfigKeysArgs, DescribeArgs, DoctorArgs, ReportArgs,
     StartCheckArgs,
 };
-pub use self::implied::with_implied_command;
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 pub use crate::cli::run_config::graph_mode_name;
+pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
 

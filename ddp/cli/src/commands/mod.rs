@@ -41,7 +41,6 @@ mod model_device;
 pub mod bench;
 pub mod doctor;
 pub mod predict;
-mod calibrate;
 pub mod eval;
 
 use ddp_comm::World;

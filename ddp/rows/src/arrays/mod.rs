@@ -15,7 +15,5 @@ pub mod npy;
 pub mod npz;
 #[doc(hidden)]
 pub mod safetensors;
-#[doc(hidden)]
-pub mod split_side;
 
 pub use array::RawArray;

@@ -198,7 +198,7 @@ struct Rows<'a> {
     sums: CudaSliceMut<'a>,
 }
 
-/// CUDA twin of `cpu.rs`; the caller checked the operands, of which `rows` has at least one row.
+/// CUDA twin of the CPU function; the caller checked the operands, of which `rows` has at least one row.
 fn begin_cuda(
     gpu: &'static Gpu,
     scalars: Option<(StepScalars, CudaSliceMut<'_>)>,
@@ -215,19 +215,12 @@ fn begin_cuda(
     }
     let n_runs = places.map_or(0, |(starts, ..)| starts.len());
     let origin = places.map_or(0, |(_, _, origin)| origin as u64);
-    let launch = Launch::new(gpu, &SOURCE, "begin_step")?
-        .for_elements(n_rows, 1)
-        .arg(ScalarsArgument(scalars.unwrap_or_default().to_array()))
-        .write_opt(to.as_mut())
-        .arg(order)
-        .arg(position)
-        .arg(n_rows)
-        .read_opt(places.map(|(starts, ..)| starts))
-        .read_opt(places.map(|(_, rows, _)| rows))
-        .arg(n_runs)
-        .arg(origin)
-        .write_opt(numbers.as_mut())
-        .write_opt(sums.as_mut());
+    let launch = Launch::new(gpu, &SOURCE, "begin_step")?.for_elements(n_rows, 1);
+    let launch = launch.arg(ScalarsArgument(scalars.unwrap_or_default().to_array()));
+    let launch = launch.write_opt(to.as_mut()).arg(order).arg(position).arg(n_rows);
+    let launch = launch.read_opt(places.map(|(starts, ..)| starts));
+    let launch = launch.read_opt(places.map(|(_, rows, _)| rows)).arg(n_runs).arg(origin);
+    let launch = launch.write_opt(numbers.as_mut()).write_opt(sums.as_mut());
     // SAFETY: begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, const i64* starts, const i64* run_rows,
     // size_t runs, u64 origin, i64* numbers, u64* sums); `to` holds STEP_SCALARS_LEN elements, starts and run_rows `runs`, numbers one a
     // row, sums ROW_SUMS_LEN; the last two are used only if there are rows.

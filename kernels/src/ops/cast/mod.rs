@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::copy;
 use crate::base::check;
-use crate::base::short_floats::to_odd;
+use crate::base::dtype::to_odd;
 use crate::cpu::cell::Cell;
 use crate::cuda::launch::{Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};

@@ -157,14 +157,9 @@ fn backward_cuda(
     if cols == 0 {
         return Ok(());
     }
-    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("column_scale_bwd_columns", x.dtype()))?
-        .blocks(cols.div_ceil(32))
-        .read(x)
-        .read(d.as_ref())
-        .write(d_scale)
-        .arg(x.len() / cols)
-        .arg(cols)
-        .arg(i32::from(accumulate));
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("column_scale_bwd_columns", x.dtype()))?;
+    let launch = launch.blocks(cols.div_ceil(32)).read(x).read(d.as_ref()).write(d_scale);
+    let launch = launch.arg(x.len() / cols).arg(cols).arg(i32::from(accumulate));
     // SAFETY: column_scale_bwd_columns(const T* x, const T* d, M* d_scale, size_t rows, size_t cols, int accumulate); x and d hold
     // rows * cols elements, d_scale cols.
     unsafe { launch.run()? };

@@ -6,9 +6,8 @@ use crate::base::rng::Philox;
 use crate::cpu::Stored;
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
-use crate::cuda::launch::{Launch, Source};
+use crate::cuda::launch::{Launch, RowTiles, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
-use crate::ops::row_tiles::RowTiles;
 use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 
 /// Share of the elements that are dropped.

@@ -4,9 +4,8 @@
 use cudarc::driver::result;
 
 use super::Sizes;
-use crate::cuda::launch::{Launch, Source};
+use crate::cuda::launch::{Launch, RowTiles, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, check_driver};
-use crate::ops::row_tiles::RowTiles;
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("embedding", include_str!("kernel.cu"));

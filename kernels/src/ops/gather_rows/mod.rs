@@ -3,9 +3,8 @@
 use crate::base::check;
 use crate::cpu::cell::Cell;
 use crate::cpu::threads::{SharedMut, for_parts};
-use crate::cuda::launch::{Launch, Source};
+use crate::cuda::launch::{Launch, RowTiles, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
-use crate::ops::row_tiles::RowTiles;
 use crate::{DType, Element, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// The matrix whose rows are gathered.

@@ -50,18 +50,9 @@ pub(super) fn forward(
     } else {
         (float_kernel!("layer_norm_", "fwd_block"; x.dtype()), WIDE_BLOCK, 1)
     };
-    let launch = Launch::new(gpu, &SOURCE, kernel)?
-        .threads(threads)
-        .blocks(row_blocks(gpu, rows, rows_per_block))
-        .read(x)
-        .read(gamma)
-        .read(beta)
-        .arg(eps)
-        .write(y)
-        .write(mean)
-        .write(rstd)
-        .arg(rows)
-        .arg(cols);
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(threads);
+    let launch = launch.blocks(row_blocks(gpu, rows, rows_per_block)).read(x).read(gamma).read(beta);
+    let launch = launch.arg(eps).write(y).write(mean).write(rstd).arg(rows).arg(cols);
     // SAFETY: fwd(const T* x, const M* gamma, const M* beta, double eps, T* y, M* mean, M* rstd, size_t rows, size_t n); x and y
     // hold rows · n elements, gamma and beta n, mean and rstd rows; the block is the kernel's.
     unsafe { launch.run() }
@@ -151,16 +142,9 @@ impl Backward<'_> {
         } else {
             (float_kernel!("layer_norm_", "bwd_block"; self.x.dtype()), WIDE_BLOCK, 1)
         };
-        let launch = Launch::new(gpu, &SOURCE, kernel)?
-            .threads(threads)
-            .blocks(row_blocks(gpu, rows, rows_per_block))
-            .read(self.x)
-            .read(self.gamma)
-            .read(self.mean)
-            .read(self.rstd)
-            .write(&mut self.d)
-            .arg(rows)
-            .arg(cols);
+        let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(threads);
+        let launch = launch.blocks(row_blocks(gpu, rows, rows_per_block)).read(self.x).read(self.gamma);
+        let launch = launch.read(self.mean).read(self.rstd).write(&mut self.d).arg(rows).arg(cols);
         // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, size_t rows, size_t n); x and d hold rows · n
         // elements, gamma n, mean and rstd rows; the block is the kernel's.
         unsafe { launch.run() }

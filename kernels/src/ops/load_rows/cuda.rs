@@ -1,8 +1,7 @@
 //! Four elements at a time if rows and addresses allow it: 16 bytes of a result in f32.
 
-use crate::cuda::launch::{Launch, Source};
+use crate::cuda::launch::{Launch, RowTiles, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
-use crate::ops::row_tiles::RowTiles;
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("load_rows", include_str!("kernel.cu"));

@@ -75,21 +75,11 @@ pub(super) fn sum_and_gradient(
     let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
     let source = if row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
     let n_cols = row_weights.map_or(n, |weights| n / weights.numel().max(1));
-    let launch = Launch::new(gpu, source, kernel)?
-        .blocks(n_blocks.min(max_blocks(gpu)))
-        .read(x)
-        .read(target)
-        .read_opt(row_weights.map(TensorRef::cuda).transpose()?)
-        .write_opt(d.as_mut())
-        .arg(n)
-        .arg(n_cols)
-        .arg(parameter)
-        .arg(scale)
-        .write(&mut sums.tail.into_cuda()?)
-        .arg(accumulate)
-        .read_opt(extra)
-        .arg(scratch.counter)
-        .arg(scratch.partials);
+    let launch = Launch::new(gpu, source, kernel)?.blocks(n_blocks.min(max_blocks(gpu))).read(x);
+    let launch = launch.read(target).read_opt(row_weights.map(TensorRef::cuda).transpose()?);
+    let launch = launch.write_opt(d.as_mut()).arg(n).arg(n_cols).arg(parameter).arg(scale);
+    let launch = launch.write(&mut sums.tail.into_cuda()?).arg(accumulate).read_opt(extra);
+    let launch = launch.arg(scratch.counter).arg(scratch.partials);
     // SAFETY: loss(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,
     // double scale, float* tail, int accumulate, const double* extra, u32* counter, double* partials); x, target and d hold n elements, row_weights
     // one for each `cols` of them, the tail STEP_SUMS_LEN, partials two a block.

@@ -121,20 +121,12 @@ fn sum_and_gradient_cuda(
     let kernel = KERNELS.of(logits.dtype(), d.as_ref().map(CudaSliceMut::dtype));
     let (scratch, n, accumulate) = (gpu.scratch()?, logits.len(), i32::from(sums.accumulate));
     let n_cols = n / labels.len().max(1);
-    let launch = Launch::new(gpu, &SOURCE, kernel)?
-        .blocks(n.div_ceil(BLOCK as usize).min(max_blocks(gpu)))
-        .read(logits)
-        .read(labels)
-        .read_opt(row_weights.map(TensorRef::cuda).transpose()?)
-        .write_opt(d.as_mut())
-        .arg(n)
-        .arg(n_cols)
-        .arg(scale)
-        .write(&mut sums.tail.into_cuda()?)
-        .arg(accumulate)
-        .read_opt(extra)
-        .arg(scratch.counter)
-        .arg(scratch.partials);
+    let launch = Launch::new(gpu, &SOURCE, kernel)?;
+    let launch = launch.blocks(n.div_ceil(BLOCK as usize).min(max_blocks(gpu))).read(logits);
+    let launch = launch.read(labels).read_opt(row_weights.map(TensorRef::cuda).transpose()?);
+    let launch = launch.write_opt(d.as_mut()).arg(n).arg(n_cols).arg(scale);
+    let launch = launch.write(&mut sums.tail.into_cuda()?).arg(accumulate).read_opt(extra);
+    let launch = launch.arg(scratch.counter).arg(scratch.partials);
     // SAFETY: ordinal(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols, double scale, float* tail,
     // int accumulate, const double* extra, u32* counter, double* partials); x and d hold n elements, labels and row_weights one for
     // each `cols` of them, the tail STEP_SUMS_LEN, partials two a block.
