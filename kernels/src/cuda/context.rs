@@ -1,4 +1,4 @@
-//! The driver's context of a device, which must be current on a thread that calls the driver.
+//! The driver's context of a device, which must be current on a thread that calls the driver, and its streams.
 
 use std::cell::Cell;
 
@@ -57,8 +57,6 @@ impl Context {
     }
 }
 
-/// Streams: queues of work on a device.
-///
 /// A queue of work on one device, which runs in order.
 ///
 /// It is not synchronized with the legacy default stream.

@@ -1,4 +1,4 @@
-//! The CUDA driver: opened and initialized once per process.
+//! The CUDA driver: opened and initialized once per process; its status codes as errors of this crate.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -192,8 +192,6 @@ pub(super) fn version_name(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Converts status codes of the driver to errors of this crate.
-///
 /// Name and description of a status code.
 pub(super) fn describe(error: DriverError) -> (String, String) {
     let code = format!("{:?}", error.0);

@@ -281,8 +281,6 @@ impl Gpu {
     }
 }
 
-/// Points of a stream that are being marked: events, and the labels of those that were recorded.
-///
 /// Events, which others own, and labels of the first of them.
 #[derive(Debug, Default)]
 pub(super) struct Recording {

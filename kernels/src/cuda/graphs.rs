@@ -1,4 +1,4 @@
-//! The graphs of a device, and the memory that waits for their end.
+//! The graphs of a device, and memory that nothing uses any more, which waits for their end.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -97,8 +97,6 @@ impl Graphs {
     }
 }
 
-/// Memory that nothing uses any more, and how to free it.
-///
 /// Memory that no tensor or other owner uses any more.
 #[derive(Debug)]
 pub(super) enum Unused {

@@ -1,4 +1,4 @@
-//! Launches kernels: grid, arguments, and the one unsafe call.
+//! Launches kernels: their names by dtype, grid, arguments, and the one unsafe call.
 
 pub(crate) use super::source::Source;
 

@@ -1,4 +1,4 @@
-//! Finds and opens NVIDIA's libraries.
+//! Finds and opens NVIDIA's libraries, and looks up their functions by name.
 //!
 //! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the active conda
 //! environment, the wheels `nvidia/*/lib` of the active Python and of the user (`pip install --user`). Functions of NVRTC, cuBLASLt and NCCL are looked up in the library that was opened.
@@ -206,8 +206,6 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Tables of a library's functions, looked up by name in the library that was opened.
-///
 /// Defines a table of function pointers and `find`, which looks each up by its name in an
 /// [`Open`](crate::cuda::library::Open) library; its error is the name of a missing function.
 ///

@@ -1,4 +1,4 @@
-//! Device memory from a stream-ordered caching pool.
+//! Device memory from a stream-ordered caching pool, memory that another library allocated, and scratch memory of reductions.
 //!
 //! Memory of tensors comes from a pool of the driver (`cuMemPool`) with an unlimited release threshold, so freed memory is
 //! kept for the next tensor until [`Gpu::empty_cache`]. Allocating and freeing are ordered on the compute stream and do not
@@ -219,8 +219,6 @@ const SCRATCH_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUM
 /// Bytes of [`MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
 pub const FIXED_WORKSPACE_BYTES: usize = WORKSPACE_BYTES + SCRATCH_BYTES;
 
-/// Scratch memory of reductions over several blocks.
-///
 /// Addresses of [`Gpu::scratch`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scratch {
@@ -260,8 +258,6 @@ impl Gpu {
     }
 }
 
-/// Device memory of tensors that another library allocated, such as a library for collectives.
-///
 /// Device memory that another library allocated, for one tensor: [`Tensor::zeros_in`](crate::Tensor::zeros_in).
 pub struct ForeignMemory {
     gpu: &'static Gpu,

@@ -1,4 +1,4 @@
-//! Copies elements unchanged, also between devices.
+//! Copies elements unchanged, also between devices, and concatenates tensors.
 
 use cudarc::driver::{result, sys};
 

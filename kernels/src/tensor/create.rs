@@ -1,4 +1,4 @@
-//! Tensors filled on their device, by kernels.
+//! Tensors filled on their device, by kernels, and tensors written out: `tensor![[1., 2.], [3., 4.]]`.
 
 use std::ops::Range;
 
@@ -235,8 +235,6 @@ macro_rules! ranges {
 }
 ranges!(i32, i64, usize, f64);
 
-/// Tensors written out: `tensor![[1., 2.], [3., 4.]]`.
-///
 /// Creates a tensor on the CPU from its elements, row by row. As in PyTorch, numbers with a point are f32, whole numbers i64, and
 /// `true` and `false` bool; [`Tensor::from_slice`] takes all other types.
 ///

@@ -246,8 +246,7 @@ pub fn with_implied_command(args: impl IntoIterator<Item = OsString>, has_launch
         Some([]) => has_launcher,
         Some(words @ [first, ..]) => {
             let cli = Cli::command();
-            let commands: Vec<_> =
-                cli.get_subcommands().map(Command::get_name).chain(["help"]).collect();
+            let commands: Vec<_> = cli.get_subcommands().map(Command::get_name).chain(["help"]).collect();
             let is_command = |word: &OsString| commands.iter().any(|name| word == name);
             if !is_flag(first) {
                 !is_command(first) && is_run(Path::new(first))

@@ -41,6 +41,16 @@ pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     table.trim_fmt() + "\n"
 }
 
+/// A number with its noun: `1 batch`, `2 batches`.
+pub(crate) fn count(n: impl TryInto<u64>, noun: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    match (n, noun.ends_with("ch")) {
+        (1, _) => format!("1 {noun}"),
+        (_, true) => format!("{n} {noun}es"),
+        (_, false) => format!("{n} {noun}s"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Rows between a reader and a writer, with the types that the reader found.
+//! Rows between a reader and a writer, their columns and the types that the reader found.
 
 #[cfg(feature = "parquet")]
 use arrow_array::ArrayRef;

@@ -1,4 +1,4 @@
-//! Files that keep temporary names until all of them are on disk.
+//! Files that keep temporary names until all of them are on disk, and files of text among them, plain or compressed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};

@@ -1,4 +1,4 @@
-//! A matmul: its shape, formats, factors and operands.
+//! A matmul: its shape, formats, factors and operands, the operation fused with it, and the key of its plan.
 
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUdeviceptr;
@@ -68,11 +68,9 @@ pub(crate) struct Operands {
 /// Bits of a row of the ReLU mask, in multiples of this.
 const RELU_MASK_ALIGN_BITS: usize = 128;
 
-/// Operations that are fused with a matmul, and the forms in which an operation can run that has them.
+/// Operation fused with a matmul.
 ///
 /// Source: cuBLAS documentation, cublasLtEpilogue_t.
-///
-/// Operation fused with a matmul.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Epilogue {
     /// Nothing.
@@ -183,8 +181,6 @@ pub(crate) fn relu_mask_row_bits(n: usize) -> usize {
 /// Largest alignment in bytes that makes a difference.
 pub(crate) const MAX_ALIGNMENT: usize = 256;
 
-/// Everything that the choice of an algorithm depends on, the key of plans and choices.
-///
 /// Everything that the choice of an algorithm depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::cuda) struct Key {

@@ -122,8 +122,6 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
     Ok(())
 }
 
-/// Row by row.
-///
 /// Runs of rows: where they begin, the first row of each, and the place of number 0.
 type Places<'a> = (&'a [i64], &'a [i64], usize);
 
@@ -159,8 +157,6 @@ fn number_rows_cpu(
 
 pub(crate) static SOURCE: Source = Source::new("begin_step", include_str!("kernel.cu"));
 
-/// One launch whose arguments are the scalars and the key of the order.
-///
 /// `Scalars` of `kernel.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]

@@ -85,8 +85,6 @@ pub fn select_targets(
     Ok(())
 }
 
-/// Row by row.
-///
 /// Rows of targets, and which of their columns are selected.
 #[derive(Debug, Clone, Copy)]
 struct Rows<'a> {

@@ -65,8 +65,6 @@ const MIN_PART: usize = 1 << 13;
 /// Number of interleaved partial results, which vectorize.
 const LANES: usize = 16;
 
-/// Row by row: the largest value, exponentials with their sum, then the quotients.
-///
 /// `f` of all `0..n`, combined in [`LANES`] interleaved parts.
 #[inline(always)]
 fn fold<T: Float>(n: usize, start: T, value: impl Fn(usize) -> T, combine: impl Fn(T, T) -> T) -> T {
@@ -81,6 +79,7 @@ fn fold<T: Float>(n: usize, start: T, value: impl Fn(usize) -> T, combine: impl 
     lanes.into_iter().fold(rest, &combine)
 }
 
+/// Row by row: the largest value, exponentials with their sum, then the quotients.
 fn forward_cpu<T: Stored>(y: &mut [T], cols: usize) {
     by_row(y, cols, |_, y| {
         let largest = fold(y.len(), T::Real::NEG_INFINITY, |i| y[i].load(), T::Real::at_least);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::place::Place;
 use super::timing::Times;
 use crate::error::Result;
-use crate::report::stdout::{print_result, table};
+use crate::report::stdout::{count, print_result, table};
 
 /// One result: values under the keys of JSON, and cells under the titles of a table, in the form of [`table`].
 #[derive(Debug, Default)]
@@ -108,7 +108,6 @@ pub(super) fn print(
 
 /// Describes device and world in one line.
 pub(super) fn heading(place: &Place) -> String {
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let Place { device, device_name, is_virtual, world_size, threads } = place;
     let warning = if *is_virtual { "; a virtual GPU: timings are meaningless" } else { "" };
     format!(

@@ -16,8 +16,8 @@ use super::finding::Finding;
 use super::gpus::failure;
 use crate::commands::bench::time_briefly;
 use crate::commands::self_check::library_words;
-use crate::commands::train::count;
 use crate::error::Result;
+use crate::report::stdout::count;
 
 /// The ranks and their hosts. A launcher that started several processes, each of which is a world of its own, is a failure.
 ///

@@ -35,7 +35,6 @@ use tracing::{debug, field, info, info_span};
 
 use self::prepare::{Plan, Run};
 use crate::cli::TrainArgs;
-pub(crate) use crate::commands::train::banner::count;
 pub(crate) use crate::commands::train::outputs::sees;
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
 pub(crate) use crate::commands::train::pin_device::{

@@ -20,6 +20,7 @@ use crate::cli::{Bind, TrainArgs};
 use crate::error::command::{CommandError, MAX_THREADS_PER_CORE};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
+use crate::report::stdout::count;
 
 /// Settings under which a rank uses its device.
 #[derive(Debug, Clone, Default)]
@@ -81,7 +82,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
 fn cpu_words(n_threads: usize, near: Option<CpuSet>, device: Device) -> String {
     let why =
         near.map_or_else(String::new, |_| format!(", those near {device}; --bind none leaves them all"));
-    format!("{} on CPUs {}{why}", banner::count(n_threads, "thread"), CpuSet::of_thread())
+    format!("{} on CPUs {}{why}", count(n_threads, "thread"), CpuSet::of_thread())
 }
 
 /// Checks that a CUDA graph that was requested can be captured.

@@ -25,9 +25,7 @@ pub(crate) fn has_signature(begin: &[u8]) -> bool {
     objects.strip_prefix(b"{").is_some_and(|rest| is_array || rest.trim_ascii_start().starts_with(b"\""))
 }
 
-/// Opens a file of objects: reads the keys of all lines, then the lines again as records.
-///
-/// Opens a file and reads the keys of all lines.
+/// Opens a file of objects: reads the keys of all lines; the lines are then read again as records.
 pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
     let file = user_file::open("data file", path)?;
     if !file.metadata().is_ok_and(|data| data.is_file()) {

@@ -86,11 +86,6 @@ pub(super) fn cut(text: &str, n_chars: usize) -> String {
     }
 }
 
-/// A number with its noun.
-pub(super) fn count(n: u64, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
-}
-
 /// Names of the columns of a table that would stop training or mislead, in the order of the file.
 pub(super) fn dropped(columns: &[ColumnProfile], warnings: &[Warning]) -> Vec<String> {
     use WarningKind::{Constant, Duplicate, Encoding, Identifier, Leak, NotFinite, OddText, Unusable};

@@ -9,7 +9,8 @@ use ddp_rows::error::PLAIN_NOTATION;
 
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind, Origin};
-use super::warning::{Inspected, MIN_ROWS, Warning, WarningKind, count, cut, listed};
+use super::warning::{Inspected, MIN_ROWS, Warning, WarningKind, cut, listed};
+use crate::report::stdout::count;
 
 /// Correlation above which a column is a copy of the target.
 const MAX_CORRELATION: f64 = 0.999;
@@ -271,7 +272,7 @@ impl Inspected<'_> {
             let others = if has_index { " besides an index, which is left out" } else { "" };
             (WarningKind::NoFeatures, format!("no features: the target is the only column{others}"))
         } else if n_rows < n_features.max(100) {
-            let (n, of) = (count(n_rows as u64, "row"), count(n_features as u64, "feature"));
+            let (n, of) = (count(n_rows, "row"), count(n_features, "feature"));
             (WarningKind::FewRows, format!("only {n} for {of}: what a model finds in them may be chance"))
         } else {
             return;
