@@ -31,7 +31,6 @@ mod matmul;
 mod rows;
 pub(crate) mod slice;
 mod index;
-mod order;
 mod transfer;
 mod display;
 

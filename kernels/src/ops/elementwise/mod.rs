@@ -1,6 +1,5 @@
 //! Elementwise operations of one or two operands, each a tensor or a scalar, with broadcasting.
 
-mod broadcast;
 mod input;
 mod cpu;
 mod cuda;
@@ -8,13 +7,13 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use broadcast::broadcast_shape;
 pub(crate) use cuda::SOURCE;
+pub(crate) use input::broadcast_shape;
 pub use input::{AsInput, Input, Scalar};
 
-use self::broadcast::Cycle;
 use crate::base::check;
 use crate::base::error::Operand;
+use crate::ops::elementwise::input::Cycle;
 use crate::{DType, KernelError, Result, TensorMut, TensorRef};
 
 crate::named_enum! {
@@ -162,7 +161,7 @@ pub fn select(condition: TensorRef<'_>, a: Input<'_>, b: Input<'_>, out: TensorM
     let (condition_op, out_op) = (condition.operand("condition"), out.operand("out"));
     check::dtype(OP, condition_op, &[DType::Bool], "bool")?;
     check::same_device(OP, &[out_op, condition_op])?;
-    let cycle = broadcast::cycle(condition.shape(), out_op.shape)
+    let cycle = input::cycle(condition.shape(), out_op.shape)
         .ok_or_else(|| shapes_differ(OP, out_op, condition_op))?;
     let [a, b] = prepare(OP, [a, b], out_op.dtype, out_op)?;
     match out.gpu() {
@@ -200,7 +199,7 @@ fn prepare<'a>(
                 check::same_device(op, &[operand, out])?;
                 check::same_dtype(op, &[operand, Operand { dtype, ..out }])?;
                 let cycle =
-                    broadcast::cycle(x.shape(), out.shape).ok_or_else(|| shapes_differ(op, out, operand))?;
+                    input::cycle(x.shape(), out.shape).ok_or_else(|| shapes_differ(op, out, operand))?;
                 Ok(Ready::Tensor(x, cycle))
             }
             Input::Scalar(scalar) => {

@@ -29,7 +29,7 @@ fn chunks(rows: usize, cols: usize) -> usize {
     (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1)
 }
 
-/// Same as `cpu::forward`; the caller checked the operands.
+/// Same as `forward_cpu`; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // Layer normalization has that many operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
@@ -71,7 +71,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Same as `cpu::backward`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
+    /// Same as `backward_cpu`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
     pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
         let (rows, cols) = (self.mean.len(), self.gamma.len());
         if cols == 0 {

@@ -6,7 +6,7 @@ use crate::cpu::simd::vectorize;
 use crate::cpu::{Float, Stored};
 use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
-use crate::ops::layer_norm::cpu::sum;
+use crate::ops::layer_norm::sum;
 use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Gradients that [`rms_norm_backward`] writes.
