@@ -41,14 +41,12 @@ pub use cuda::timed;
 #[cfg(feature = "dlpack")]
 pub use dlpark;
 pub use ops::{AsInput, Input, Scalar};
-pub use storage::download::Download;
+pub use storage::host_copies::{Download, Upload};
 pub use storage::memory;
 pub use storage::pinned_tensor::PinnedTensor;
 pub use storage::shared_buffer::SharedBuffer;
 pub use storage::tensor::Tensor;
-pub use storage::upload::Upload;
 pub use storage::view::{AsView, TensorMut, TensorRef};
 pub use tensor::axes::{Axes, Axis, keepdim};
-pub use tensor::create::Span;
-pub use tensor::literal::Literal;
+pub use tensor::create::{Literal, Span};
 pub use tensor::slice::{Slice, Slices};

@@ -11,18 +11,19 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ddp::train::stop_signals::{StopSignals, name, stop_signals};
 use ddp_comm::{HostPlace, rank_variables};
 use rustix::process::{Pid, Signal, set_child_subreaper};
+use signal_hook::consts::{SIGINT, SIGQUIT};
+use signal_hook::iterator::Signals;
 use tracing::{info, warn};
 
 use crate::decision::Ended;
-use crate::messages;
 use crate::output::{JOINED, Output};
-use crate::processes;
+use crate::processes::Started;
 use crate::run_watch::RunWatch;
-use crate::started::Started;
 use crate::starter::{CommandLine, Starter};
-use crate::stop_requests::{Request, StopRequests};
+use crate::{messages, processes};
 
 /// Interval at which the launcher and signals are polled.
 const POLL: Duration = Duration::from_millis(20);
@@ -253,6 +254,59 @@ impl Frozen {
         };
         self.n_looks = if self.pids.is_empty() { 0 } else { self.n_looks + 1 };
         self.n_looks > FROZEN_LOOKS
+    }
+}
+
+/// A request of the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Save a checkpoint and stop.
+    Stop(&'static str),
+    /// End immediately, because of this signal.
+    EndNow(&'static str),
+}
+
+/// Signals that have arrived, and the receiver of further ones.
+#[derive(Debug)]
+pub(crate) struct StopRequests {
+    signals: Signals,
+    /// Name of the first signal.
+    stop: Option<&'static str>,
+    is_interrupted: bool,
+}
+
+impl StopRequests {
+    /// Takes over from `earlier`, which has received the signals since the start of the process.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub(crate) fn listen(earlier: &StopSignals) -> io::Result<Self> {
+        let signals = Signals::new(stop_signals())?;
+        signals.add_signal(SIGQUIT)?;
+        let stop = earlier.received();
+        Ok(StopRequests { signals, stop, is_interrupted: stop == Some("SIGINT") })
+    }
+
+    /// The next request, if a signal has arrived since the last call.
+    pub(crate) fn poll(&mut self) -> Option<Request> {
+        let mut request = None;
+        for signal in self.signals.pending() {
+            if signal == SIGQUIT || (signal == SIGINT && std::mem::replace(&mut self.is_interrupted, true)) {
+                self.stop.get_or_insert(name(signal));
+                return Some(Request::EndNow(name(signal)));
+            }
+            if self.stop.is_none() {
+                let name = name(signal);
+                self.stop = Some(name);
+                request = Some(Request::Stop(name));
+            }
+        }
+        request
+    }
+
+    /// The signal that requested the stop, if any.
+    pub(crate) fn stop(&self) -> Option<&'static str> {
+        self.stop
     }
 }
 

@@ -7,19 +7,14 @@
 
 #![forbid(unsafe_code)]
 
-mod batches;
-mod bounded;
 mod decision;
 mod error;
 mod hosts;
 mod messages;
 mod output;
-mod probe;
 mod processes;
 mod run_watch;
-mod started;
 mod starter;
-mod stop_requests;
 mod job;
 mod training;
 mod supervisor;

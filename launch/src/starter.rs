@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::bounded;
 use crate::error::LaunchError;
-use crate::hosts::Host;
+use crate::hosts;
+use crate::hosts::{Agent, Host};
 use crate::messages::{ITSELF, signal_name};
 use crate::output::JOINED;
-use crate::probe::Agent;
 
 /// Number of attempts to get a program's version if a signal ends it.
 const N_TRIES: usize = 3;
@@ -280,7 +279,7 @@ fn output(program: &str, flag: &str) -> Result<Option<String>, LaunchError> {
     for _ in 0..N_TRIES {
         let mut command = Command::new(program);
         command.arg(flag);
-        let Ok(answer) = bounded::run(command, true, VERSION_LIMIT) else { return Ok(None) };
+        let Ok(answer) = hosts::run_bounded(command, true, VERSION_LIMIT) else { return Ok(None) };
         let Some(status) = answer.status else {
             let program = format!("{program} {flag}");
             return Err(LaunchError::NoVersion { program, limit: VERSION_LIMIT });

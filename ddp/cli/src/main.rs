@@ -11,8 +11,7 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, completions, config, data, describe, devices, doctor, eval, launch, man, predict,
-    report, train,
+    bench, checkpoint, config, data, describe, devices, doctor, eval, launch, man, predict, report, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -96,7 +95,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => {
             of_doctor.map_or(Ok(()), |report| doctor::doctor(&world, &log, args, &report))
         }
-        Command::Completions { shell } => completions::completions(&world, *shell),
+        Command::Completions { shell } => man::completions(&world, *shell),
         Command::Man { folder } => man::man(&world, folder),
     };
     conclude(world, &log, result)

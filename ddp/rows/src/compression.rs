@@ -15,17 +15,18 @@ use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Result, RowsError};
 
-/// Compression of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
-    /// Bytes as they are.
-    None,
-    /// gzip.
-    Gzip,
-    /// Zstandard.
-    Zstd,
-    /// A zip archive of one file, which is only read.
-    Zip,
+ddp_kernels::named_enum! {
+    /// Compression of a file.
+    pub enum Compression {
+        /// Bytes as they are.
+        None = "plain",
+        /// gzip.
+        Gzip = "gzip",
+        /// Zstandard.
+        Zstd = "zstd",
+        /// A zip archive of one file, which is only read.
+        Zip = "zip",
+    }
 }
 
 impl Compression {
@@ -53,16 +54,6 @@ impl Compression {
             // Other formats are archives too, such as npz and Excel's.
             Ok([b'P', b'K', 3, 4]) if is_zip(path) && only_member(path).is_some() => Compression::Zip,
             _ => Compression::None,
-        }
-    }
-
-    /// Name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Compression::None => "plain",
-            Compression::Gzip => "gzip",
-            Compression::Zstd => "zstd",
-            Compression::Zip => "zip",
         }
     }
 

@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn every_name_in_the_config_has_a_format() {
-        for &id in DataFormat::ALL {
+        for id in DataFormat::ALL {
             assert_eq!(find(id).is_some(), id != DataFormat::Auto, "{id}");
         }
     }

@@ -6,40 +6,9 @@
 //! assert_eq!(DataFormat::Arrow.endings(), ["arrow", "feather", "ipc"]);
 //! ```
 
-use std::fmt;
 use std::path::Path;
 
-/// Defines an enum whose values have names.
-macro_rules! named {
-    (
-        $(#[$attribute:meta])*
-        pub enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal),+ $(,)? }
-    ) => {
-        $(#[$attribute])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $type { $($(#[$doc])* $variant),+ }
-
-        impl $type {
-            /// Every value, in the order in which help lists them.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-            /// Their names, in the same order.
-            pub const NAMES: &'static [&'static str] = &[$($name),+];
-
-            /// The name in configs and on the command line.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-    };
-}
-
-named! {
+ddp_kernels::named_enum! {
     /// Format of data files.
     pub enum DataFormat {
         /// Chosen by the file's name.
@@ -99,7 +68,7 @@ pub enum Header {
     Absent,
 }
 
-named! {
+ddp_kernels::named_enum! {
     /// Delimiter of the cells of a text file.
     pub enum Delimiter {
         /// The delimiter that splits the first rows into the same number of cells.
@@ -117,7 +86,7 @@ named! {
     }
 }
 
-named! {
+ddp_kernels::named_enum! {
     /// Decimal mark of numbers; the other mark separates thousands.
     pub enum Decimal {
         /// A point in comma-separated files, else inferred from the numbers of the first rows.

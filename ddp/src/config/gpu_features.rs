@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn each_feature_of_a_device_has_one_row() {
         for feature in GpuFeature::ALL {
-            assert_eq!(FEATURES.iter().filter(|row| row.feature == Some(*feature)).count(), 1, "{feature:?}");
+            assert_eq!(FEATURES.iter().filter(|row| row.feature == Some(feature)).count(), 1, "{feature:?}");
         }
         let config = Config::load(None, &without_all()).unwrap();
         assert_eq!(config.train.gpu_without, GpuFeature::ALL);

@@ -152,7 +152,7 @@ fn n_layers(layers: &[LayerEntry]) -> usize {
 
 impl ConfigEnum for Gate {
     const NAMES: &'static [&'static str] = Gate::NAMES;
-    const VALUES: &'static [Self] = Gate::ALL;
+    const VALUES: &'static [Self] = &Gate::ALL;
 }
 
 /// Keys of the kinds that a block may hold, in the order of the reference.

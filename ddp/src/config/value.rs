@@ -69,7 +69,7 @@ macro_rules! config_enum {
     (named $type:ident) => {
         impl $crate::config::value::ConfigEnum for $type {
             const NAMES: &'static [&'static str] = $type::NAMES;
-            const VALUES: &'static [Self] = $type::ALL;
+            const VALUES: &'static [Self] = &$type::ALL;
         }
     };
 }

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use ddp_rows::arrays::split_side;
+use ddp_rows::arrays::reader::of_side;
 use ddp_rows::compression::Compression;
 use ddp_rows::error::RowsError;
 use ddp_rows::formats::{Format, Reader};
@@ -61,9 +61,7 @@ pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static
     let (files, format) = all_files_and_format(spec)?;
     check_settings(format, spec)?;
     match &format.reader {
-        Reader::Arrays(reader) if files.len() > 1 => {
-            Ok((split_side::of_side(files, reader, spec.side), format))
-        }
+        Reader::Arrays(reader) if files.len() > 1 => Ok((of_side(files, reader, spec.side), format)),
         _ => Ok((files, format)),
     }
 }

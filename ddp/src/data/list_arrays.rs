@@ -9,8 +9,8 @@ use crate::data::open_arrays::labels_beside;
 use crate::data::source::SourceSpec;
 use ddp_rows::arrays::array::RawArray;
 use ddp_rows::arrays::bytes::{MemoryBudget, bytes_of};
-use ddp_rows::arrays::keys::{FEATURE_KEYS, LABEL_KEYS};
 pub(crate) use ddp_rows::arrays::reader::{ArrayReader, ColumnTexts};
+use ddp_rows::arrays::reader::{FEATURE_KEYS, LABEL_KEYS};
 
 /// The arrays in files of one format, each joined over all files.
 pub struct Listing {

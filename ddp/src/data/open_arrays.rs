@@ -15,8 +15,8 @@ use crate::data::raw::targets::target_layout;
 use crate::data::source::SourceSpec;
 use ddp_rows::arrays::array::RawArray;
 use ddp_rows::arrays::bytes::{MemoryBudget, bytes_of};
-use ddp_rows::arrays::keys::{FEATURE_KEYS, LABEL_KEYS, test_key};
 pub(crate) use ddp_rows::arrays::reader::{ArrayReader, ColumnTexts, NamedArrays};
+use ddp_rows::arrays::reader::{FEATURE_KEYS, LABEL_KEYS, test_key};
 use ddp_rows::formats;
 use ddp_rows::formats::Reader;
 

@@ -188,7 +188,7 @@ impl Draws {
 
     /// Draws a layer that keeps the width `width`, or, if `may_widen`, possibly one that changes it.
     fn layer(&mut self, width: usize, may_widen: bool) -> LayerConfig {
-        let (activation, gate) = (self.of(Activation::ALL), self.of(Gate::ALL));
+        let (activation, gate) = (self.of(Activation::ALL), self.of(&Gate::ALL));
         let out_features = if may_widen { 1 + self.below(9) } else { width };
         let bias = !self.once_in(4);
         match self.below(10) {

@@ -2,52 +2,25 @@
 
 use std::fmt;
 
-/// Uses of device memory, for reports and errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MemoryUse {
-    /// Master weights, and compute weights in shorter formats.
-    Parameters,
-    /// Gradients of the weights.
-    Gradients,
-    /// The optimizer's state.
-    Optimizer,
-    /// Moving average of the weights.
-    Average,
-    /// Activations that backward needs, and their gradients.
-    Activations,
-    /// Scratch memory.
-    Workspace,
-    /// Rows for training or evaluation.
-    Data,
-    /// Anything else.
-    Other,
-}
-
-impl MemoryUse {
-    /// All uses.
-    pub const ALL: [MemoryUse; 8] = [
-        MemoryUse::Parameters,
-        MemoryUse::Gradients,
-        MemoryUse::Optimizer,
-        MemoryUse::Average,
-        MemoryUse::Activations,
-        MemoryUse::Workspace,
-        MemoryUse::Data,
-        MemoryUse::Other,
-    ];
-
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryUse::Parameters => "parameters",
-            MemoryUse::Gradients => "gradients",
-            MemoryUse::Optimizer => "optimizer",
-            MemoryUse::Average => "average",
-            MemoryUse::Activations => "activations",
-            MemoryUse::Workspace => "workspace",
-            MemoryUse::Data => "data",
-            MemoryUse::Other => "other",
-        }
+crate::named_enum! {
+    /// Uses of device memory, for reports and errors.
+    pub enum MemoryUse {
+        /// Master weights, and compute weights in shorter formats.
+        Parameters = "parameters",
+        /// Gradients of the weights.
+        Gradients = "gradients",
+        /// The optimizer's state.
+        Optimizer = "optimizer",
+        /// Moving average of the weights.
+        Average = "average",
+        /// Activations that backward needs, and their gradients.
+        Activations = "activations",
+        /// Scratch memory.
+        Workspace = "workspace",
+        /// Rows for training or evaluation.
+        Data = "data",
+        /// Anything else.
+        Other = "other",
     }
 }
 

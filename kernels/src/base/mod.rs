@@ -1,6 +1,7 @@
 //! The ground that all other modules stand on: dtypes, shapes, device names, errors, operand checks, random numbers and host
 //! memory.
 
+mod named;
 pub(crate) mod device;
 pub mod hint;
 pub(crate) mod matmul_mode;
@@ -8,7 +9,6 @@ pub(crate) mod memory_use;
 pub(crate) mod permutation;
 pub(crate) mod rng;
 pub(crate) mod shape;
-pub(crate) mod short_floats;
 
 pub(crate) mod dtype;
 

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::simd::vectorize;
 use crate::Element;
-use crate::base::short_floats::{bf16_of_f32, f16_of_f32, f32_of_bf16, f32_of_f16};
+use crate::base::dtype::{bf16_of_f32, f16_of_f32, f32_of_bf16, f32_of_f16};
 
 /// A stored element: the Rust type that has the bytes of a dtype (`u8` for bool).
 pub(crate) trait Cell: Element {

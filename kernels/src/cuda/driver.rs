@@ -1,12 +1,14 @@
-//! The CUDA driver: opened and initialized once per process.
+//! The CUDA driver: opened and initialized once per process; its status codes as errors of this crate.
 
 use std::ffi::c_int;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use cudarc::driver::{result, sys};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
 
 use super::library::{self, Library};
+use crate::{Device, KernelError};
 
 /// The reason that no GPU can be used, with a fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +75,8 @@ fn initialize() -> Result<Driver, Unavailable> {
     let mut version = 0;
     // SAFETY: the library is open, and the pointer is valid for one int.
     let status = unsafe { sys::cuDriverGetVersion(&mut version) };
-    let failed = |error: result::DriverError| {
-        let (code, text) = super::call::describe(error);
+    let failed = |error: DriverError| {
+        let (code, text) = describe(error);
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let hint = start_hint(error.0, visible.as_deref(), Path::new(UVM_DEVICE).exists());
         let why = unavailable(format!("the driver does not start: {text} ({code})"), &hint);
@@ -106,7 +108,7 @@ fn initialize() -> Result<Driver, Unavailable> {
     Ok(Driver { version, library_version, n_devices, elapsed_time })
 }
 
-fn compute_capability(index: u32) -> Result<(i32, i32), result::DriverError> {
+fn compute_capability(index: u32) -> Result<(i32, i32), DriverError> {
     use sys::CUdevice_attribute as Attribute;
     let device = result::device::get(index as i32)?;
     // SAFETY: the device was just returned by the driver.
@@ -127,6 +129,7 @@ fn library_version(driver: i32, compute_capability: (i32, i32)) -> i32 {
 /// Whether an error of the driver's start says that there are GPUs, which it cannot serve as the machine is set up.
 fn has_idle_gpus(error: sys::CUresult) -> bool {
     use sys::CUresult as E;
+
     matches!(
         error,
         E::CUDA_ERROR_SYSTEM_NOT_READY
@@ -144,6 +147,7 @@ const UVM_DEVICE: &str = "/dev/nvidia-uvm";
 /// - `has_uvm`: whether [`UVM_DEVICE`] exists
 fn start_hint(error: sys::CUresult, visible: Option<&str>, has_uvm: bool) -> String {
     use sys::CUresult as E;
+
     match (error, visible.map(str::trim)) {
         (E::CUDA_ERROR_NO_DEVICE, Some("")) => {
             "CUDA_VISIBLE_DEVICES is empty, which hides all GPUs: unset it".to_owned()
@@ -186,6 +190,36 @@ fn start_hint(error: sys::CUresult, visible: Option<&str>, has_uvm: bool) -> Str
 /// Formats `13000` as `13.0`.
 pub(super) fn version_name(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Name and description of a status code.
+pub(super) fn describe(error: DriverError) -> (String, String) {
+    let code = format!("{:?}", error.0);
+    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
+    (code, text.unwrap_or_else(|_| "no description".into()))
+}
+
+/// Converts a status of a function that is called without cudarc, adding call and device.
+///
+/// # Errors
+/// [`KernelError::Cuda`] for any status other than success.
+pub(super) fn check_status(device: u32, call: &'static str, status: c_int) -> crate::Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    let text = "see CUresult in the driver's documentation".to_owned();
+    Err(KernelError::Cuda { device: Device::Cuda(device), call, code: format!("error {status}"), text })
+}
+
+/// Converts a driver error, adding call and device.
+///
+/// # Errors
+/// [`KernelError::Cuda`] for any status other than success.
+pub fn check_driver<T>(device: u32, call: &'static str, result: Result<T, DriverError>) -> crate::Result<T> {
+    result.map_err(|error| {
+        let (code, text) = describe(error);
+        KernelError::Cuda { device: Device::Cuda(device), call, code, text }
+    })
 }
 
 #[cfg(test)]

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
-use super::call::{check_driver, check_status};
-use super::driver::driver;
+use super::context::Stream;
+use super::driver::{check_driver, check_status, driver};
 use super::gpu::Gpu;
-use super::stream::Stream;
 use crate::Result;
 
 /// An event: a point in a stream that another stream or the host can wait for.

@@ -10,18 +10,15 @@ use std::sync::{Mutex, OnceLock};
 use cudarc::driver::{result, sys};
 
 use super::blas::{Blas, Conditions};
-use super::call::check_driver;
-use super::context::Context;
-use super::driver::driver;
+use super::context::{Context, Stream};
+use super::driver::{check_driver, driver};
 use super::feature::{FeaturesOff, GpuFeature};
 use super::graphs::Graphs;
 use super::info::GpuInfo;
 use super::module::Modules;
 use super::pinned::Pinned;
 use super::pool::Pool;
-use super::recording::Recording;
 use super::source::Source;
-use super::stream::Stream;
 use crate::{Device, KernelError, Result};
 
 /// Bytes of host memory of a trial.
@@ -289,4 +286,15 @@ impl Gpu {
         self.bind()?;
         check_driver(self.index(), "cuCtxSynchronize", result::ctx::synchronize())
     }
+}
+
+/// Events, which others own, and labels of the first of them.
+#[derive(Debug, Default)]
+pub(super) struct Recording {
+    pub(super) events: Vec<sys::CUevent>,
+    pub(super) labels: Vec<u8>,
+    /// Whether there were more marks than events.
+    pub(super) is_full: bool,
+    /// Whether a graph holds some of the events.
+    pub(super) is_captured: bool,
 }

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::driver::check_driver;
 use super::feature::GpuFeature;
 use super::gpu::Gpu;
 use crate::{KernelError, Result};

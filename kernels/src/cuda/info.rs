@@ -4,9 +4,8 @@ use std::ffi::CStr;
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
 use super::cublas_lt::CublasLt;
-use super::driver::{Unavailable, driver, version_name};
+use super::driver::{Unavailable, check_driver, driver, version_name};
 use super::library::{self, Library};
 use super::nvrtc::Nvrtc;
 use crate::Result;

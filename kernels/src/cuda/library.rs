@@ -1,4 +1,4 @@
-//! Finds and opens NVIDIA's libraries.
+//! Finds and opens NVIDIA's libraries, and looks up their functions by name.
 //!
 //! Search order: the loader's path (`LD_LIBRARY_PATH`, `ld.so.cache`), `CUDA_HOME` and `CUDA_PATH`, `/usr/local/cuda`, the active conda
 //! environment, the wheels `nvidia/*/lib` of the active Python and of the user (`pip install --user`). Functions of NVRTC, cuBLASLt and NCCL are looked up in the library that was opened.
@@ -11,33 +11,21 @@ use std::sync::OnceLock;
 
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 
-/// An NVIDIA library opened at run time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Library {
-    /// `libcuda`: part of the driver.
-    Driver,
-    /// `libnvrtc`: compiles kernels.
-    Nvrtc,
-    /// `libcublasLt`: matmuls.
-    CublasLt,
-    /// `libnccl`: collectives between GPUs.
-    Nccl,
+crate::named_enum! {
+    /// An NVIDIA library opened at run time.
+    pub enum Library {
+        /// `libcuda`: part of the driver.
+        Driver = "cuda",
+        /// `libnvrtc`: compiles kernels.
+        Nvrtc = "nvrtc",
+        /// `libcublasLt`: matmuls.
+        CublasLt = "cublasLt",
+        /// `libnccl`: collectives between GPUs.
+        Nccl = "nccl",
+    }
 }
 
 impl Library {
-    /// All libraries.
-    pub const ALL: [Library; 4] = [Library::Driver, Library::Nvrtc, Library::CublasLt, Library::Nccl];
-
-    /// Name as in `lib<name>.so`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Library::Driver => "cuda",
-            Library::Nvrtc => "nvrtc",
-            Library::CublasLt => "cublasLt",
-            Library::Nccl => "nccl",
-        }
-    }
-
     /// File names to try, in order of preference, for a driver of this CUDA version: libraries of CUDA 13 need a driver of 13.
     fn file_names(self, driver_version: i32) -> Vec<String> {
         let name = self.name();
@@ -216,6 +204,34 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> = read.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort_by(|a, b| a.file_name().map(OsStr::to_owned).cmp(&b.file_name().map(OsStr::to_owned)));
     paths
+}
+
+/// Defines a table of function pointers and `find`, which looks each up by its name in an
+/// [`Open`](crate::cuda::library::Open) library; its error is the name of a missing function.
+///
+/// Types must match the library's header; use an integer for a status, since newer libraries may return other values.
+#[macro_export]
+macro_rules! library_functions {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis struct $table:ident {
+            $($field:ident = $name:literal: fn($($argument:ty),*) -> $result:ty;)*
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility struct $table {
+            $($visibility $field: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl $table {
+            fn find(library: &$crate::cuda::library::Open) -> ::std::result::Result<Self, &'static str> {
+                Ok($table {
+                    // SAFETY: for each function: the type matches the library's header.
+                    $($field: unsafe { library.symbol($name) }.ok_or($name)?,)*
+                })
+            }
+        }
+    };
 }
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::driver::check_driver;
 use super::event::Event;
 use super::feature::GpuFeature;
 use super::gpu::Gpu;
+use super::graphs::Unused;
 use super::memory::DeviceBuffer;
 use super::pinned::Pinned;
 use super::slice::CudaSlice;
-use super::unused::Unused;
 use crate::Result;
 use crate::base::memory_use::MemoryUse;
 

@@ -8,11 +8,10 @@ use std::sync::PoisonError;
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::driver::check_driver;
 use super::event::Event;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Recording};
 use super::graph::Graph;
-use super::recording::Recording;
 use crate::Result;
 
 /// Most marks of one recording.

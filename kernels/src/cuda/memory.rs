@@ -1,17 +1,20 @@
-//! Device memory from a stream-ordered caching pool.
+//! Device memory from a stream-ordered caching pool, memory that another library allocated, and scratch memory of reductions.
 //!
 //! Memory of tensors comes from a pool of the driver (`cuMemPool`) with an unlimited release threshold, so freed memory is
 //! kept for the next tensor until [`Gpu::empty_cache`]. Allocating and freeing are ordered on the compute stream and do not
 //! wait. Memory that collectives use may come from another library ([`ForeignMemory`]). Without a pool
 //! ([`GpuFeature::MemoryPool`]) each tensor is an allocation by itself.
 
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::blas::WORKSPACE_BYTES;
+use super::driver::check_driver;
 use super::feature::GpuFeature;
-use super::foreign_memory::ForeignMemory;
-use super::gpu::Gpu;
-use super::unused::Unused;
+use super::gpu::{Gpu, StreamKind};
+use super::graphs::{Release, Unused};
 use crate::base::memory_use::{MemoryInUse, MemoryUse};
 use crate::{KernelError, Result};
 
@@ -204,5 +207,121 @@ impl Drop for DeviceBuffer {
         drop(account);
         // A graph that may be replayed may use the address: then the memory stays allocated until no graph is left.
         self.gpu.graphs.free_or_keep(self.gpu.compute(), memory, self.n_captures);
+    }
+}
+
+/// Number of per-block partial sums in [`Gpu::scratch`].
+pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
+/// Number of per-block partial sums in the scratch memory of the communication stream.
+pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
+/// Scratch memory of reductions: counters and partial sums, for the compute stream and then for the communication stream.
+const SCRATCH_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
+/// Bytes of [`MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
+pub const FIXED_WORKSPACE_BYTES: usize = WORKSPACE_BYTES + SCRATCH_BYTES;
+
+/// Addresses of [`Gpu::scratch`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch {
+    /// 64 u32 that are 0 between kernels.
+    pub(crate) counter: sys::CUdeviceptr,
+    /// [`PARTIAL_SUMS`] f64.
+    pub(crate) partials: sys::CUdeviceptr,
+}
+
+impl Gpu {
+    /// Scratch memory of reductions over several blocks: 64 zero u32, which every kernel leaves zero, then [`PARTIAL_SUMS`] f64
+    /// of no meaning between kernels. Kernels on the compute stream share it; those on the communication stream share another one,
+    /// with [`COMMUNICATION_PARTIAL_SUMS`].
+    ///
+    /// # Errors
+    /// [`crate::KernelError::OutOfMemory`] in the first call, which must not be inside a capture.
+    pub(crate) fn scratch(&'static self) -> Result<Scratch> {
+        self.scratch_on(StreamKind::Compute)
+    }
+
+    /// [`Gpu::scratch`] of a stream: the compute stream or the communication stream.
+    pub(crate) fn scratch_on(&'static self, kind: StreamKind) -> Result<Scratch> {
+        let start = match self.scratch.get() {
+            Some(start) => *start,
+            None => {
+                let made = DeviceBuffer::zeroed(self, SCRATCH_BYTES, MemoryUse::Workspace)?;
+                // Zeroed on the compute stream, but used on another one, too.
+                self.compute().synchronize()?;
+                *self.scratch.get_or_init(|| made.leak())
+            }
+        };
+        let counter = match kind {
+            StreamKind::Communication => start + 256 + PARTIAL_SUMS as u64 * 8,
+            StreamKind::Compute | StreamKind::Copy => start,
+        };
+        Ok(Scratch { counter, partials: counter + 256 })
+    }
+}
+
+/// Device memory that another library allocated, for one tensor: [`Tensor::zeros_in`](crate::Tensor::zeros_in).
+pub struct ForeignMemory {
+    gpu: &'static Gpu,
+    ptr: sys::CUdeviceptr,
+    bytes: usize,
+    /// Bytes that the other library takes from the device for it.
+    held: usize,
+    release: Release,
+}
+
+impl ForeignMemory {
+    /// Describes `bytes` at `ptr`. `release` returns them: called once no tensor and no graph uses them, from any thread; work
+    /// enqueued on the compute stream may still.
+    ///
+    /// # Safety
+    /// The memory is on `gpu`, aligned to 256 bytes and accessed by nothing else until `release` is called.
+    pub unsafe fn new(
+        gpu: &'static Gpu,
+        ptr: sys::CUdeviceptr,
+        bytes: usize,
+        release: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        ForeignMemory { gpu, ptr, bytes, held: bytes, release: Release::new(release) }
+    }
+
+    /// Sets the bytes that are accounted for, which the other library takes from the device; initially the length.
+    #[must_use]
+    pub fn holding(mut self, bytes: usize) -> Self {
+        self.held = bytes;
+        self
+    }
+
+    /// Bytes that are accounted for.
+    pub fn held_bytes(&self) -> usize {
+        self.held
+    }
+
+    /// The device of the memory.
+    pub fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    /// Address on the device.
+    pub fn ptr(&self) -> sys::CUdeviceptr {
+        self.ptr
+    }
+
+    /// Length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the memory up: it is returned once the result is dropped.
+    pub(super) fn into_release(self) -> Release {
+        self.release
+    }
+}
+
+// A panic leaves nothing half-done: only dropping changes the value.
+impl UnwindSafe for ForeignMemory {}
+impl RefUnwindSafe for ForeignMemory {}
+
+impl fmt::Debug for ForeignMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ForeignMemory({} bytes at {:#x} on {})", self.bytes, self.ptr, self.gpu.device())
     }
 }

@@ -26,8 +26,6 @@
 
 // The libraries and the driver.
 pub mod library;
-mod functions;
-mod call;
 mod driver;
 mod cublas_lt;
 mod nvrtc;
@@ -36,12 +34,9 @@ mod info;
 // The parts of a device.
 mod feature;
 pub(crate) mod context;
-mod stream;
 mod pool;
 pub(crate) mod pinned;
-mod unused;
 mod graphs;
-mod recording;
 
 // Kernels and matmuls before they are enqueued.
 mod cache;
@@ -57,9 +52,7 @@ mod device;
 // What lives on it.
 mod event;
 mod slice;
-mod foreign_memory;
 pub(crate) mod memory;
-mod scratch;
 mod mapped;
 
 // Work that is enqueued on it.
@@ -70,20 +63,17 @@ mod marks;
 pub mod peer;
 
 pub use blas::MatmulChoice;
-pub use call::check_driver;
+pub use context::Stream;
 pub use device::timed;
-pub use driver::Unavailable;
+pub use driver::{Unavailable, check_driver};
 pub use event::{Event, Timer};
 pub use feature::GpuFeature;
-pub use foreign_memory::ForeignMemory;
 pub use gpu::{Gpu, StreamKind};
 pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};
 pub use mapped::Mapped;
 pub use marks::{Marks, WAITING};
-pub(crate) use memory::DeviceBuffer;
+pub(crate) use memory::{COMMUNICATION_PARTIAL_SUMS, DeviceBuffer, PARTIAL_SUMS};
+pub use memory::{FIXED_WORKSPACE_BYTES, ForeignMemory};
 pub use module::{CompiledKernel, FilledCache};
-pub use scratch::FIXED_WORKSPACE_BYTES;
-pub(crate) use scratch::{COMMUNICATION_PARTIAL_SUMS, PARTIAL_SUMS};
 pub use slice::{CudaSlice, CudaSliceMut};
-pub use stream::Stream;

@@ -8,9 +8,8 @@ use std::time::Instant;
 use cudarc::driver::{result, sys};
 
 use super::cache::{Cache, Key};
-use super::call::check_driver;
 use super::context::Context;
-use super::driver::driver;
+use super::driver::{check_driver, driver};
 use super::info::GpuInfo;
 use super::library::Library;
 use super::nvrtc::Nvrtc;

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::driver::check_driver;
 use super::event::Event;
 use super::gpu::Gpu;
 use super::info::{Link, link};

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
 use super::context::Context;
+use super::driver::check_driver;
 use crate::{Device, KernelError, Result};
 
 /// Page-locked host memory, which the device reads and writes directly: copies from and to it are asynchronous. Or other memory, of

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
-use super::call::check_driver;
+use super::driver::check_driver;
 use crate::Result;
 use crate::base::memory_use::MemoryUse;
 

@@ -139,7 +139,7 @@ __device__ __forceinline__ size_t first_element() { return (size_t)blockIdx.x * 
 __device__ __forceinline__ size_t grid_stride() { return (size_t)gridDim.x * blockDim.x; }
 
 // Rows over threads, without a division: 2^log2_width threads share a row; blocks in x share the rows, blocks in y the items of
-// a row (RowTiles in ops/row_tiles.rs computes the grid).
+// a row (RowTiles in cuda/launch.rs computes the grid).
 struct RowWalk {
     size_t row, row_stride, item, item_stride;
 };

@@ -76,33 +76,21 @@ fn instance_arguments(line: &str) -> Option<&str> {
     ["f32", "f64", "f16", "float", "double", "int"].iter().any(|format| args.contains(format)).then_some(args)
 }
 
-/// Format of a module's kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum KernelFormat {
-    F32,
-    F64,
-    /// Includes conversions between bf16 and another format.
-    Bf16,
-    /// Includes conversions between f16 and a format other than bf16.
-    F16,
-    /// Integers and truth values, as `int32` in names.
-    Int,
+crate::named_enum! {
+    /// Format of a module's kernels.
+    pub(super) enum KernelFormat {
+        F32 = "f32",
+        F64 = "f64",
+        /// Includes conversions between bf16 and another format.
+        Bf16 = "bf16",
+        /// Includes conversions between f16 and a format other than bf16.
+        F16 = "f16",
+        /// Integers and truth values, as `int32` in names.
+        Int = "int",
+    }
 }
 
 impl KernelFormat {
-    pub(super) const ALL: [KernelFormat; 5] =
-        [KernelFormat::F32, KernelFormat::F64, KernelFormat::Bf16, KernelFormat::F16, KernelFormat::Int];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            KernelFormat::F32 => "f32",
-            KernelFormat::F64 => "f64",
-            KernelFormat::Bf16 => "bf16",
-            KernelFormat::F16 => "f16",
-            KernelFormat::Int => "int",
-        }
-    }
-
     /// The format of the module that a kernel is loaded from, by the kernel's name or the arguments of its macro.
     pub(super) fn of(name: &str) -> Self {
         Self::named(name).unwrap_or(KernelFormat::F32)

@@ -1,5 +1,6 @@
-//! The operations, one folder each: `mod.rs` has the contract and the checks, `cpu.rs` the implementation that defines the
-//! operation, `cuda.rs` and `kernel.cu` the implementation for GPUs. The losses of elements are formulas in `loss/`.
+//! The operations, one folder each: `mod.rs` has the contract, the checks and, where both are short, the implementations: a function
+//! `_cpu`, which defines the operation, and one `_cuda`, which launches `kernel.cu`. Longer ones are `cpu.rs` and `cuda.rs` next to it.
+//! The losses of elements are formulas in `loss/`.
 //!
 //! Every operation writes into memory that the caller owns and allocates nothing ([`reduce()`] and [`argsort()`] excepted). Losses return sums, never
 //! means: only the caller knows the number of rows of the global batch.
@@ -20,13 +21,11 @@
 //! ```
 
 // Shared by several operations.
-mod row_tiles;
 mod step_scalars;
 
 // Copies and conversions.
 mod copy;
 mod cast;
-mod cat;
 mod convert;
 mod fill;
 mod gather_rows;
@@ -82,10 +81,9 @@ pub use batch_norm::{
 pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, RowPlaces, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
 pub use cast::cast;
-pub use cat::cat;
 pub use column_scale::{column_scale_backward, column_scale_forward};
 pub use convert::convert;
-pub use copy::copy;
+pub use copy::{cat, copy};
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
 pub use elementwise::{AsInput, CompareOp, Input, MapOp, Scalar, compare, map, select};

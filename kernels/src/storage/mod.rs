@@ -3,8 +3,7 @@
 pub(crate) mod view;
 pub(crate) mod tensor;
 
-pub(crate) mod download;
 pub mod memory;
 pub(crate) mod pinned_tensor;
 pub(crate) mod shared_buffer;
-pub(crate) mod upload;
+pub(crate) mod host_copies;

@@ -23,7 +23,6 @@ macro_rules! readable {
 
 pub(crate) mod axes;
 pub(crate) mod create;
-pub(crate) mod literal;
 mod shape;
 mod elementwise;
 mod operators;
@@ -32,7 +31,6 @@ mod matmul;
 mod rows;
 pub(crate) mod slice;
 mod index;
-mod order;
 mod transfer;
 mod display;
 #[cfg(feature = "ndarray")]

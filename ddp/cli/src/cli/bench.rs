@@ -106,7 +106,7 @@ pub struct BenchStepArgs {
     pub dtype: BenchDtype,
 
     /// Whether to capture a GPU step once and replay it as a CUDA graph
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = super::library_values::graph_mode(), conflicts_with = "safe")]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = super::run_config::graph_mode(), conflicts_with = "safe")]
     pub cuda_graph: GraphMode,
 
     /// Run the watchdog of several ranks, as training does
@@ -221,17 +221,19 @@ pub struct BenchAllreduceArgs {
     pub place: BenchPlaceArgs,
 }
 
-/// Way of an all-reduce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AllreducePath {
-    /// One call of the group: shared memory on one host, else MPI; NCCL between GPUs
-    Group,
-    /// Four buckets at a time, as in a training step
-    Scope,
-    /// MPI messages in chunks, also on one host (host memory only)
-    Messages,
-    /// One MPI_Allreduce (host memory only)
-    Mpi,
+ddp_kernels::named_enum! {
+    /// Way of an all-reduce.
+    #[derive(ValueEnum)]
+    pub enum AllreducePath {
+        /// One call of the group: shared memory on one host, else MPI; NCCL between GPUs
+        Group = "group",
+        /// Four buckets at a time, as in a training step
+        Scope = "scope",
+        /// MPI messages in chunks, also on one host (host memory only)
+        Messages = "messages",
+        /// One MPI_Allreduce (host memory only)
+        Mpi = "mpi",
+    }
 }
 
 /// `ddp-train bench kernels`

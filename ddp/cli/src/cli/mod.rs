@@ -15,18 +15,12 @@
 //! ```
 
 mod checkpoint;
-mod config;
 mod launch;
-mod library_values;
-mod check;
-mod predict;
-mod report;
-mod data;
 mod run_config;
+mod few_flags;
+mod predict;
+mod data;
 mod bench;
-mod describe;
-mod doctor;
-mod implied;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -46,21 +40,20 @@ pub use self::bench::{
     BenchDtype, BenchKernelsArgs, BenchLoaderArgs, BenchOptim, BenchPlaceArgs, BenchStepArgs,
     BenchTimingArgs, Dims,
 };
-pub use self::check::{CheckArgs, CheckMode, Checked, StartCheckArgs};
 pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
-pub use self::config::{ConfigCommand, ConfigKeysArgs};
 pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs};
-pub use self::describe::DescribeArgs;
-pub use self::doctor::DoctorArgs;
-pub use self::implied::with_implied_command;
+pub use self::few_flags::{
+    CheckArgs, CheckMode, Checked, ConfigCommand, ConfigKeysArgs, DescribeArgs, DoctorArgs, ReportArgs,
+    StartCheckArgs,
+};
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
-pub use self::library_values::graph_mode_name;
 pub use self::predict::{BadRows, PredictArgs};
-pub use self::report::ReportArgs;
 pub use self::run_config::{RunConfigArgs, ShortFlags};
+pub use crate::cli::run_config::graph_mode_name;
+pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
 
@@ -221,7 +214,7 @@ pub struct TrainArgs {
     pub share_gpu: bool,
 
     /// Whether to capture a GPU step once and replay it as a CUDA graph
-    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = library_values::graph_mode())]
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = run_config::graph_mode())]
     pub cuda_graph: GraphMode,
 
     /// Do without all features of GPUs that docs/gpus.md lists: graphs, fused matmuls, registered buffers and others; slower
@@ -233,7 +226,7 @@ pub struct TrainArgs {
     pub check: StartCheckArgs,
 
     /// Data type of gradients sent between GPUs; overrides `comm.dtype` of the config
-    #[arg(long, value_name = "FORMAT", value_parser = library_values::comm_dtype())]
+    #[arg(long, value_name = "FORMAT", value_parser = run_config::comm_dtype())]
     pub comm_dtype: Option<CommDtype>,
 
     /// Bind each rank to the CPUs near its GPU (auto), unless the launcher has bound it, or bind nothing (none)
@@ -432,7 +425,7 @@ pub struct DevicesArgs {
     pub check_args: CheckArgs,
 
     /// Whether the checks capture steps as CUDA graphs
-    #[arg(long, hide = true, default_value = "auto", value_parser = library_values::graph_mode())]
+    #[arg(long, hide = true, default_value = "auto", value_parser = run_config::graph_mode())]
     pub cuda_graph: GraphMode,
 
     /// The part of --check that runs in a process of its own

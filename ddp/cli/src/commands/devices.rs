@@ -16,8 +16,7 @@ use crate::commands::self_check;
 use crate::error::Result;
 use crate::error::command::CommandError;
 use crate::exit::Stop;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{count, print_result, table};
 
 /// Prints the list on rank 0, or checks the GPUs or fills the kernel cache there. A missing GPU or library is an error only if kernels
 /// are to be compiled or checked.
@@ -293,7 +292,6 @@ impl Cpu {
     }
 
     fn to_text(&self) -> String {
-        let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         let cores = self.cores.map_or(String::new(), |n| format!(", {}", count(n, "core")));
         let allowed = if self.allowed.is_empty() { "" } else { &format!(" (CPUs {})", self.allowed) };
         format!("{}{cores}, {} for this process{allowed}", self.model, count(self.threads, "thread"))

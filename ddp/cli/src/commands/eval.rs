@@ -1,26 +1,30 @@
-//! `ddp-train eval`: evaluates a trained model.
+//! `ddp-train eval`: evaluates a trained model; with `--calibrate` fits the probabilities of a classifier to held-out rows and saves
+//! the model with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp::config::{Config, EvalSource, ExtraColumns, MetricSet, Task};
+use ddp::config::{Config, EvalMetric, EvalSource, ExtraColumns, MetricSet, Task};
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
 use ddp::model::{LossHead, Network};
 use ddp::predict::{SavedModel, is_active};
+use ddp::report::EvalMetrics;
+use ddp::report::metrics::json_line;
+use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::unfinished::Unfinished;
-use ddp::train::calibration::{CalibrationRows, calibrate};
+use ddp::train::calibration::{Calibration, CalibrationRows, calibrate, with_temperature};
 use ddp::train::evaluate::evaluate;
 use ddp::train::importance::EvalSetup;
 use ddp::train::metrics::request::MetricRequest;
 use ddp_comm::World;
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use serde::Serialize;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
-use crate::commands::calibrate;
 use crate::commands::eval_report::EvalReport;
 use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::model_device;
@@ -31,7 +35,7 @@ use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
-use crate::report::stdout::print_result;
+use crate::report::stdout::{print_result, table};
 
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
@@ -97,7 +101,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         let output_layer = config.model.n_hidden_linear();
         let found = calibrate(world, &mut model, &loss, &request, &of_rows, output_layer)?;
         let saved = match world.rank().0 {
-            0 => calibrate::save(&path, output_layer, &found, (n_rows, data), args.json),
+            0 => save_calibrated(&path, output_layer, &found, (n_rows, data), args.json),
             _ => Ok(()),
         };
         return Ok(world.collective_result(saved)?);
@@ -195,4 +199,56 @@ fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
     let fingerprint = saved.fingerprint();
     let SavedModel { config, preprocessor, path, .. } = saved;
     Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })
+}
+
+/// Name of the note next to the model file.
+const CALIBRATION_FILE: &str = "calibration.json";
+
+/// A calibration with its model and its rows.
+#[derive(Debug, Serialize)]
+struct CalibrationReport<'a> {
+    temperature: f64,
+    before: &'a EvalMetrics,
+    after: &'a EvalMetrics,
+    rows: usize,
+    data: &'a str,
+    model: &'a Path,
+}
+
+/// Writes the model with its temperature, and a note next to it, and prints the result; on rank 0.
+fn save_calibrated(
+    model: &Path,
+    output_layer: usize,
+    calibration: &Calibration,
+    (rows, data): (usize, &str),
+    json: bool,
+) -> Result<()> {
+    let Calibration { temperature, before, after } = calibration;
+    let report = CalibrationReport { temperature: *temperature, before, after, rows, data, model };
+    let line = json_line(&report);
+    if *temperature == 1.0 {
+        info!("no temperature makes the log loss smaller: the model is left as it was");
+    } else {
+        let saved = SavedModel::open(model)?;
+        let bytes =
+            saved.to_bytes_with(|layout, flat| with_temperature(layout, output_layer, flat, *temperature))?;
+        write_atomic(model, &bytes)?;
+        write_atomic(&model.with_file_name(CALIBRATION_FILE), line.as_bytes())?;
+    }
+    let text = || {
+        let number = |metrics: &EvalMetrics, metric| {
+            metrics.get(metric).map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"))
+        };
+        let row = |metric: &EvalMetric| {
+            vec![metric.title().to_owned(), number(before, *metric), number(after, *metric)]
+        };
+        let rows_of = [EvalMetric::LogLoss, EvalMetric::Ece, EvalMetric::Accuracy].iter().map(row);
+        format!(
+            "temperature {temperature:.4}, of {rows} rows of {data}, in {}\n\n{}",
+            model.display(),
+            table(&["<metric", "before", "after"], &rows_of.collect::<Vec<_>>())
+        )
+    };
+    print_result(&if json { line.clone() } else { text() })?;
+    Ok(())
 }

@@ -6,7 +6,7 @@ use ddp::report::metrics::json_line;
 use ddp::report::{EvalMetrics, NamedFigures};
 use serde::Serialize;
 
-use crate::report::table::table;
+use crate::report::stdout::table;
 
 /// An evaluation with its model and its rows.
 #[derive(Debug, Serialize)]

@@ -25,24 +25,33 @@
 //! ```
 
 pub mod checkpoint;
-pub mod completions;
 pub mod config;
 pub mod data;
 pub mod describe;
 mod self_check;
 pub mod devices;
 mod eval_report;
-mod importance_report;
 mod importance;
 pub mod launch;
 pub mod man;
 pub mod report;
-mod quick_build;
 mod watchdog;
 pub mod train;
 mod model_device;
 pub mod bench;
 pub mod doctor;
 pub mod predict;
-mod calibrate;
 pub mod eval;
+
+use ddp_comm::World;
+use tracing::warn;
+
+/// Warns on rank 0 that this program is a quick build, if it is one.
+fn warn_if_quick_build(world: &World) {
+    if env!("DDP_TRAIN_IS_QUICK") == "true" && world.rank().0 == 0 {
+        warn!(
+            "this program is a quick build, which reads tables and trains small networks slowly\n\
+             hint: ./launch/build optimizes it"
+        );
+    }
+}

@@ -14,8 +14,7 @@ use ddp_comm::{WatchdogOptions, World};
 use ddp_kernels::hint::joined;
 use tracing::{error, warn};
 
-use crate::error::Result;
-use crate::error::hints::unwatched_warning;
+use crate::error::{Result, unwatched_warning};
 use crate::report::FailedRun;
 use crate::report::log::{Log, Terminal};
 

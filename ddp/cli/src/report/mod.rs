@@ -7,6 +7,5 @@ pub mod log;
 pub(crate) mod progress;
 pub mod stdout;
 pub(crate) mod tensorboard;
-pub(crate) mod table;
 
 pub use failed_run::FailedRun;

@@ -1,8 +1,11 @@
-//! Results on stdout, and single lines on stderr.
+//! Results on stdout, tables in them, and single lines on stderr.
 
 use std::io::{self, Write as _};
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
 use ddp::report::ReportError;
+use ddp::report::visible::visible;
 
 /// Writes all of `text` to stdout. A closed pipe is not an error, because the reader has stopped on purpose.
 ///
@@ -20,4 +23,54 @@ pub(crate) fn print_result(text: &str) -> Result<(), ReportError> {
 pub fn say(text: &str) {
     // A closed stderr cannot be reported anywhere.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Formats rows of cells under their titles; each column is as wide as its widest cell.
+///
+/// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers)
+/// - cells may contain untrusted strings: see [`visible`]
+pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(titles.iter().map(|title| visible(title.trim_start_matches('<'))));
+    table.add_rows(rows.iter().map(|cells| cells.iter().map(|cell| visible(cell))));
+    for (column, title) in table.column_iter_mut().zip(titles) {
+        let is_left = title.starts_with('<');
+        column.set_padding((0, 2));
+        column.set_cell_alignment(if is_left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    table.trim_fmt() + "\n"
+}
+
+/// A number with its noun: `1 batch`, `2 batches`.
+pub(crate) fn count(n: impl TryInto<u64>, noun: &str) -> String {
+    let n = n.try_into().unwrap_or(u64::MAX);
+    match (n, noun.ends_with("ch")) {
+        (1, _) => format!("1 {noun}"),
+        (_, true) => format!("{n} {noun}es"),
+        (_, false) => format!("{n} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_left_and_numbers_right() {
+        let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "7".to_owned()]];
+        assert_eq!(table(&["<name", "ms"], &rows), "name  ms\na     10\nlong   7\n");
+    }
+
+    #[test]
+    fn a_wide_character_takes_two_columns() {
+        let rows = [vec!["日本".to_owned(), "1".to_owned()], vec!["name".to_owned(), "20".to_owned()]];
+        assert_eq!(table(&["<label", "n"], &rows), "label   n\n日本    1\nname   20\n");
+    }
+
+    #[test]
+    fn cells_stay_on_their_line() {
+        let rows =
+            [vec!["two\nlines".to_owned(), "1".to_owned()], vec!["\u{1b}[0m".to_owned(), "2".to_owned()]];
+        assert_eq!(table(&["<name", "n"], &rows), "name        n\ntwo\\nlines  1\n\\u{1b}[0m   2\n");
+    }
 }

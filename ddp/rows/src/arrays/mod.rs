@@ -8,8 +8,6 @@ pub mod bytes;
 pub mod array;
 mod fortran;
 #[doc(hidden)]
-pub mod keys;
-#[doc(hidden)]
 pub mod reader;
 pub mod idx;
 pub mod npy;
@@ -17,7 +15,5 @@ pub mod npy;
 pub mod npz;
 #[doc(hidden)]
 pub mod safetensors;
-#[doc(hidden)]
-pub mod split_side;
 
 pub use array::RawArray;

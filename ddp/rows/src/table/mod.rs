@@ -1,6 +1,6 @@
 //! Formats of tables, whose columns have names: CSV, JSON lines, Parquet, Arrow IPC.
 //!
-//! A format is a folder with its opening function and its writer, and a row in the registry `formats`. An open file yields records of
+//! A format is a folder or file with its opening function and its writer, and a row in the registry `formats`. An open file yields records of
 //! text or record batches ([`source`]); what the columns are used for is decided elsewhere.
 
 #[cfg(feature = "parquet")]

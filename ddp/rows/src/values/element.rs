@@ -5,39 +5,40 @@ use half::{bf16, f16};
 use ddp_kernels::DType;
 use ddp_kernels::cpu::row_copy::prefetch;
 
-/// Type of an element in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RawType {
-    /// One byte.
-    U8,
-    /// One byte, 0 or 1 for a truth value.
-    Bool,
-    /// Signed byte.
-    I8,
-    /// 16 bits.
-    U16,
-    /// 16 bits, signed.
-    I16,
-    /// 32 bits.
-    U32,
-    /// 32 bits, signed.
-    I32,
-    /// 64 bits.
-    U64,
-    /// 64 bits, signed.
-    I64,
-    /// IEEE 754 half precision.
-    F16,
-    /// The upper half of an f32.
-    Bf16,
-    /// IEEE 754 single precision.
-    F32,
-    /// IEEE 754 double precision.
-    F64,
-    /// One byte of a text of fixed length, padded with zeros; labels only.
-    Ascii,
-    /// One code point of a text of fixed length, padded with zeros; labels only.
-    Unicode,
+ddp_kernels::named_enum! {
+    /// Type of an element in a file.
+    pub enum RawType {
+        /// One byte.
+        U8 = "u8",
+        /// One byte, 0 or 1 for a truth value.
+        Bool = "bool",
+        /// Signed byte.
+        I8 = "i8",
+        /// 16 bits.
+        U16 = "u16",
+        /// 16 bits, signed.
+        I16 = "i16",
+        /// 32 bits.
+        U32 = "u32",
+        /// 32 bits, signed.
+        I32 = "i32",
+        /// 64 bits.
+        U64 = "u64",
+        /// 64 bits, signed.
+        I64 = "i64",
+        /// IEEE 754 half precision.
+        F16 = "f16",
+        /// The upper half of an f32.
+        Bf16 = "bf16",
+        /// IEEE 754 single precision.
+        F32 = "f32",
+        /// IEEE 754 double precision.
+        F64 = "f64",
+        /// One byte of a text of fixed length, padded with zeros; labels only.
+        Ascii = "text",
+        /// One code point of a text of fixed length, padded with zeros; labels only.
+        Unicode = "text",
+    }
 }
 
 impl RawType {
@@ -88,26 +89,6 @@ impl RawType {
     /// Whether rows of it are texts.
     pub fn is_text(self) -> bool {
         matches!(self, RawType::Ascii | RawType::Unicode)
-    }
-
-    /// Name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            RawType::U8 => "u8",
-            RawType::Bool => "bool",
-            RawType::Ascii | RawType::Unicode => "text",
-            RawType::I8 => "i8",
-            RawType::U16 => "u16",
-            RawType::I16 => "i16",
-            RawType::U32 => "u32",
-            RawType::I32 => "i32",
-            RawType::U64 => "u64",
-            RawType::I64 => "i64",
-            RawType::F16 => "f16",
-            RawType::Bf16 => "bf16",
-            RawType::F32 => "f32",
-            RawType::F64 => "f64",
-        }
     }
 }
 

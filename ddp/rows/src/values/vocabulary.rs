@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::number::spelling::without_fraction;
+use super::number::without_fraction;
 
 /// Most distinct values of a category; columns with more are identifiers.
 pub const MAX_VALUES: usize = 1 << 20;

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::chunk::{Block, Chunk};
+use super::chunk::{Block, Chunk, Group, Kind, Purpose, Schema};
 use super::encode::{cast, common, largest_code};
-use super::schema::{Group, Kind, Purpose, Schema};
 use crate::error::{Result, RowsError};
 use crate::values::element::RawType;
 use crate::values::vocabulary::CategoryColumn;

@@ -11,8 +11,7 @@ use arrow_array::{ArrayRef, ArrowPrimitiveType, BooleanArray, PrimitiveArray, Re
 use arrow_schema::{DataType, Field, FieldRef, Schema as ArrowSchema, SchemaRef, TimeUnit};
 use half::{bf16, f16};
 
-use super::chunk::{Block, Chunk, Nulls, Numbers};
-use super::schema::{Group, Kind, Schema};
+use super::chunk::{Block, Chunk, Group, Kind, Nulls, Numbers, Schema};
 use crate::values::element::RawType;
 use crate::values::time::{MomentType, MomentUnit};
 

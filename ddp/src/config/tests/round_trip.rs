@@ -56,15 +56,15 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
     let classes = proptest::option::of(2usize..100);
     let names = (pick(Task::ALL), pick(Normalize::ALL), pick(UnknownLabel::ALL), any::<bool>());
     let optional = || proptest::option::of("[^\\pC]{0,8}o");
-    let files = (optional(), optional(), pick(DataFormat::ALL), "[a-z]{1,9}k", "[a-z]{1,9}l");
+    let files = (optional(), optional(), pick(&DataFormat::ALL), "[a-z]{1,9}k", "[a-z]{1,9}l");
     let columns = (
         optional(),
         proptest::collection::vec("[^\\pC]{0,8}d", 0..3),
         proptest::collection::vec("[^\\pC]{0,8}c", 0..3),
         (pick(Encode::ALL), proptest::option::of(1usize..99), pick(Missing::ALL)),
         (
-            pick(Delimiter::ALL),
-            pick(Decimal::ALL),
+            pick(&Delimiter::ALL),
+            pick(&Decimal::ALL),
             pick(Datetime::ALL),
             proptest::collection::vec("[^\\pC]{0,8}m", 0..3),
         ),
@@ -190,7 +190,7 @@ fn any_model() -> impl Strategy<Value = ModelConfig> {
 /// A linear layer, followed by blocks and layers that keep its width.
 fn any_list() -> impl Strategy<Value = ModelConfig> {
     let of_width =
-        (1usize..1 << 24, pick(Gate::ALL), proptest::option::of(pick(Activation::ALL)), any::<bool>());
+        (1usize..1 << 24, pick(&Gate::ALL), proptest::option::of(pick(Activation::ALL)), any::<bool>());
     let end = of_width.prop_flat_map(|(out_features, gate, activation, bias)| {
         let inner = prop_oneof![
             Just(LayerConfig::LayerNorm),

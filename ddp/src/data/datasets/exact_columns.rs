@@ -5,7 +5,7 @@
 //! spread, and exact values would only take memory.
 
 use ddp_rows::values::number::Exact;
-use ddp_rows::values::number::exact::is_short;
+use ddp_rows::values::number::digits::is_short;
 
 /// Columns whose mean is fewer standard deviations from 0 lose their exact values. Half of what an offset needs (`offsets.rs`),
 /// which is decided later and on other rows.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use ddp_rows::values::number::spelling::{is_code, truth, truth_word, whole};
+use ddp_rows::values::number::{is_code, truth, truth_word, whole};
 use serde::{Deserialize, Serialize};
 
 use super::label::Label;

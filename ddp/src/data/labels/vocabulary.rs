@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ddp_rows::values::number::spelling::{integer, is_code, truth, truth_word};
+use ddp_rows::values::number::{integer, is_code, truth, truth_word};
 use serde::{Serialize, Serializer};
 
 use super::label::{Label, bool_text};

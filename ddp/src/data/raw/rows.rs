@@ -9,7 +9,7 @@ use ddp_kernels::{DType, TensorMut, TensorRef};
 use ddp_rows::arrays::array::RawArray;
 use ddp_rows::fingerprint::Fingerprint;
 use ddp_rows::values::element::RawType;
-use ddp_rows::values::number::spelling::whole;
+use ddp_rows::values::number::whole;
 
 use super::targets::target_layout;
 use crate::config::Task;

@@ -1,6 +1,6 @@
 //! Evaluation rows that lie next to the training rows, for a config that does not say where they are.
 
-use ddp_rows::arrays::split_side;
+use ddp_rows::arrays::reader::has_test_rows;
 use ddp_rows::formats::Reader;
 
 use crate::config::{DataConfig, EvalSource};
@@ -34,7 +34,7 @@ pub fn holds_eval_rows(data: &DataConfig, labels: Option<&str>) -> Result<bool> 
     }
     let (files, format) = all_files_and_format(&spec)?;
     match &format.reader {
-        Reader::Arrays(reader) => Ok(split_side::has_test_rows(&files, reader)?),
+        Reader::Arrays(reader) => Ok(has_test_rows(&files, reader)?),
         Reader::Table(_) => Ok(false),
     }
 }

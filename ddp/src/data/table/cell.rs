@@ -3,7 +3,7 @@
 use ddp_rows::error::CellProblem;
 use ddp_rows::values::notation::Notation;
 use ddp_rows::values::number::marks::{is_grouped, with_point};
-use ddp_rows::values::number::spelling::without_fraction;
+use ddp_rows::values::number::without_fraction;
 use ddp_rows::values::number::{Exact, NumberText, Unclear, is_code, truth_word};
 use ddp_rows::values::time;
 

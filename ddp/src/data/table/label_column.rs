@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ddp_rows::error::CellProblem;
 use ddp_rows::values::number::Exact;
-use ddp_rows::values::number::spelling::whole;
+use ddp_rows::values::number::whole;
 
 use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES};

@@ -6,9 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::epilogue::Epilogue;
-use super::key::{AlignedTo, Conditions, Key};
-use super::problem::Matmul;
+use super::problem::{AlignedTo, Conditions, Epilogue, Key, Matmul};
 use crate::DType;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::cache;

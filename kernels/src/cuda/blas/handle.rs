@@ -9,13 +9,11 @@ use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::choice::Choices;
-use super::epilogue::Epilogue;
-use super::key::{Conditions, Key};
 use super::plan::{Plan, WORKSPACE_BYTES};
-use super::problem::{Matmul, Operands, Scales};
+use super::problem::{Conditions, Epilogue, Key, Matmul, Operands, Scales};
 use crate::DType;
+use crate::cuda::context::Stream;
 use crate::cuda::cublas_lt::{self, CublasLt, Status};
-use crate::cuda::stream::Stream;
 
 /// A device's handle, scratch and plans.
 pub(crate) struct Blas {

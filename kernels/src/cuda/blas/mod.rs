@@ -10,18 +10,14 @@
 //!
 //! Source: cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t.
 
-mod epilogue;
-mod problem;
-pub(super) mod key;
+pub(super) mod problem;
 pub(super) mod choice;
 mod plan;
 mod handle;
 
 pub use choice::MatmulChoice;
 pub(super) use choice::{Choice, Subject};
-pub(crate) use epilogue::{Epilogue, relu_mask_row_bits};
 pub(super) use handle::{Blas, is_unsupported};
-pub(crate) use key::MAX_ALIGNMENT;
-pub(super) use key::{Conditions, Key};
 pub(super) use plan::{Plan, WORKSPACE_BYTES};
-pub(crate) use problem::{Matmul, Operands, Scales};
+pub(super) use problem::{Conditions, Key};
+pub(crate) use problem::{Epilogue, MAX_ALIGNMENT, Matmul, Operands, Scales, relu_mask_row_bits};

@@ -6,8 +6,7 @@ use std::ptr::null_mut;
 use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::epilogue::Epilogue;
-use super::key::{AlignedTo, Key};
+use super::problem::{AlignedTo, Epilogue, Key};
 use crate::DType;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::cublas_lt::{self, CublasLt, Heuristic, Status};

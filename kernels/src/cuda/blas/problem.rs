@@ -1,8 +1,8 @@
-//! A matmul: its shape, formats, factors and operands.
+//! A matmul: its shape, formats, factors and operands, the operation fused with it, and the key of its plan.
 
+use cudarc::cublaslt::sys;
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::epilogue::Epilogue;
 use crate::DType;
 use crate::base::matmul_mode::MatmulMode;
 
@@ -63,4 +63,166 @@ pub(crate) struct Operands {
     pub(crate) bias: CUdeviceptr,
     /// Aux of the epilogue, read or written; 0 for none.
     pub(crate) aux: CUdeviceptr,
+}
+
+/// Bits of a row of the ReLU mask, in multiples of this.
+const RELU_MASK_ALIGN_BITS: usize = 128;
+
+/// Operation fused with a matmul.
+///
+/// Source: cuBLAS documentation, cublasLtEpilogue_t.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Epilogue {
+    /// Nothing.
+    None,
+    /// `+ bias`, one per column of C.
+    Bias,
+    /// `max(· + bias, 0)`.
+    ReluBias,
+    /// The same, and the bit mask of positive values to `aux`: rows of [`relu_mask_row_bits`].
+    ReluAuxBias,
+    /// `max(·, 0)` and its mask.
+    ReluAux,
+    /// GELU by tanh of `· + bias`.
+    GeluBias,
+    /// The same, and `· + bias` itself to `aux`, as large as C.
+    GeluAuxBias,
+    /// Times the derivative of ReLU, from the mask in `aux`.
+    DRelu,
+    /// Times the derivative of GELU by tanh at the values in `aux`.
+    DGelu,
+    /// The column sums of `op(A)ᵀ`, that is, of A if it is transposed, to `bias`: the gradient of a layer's bias if A is the
+    /// gradient of its output.
+    BiasGradient,
+}
+
+impl Epilogue {
+    pub(in crate::cuda) const ALL: [Epilogue; 10] = [
+        Epilogue::None,
+        Epilogue::Bias,
+        Epilogue::ReluBias,
+        Epilogue::ReluAuxBias,
+        Epilogue::ReluAux,
+        Epilogue::GeluBias,
+        Epilogue::GeluAuxBias,
+        Epilogue::DRelu,
+        Epilogue::DGelu,
+        Epilogue::BiasGradient,
+    ];
+
+    /// The epilogues with which an operation can run that asks for this one, the rest of it in parts: from everything fused to
+    /// nothing.
+    pub(crate) fn forms(self) -> &'static [Epilogue] {
+        match self {
+            Epilogue::None => &[Epilogue::None],
+            Epilogue::Bias => &[Epilogue::Bias, Epilogue::None],
+            Epilogue::ReluBias => &[Epilogue::ReluBias, Epilogue::Bias, Epilogue::None],
+            Epilogue::ReluAuxBias => {
+                &[Epilogue::ReluAuxBias, Epilogue::ReluBias, Epilogue::Bias, Epilogue::None]
+            }
+            Epilogue::ReluAux => &[Epilogue::ReluAux, Epilogue::None],
+            Epilogue::GeluBias => &[Epilogue::GeluBias, Epilogue::Bias, Epilogue::None],
+            Epilogue::GeluAuxBias => &[Epilogue::GeluAuxBias, Epilogue::Bias, Epilogue::None],
+            Epilogue::DRelu => &[Epilogue::DRelu, Epilogue::None],
+            Epilogue::DGelu => &[Epilogue::DGelu, Epilogue::None],
+            Epilogue::BiasGradient => &[Epilogue::BiasGradient, Epilogue::None],
+        }
+    }
+
+    pub(in crate::cuda) fn raw(self) -> sys::cublasLtEpilogue_t {
+        use sys::cublasLtEpilogue_t as E;
+        match self {
+            Epilogue::None => E::CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias => E::CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::ReluBias => E::CUBLASLT_EPILOGUE_RELU_BIAS,
+            Epilogue::ReluAuxBias => E::CUBLASLT_EPILOGUE_RELU_AUX_BIAS,
+            Epilogue::ReluAux => E::CUBLASLT_EPILOGUE_RELU_AUX,
+            Epilogue::GeluBias => E::CUBLASLT_EPILOGUE_GELU_BIAS,
+            Epilogue::GeluAuxBias => E::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+            Epilogue::DRelu => E::CUBLASLT_EPILOGUE_DRELU,
+            Epilogue::DGelu => E::CUBLASLT_EPILOGUE_DGELU,
+            // Our A is cuBLASLt's B.
+            Epilogue::BiasGradient => E::CUBLASLT_EPILOGUE_BGRADB,
+        }
+    }
+
+    pub(in crate::cuda) fn takes_bias(self) -> bool {
+        !matches!(self, Epilogue::None | Epilogue::ReluAux | Epilogue::DRelu | Epilogue::DGelu)
+    }
+
+    pub(in crate::cuda) fn writes_aux(self) -> bool {
+        matches!(self, Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::GeluAuxBias)
+    }
+
+    /// Bytes of `aux` for a C of `m` rows and `n` columns of this dtype.
+    pub(in crate::cuda) fn aux_bytes(self, m: usize, n: usize, output: DType) -> usize {
+        let row = self.aux_row(n).unwrap_or(0);
+        match self {
+            Epilogue::GeluAuxBias | Epilogue::DGelu => m * row * output.size_bytes(),
+            _ => m * row / 8,
+        }
+    }
+
+    /// Elements of a row of `aux` for a C of `n` columns; None without `aux`.
+    pub(in crate::cuda) fn aux_row(self, n: usize) -> Option<usize> {
+        match self {
+            Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
+            Epilogue::GeluAuxBias | Epilogue::DGelu => Some(n),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of a row of the ReLU mask of a matrix with `n` columns.
+pub(crate) fn relu_mask_row_bits(n: usize) -> usize {
+    n.next_multiple_of(RELU_MASK_ALIGN_BITS)
+}
+
+/// Largest alignment in bytes that makes a difference.
+pub(crate) const MAX_ALIGNMENT: usize = 256;
+
+/// Everything that the choice of an algorithm depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::cuda) struct Key {
+    pub(in crate::cuda) matmul: Matmul,
+    pub(in crate::cuda) aligned_to: AlignedTo,
+    pub(in crate::cuda) conditions: Conditions,
+}
+
+/// State of the device when the matmul was enqueued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(in crate::cuda) struct Conditions {
+    /// [`Gpu::is_deterministic`](crate::cuda::Gpu::is_deterministic).
+    pub(in crate::cuda) is_deterministic: bool,
+    /// Multiprocessors that are free for the matmul, where collectives hold some; else 0.
+    pub(in crate::cuda) n_free: u32,
+}
+
+/// Alignments of a matmul's operands in bytes: powers of two, at most 256; 256 for an operand that is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::cuda) struct AlignedTo {
+    pub(in crate::cuda) a: u32,
+    pub(in crate::cuda) b: u32,
+    pub(in crate::cuda) c: u32,
+    pub(in crate::cuda) bias: u32,
+    pub(in crate::cuda) aux: u32,
+}
+
+impl Key {
+    pub(in crate::cuda) fn new(matmul: Matmul, operands: Operands, conditions: Conditions) -> Self {
+        let of = |address: CUdeviceptr| match address {
+            0 => MAX_ALIGNMENT as u32,
+            _ => 1 << address.trailing_zeros().min(MAX_ALIGNMENT.trailing_zeros()),
+        };
+        let Operands { a, b, c, bias, aux } = operands;
+        // Every matrix of a batch is aligned to the smaller of the alignments of the first matrix and of the distance between them.
+        let Matmul { batch, m, n, k, inputs, output, .. } = matmul;
+        let each = |address: CUdeviceptr, numel: usize, dtype: DType| match batch {
+            2.. => of(address | (numel * dtype.size_bytes()) as CUdeviceptr),
+            _ => of(address),
+        };
+        let (a, b, c) = (each(a, m * k, inputs), each(b, k * n, inputs), each(c, m * n, output));
+        let aligned_to = AlignedTo { a, b, c, bias: of(bias), aux: of(aux) };
+        Key { matmul, aligned_to, conditions }
+    }
 }

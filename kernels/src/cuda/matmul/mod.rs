@@ -4,8 +4,6 @@ mod timing;
 
 mod enqueue;
 
-mod choices;
-
 #[cfg(test)]
 mod record_tests;
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use super::tests;
-use crate::cuda::blas::key::{AlignedTo, Conditions};
+use crate::cuda::blas::problem::{AlignedTo, Conditions};
 use crate::cuda::blas::{Epilogue, Key, Matmul, Operands, Plan, Scales, choice, relu_mask_row_bits};
 use crate::cuda::cublas_lt::Status;
 use crate::cuda::{Gpu, Timer};

@@ -4,7 +4,7 @@
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // moved   3 values per element (read x, read and write y): memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class T> __device__ __forceinline__ T sum_of(T y, T x) { return Format<T>::from(to_float(y) + to_float(x)); }
 

@@ -4,7 +4,7 @@
 // launch  one-dimensional grid, block 256, a warp per row; any shape
 // moved   1 value per element
 // order   the result does not depend on any order
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class T> __device__ void argmax(const T* x, i64* index, size_t rows, size_t cols) {
     u32 lane = threadIdx.x % WARP, warps = blockDim.x / WARP;

@@ -1,11 +1,13 @@
 //! Index of each row's largest output: the predicted class.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
+use half::{bf16, f16};
 
 use crate::base::check;
+use crate::cpu::cell::{Cell, with_cells};
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::reduce::cpu::first_largest;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "argmax";
@@ -31,14 +33,82 @@ pub fn argmax(x: TensorRef<'_>, index: TensorMut<'_>) -> Result<()> {
     }
     check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
     if let Some(gpu) = x.gpu() {
-        return cuda::argmax(gpu, x.cuda()?, n_cols, &mut index.into_cuda()?);
+        return argmax_cuda(gpu, x.cuda()?, n_cols, &mut index.into_cuda()?);
     }
     let index = index.into_slice::<i64>(OP, "index")?;
     if n_cols == 0 {
         index.fill(-1);
         return Ok(());
     }
-    cpu::argmax(x, n_cols, index)
+    argmax_cpu(x, n_cols, index)
+}
+
+/// Columns below which a plain loop is faster than vectors.
+const SHORT: usize = 64;
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+
+/// Row by row, rows divided between the threads.
+///
+/// `x`: rows of `n_cols` elements, at least one.
+fn argmax_cpu(x: TensorRef<'_>, n_cols: usize, index: &mut [i64]) -> Result<()> {
+    let bytes = x.as_bytes(OP, "x")?;
+    let (n_rows, index) = (index.len(), SharedMut::new(index));
+    with_cells!(x.dtype(), C => {
+        let x: &[C] = bytemuck::cast_slice(bytes);
+        for_parts(n_rows, MIN_PART.div_ceil(n_cols), 1, |rows| {
+            // SAFETY: within `index`, and these rows are this part's alone.
+            let index = unsafe { index.slice(rows.clone()) };
+            let x = &x[rows.start * n_cols..rows.end * n_cols];
+            if n_cols < SHORT {
+                for (row, index) in x.chunks_exact(n_cols).zip(index) {
+                    *index = of_short(row).unwrap_or(-1);
+                }
+            } else {
+                first_largest(x, n_cols, |row, place| index[row] = place.unwrap_or(-1));
+            }
+        });
+        Ok(())
+    })
+}
+
+/// None for a row with NaN: it equals nothing, not even itself.
+fn of_short<C: Cell>(row: &[C]) -> Option<i64> {
+    let (mut place, mut largest) = (0, row[0].load());
+    for (at, cell) in (0..).zip(row) {
+        let number = cell.load();
+        number.partial_cmp(&number)?;
+        if number > largest {
+            (place, largest) = (at, number);
+        }
+    }
+    Some(place)
+}
+
+pub(crate) static SOURCE: Source = Source::new("argmax", include_str!("kernel.cu"));
+
+/// Maximum number of blocks.
+const MAX_BLOCKS: usize = 4096;
+const WARP: usize = 32;
+
+/// A warp per row.
+///
+/// Writes the place of the first largest of `n_cols` floats of each row; `index` is i64, on this device.
+fn argmax_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    n_cols: usize,
+    index: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let kernel = float_kernel!("argmax"; x.dtype());
+    let rows = index.len();
+    if rows == 0 {
+        return Ok(());
+    }
+    let rows_per_block = BLOCK as usize / WARP;
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.blocks(rows.div_ceil(rows_per_block).min(MAX_BLOCKS));
+    // SAFETY: argmax(const T* x, i64* index, size_t rows, size_t cols); x holds rows · cols elements, index `rows`.
+    unsafe { launch.read(x).write(index).arg(rows).arg(n_cols).run() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Columns of chunks of rows for sums, a thread per column for what is merged, and rows in accesses of 16 bytes.
 
-use crate::cuda::launch::{Launch, Source, typed_kernel};
+use crate::cuda::launch::{Launch, RowTiles, Source, typed_kernel};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
-use crate::ops::row_tiles::RowTiles;
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("batch_norm", include_str!("kernel.cu"));

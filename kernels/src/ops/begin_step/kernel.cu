@@ -6,12 +6,12 @@
 // launch  grid-stride over rows, block 256; any number of rows
 // moved   8 bytes written per row
 // order   sums of integers: the same bits in any order; four atomics per block, and one
-// twin    cpu.rs and row_mix.rs next to this file, permutation.rs
+// twin    begin_cpu and mix_row in mod.rs next to this file, permutation.rs
 
 struct Scalars {
     double v[11];
 };
-// DeviceOrder in cuda.rs.
+// DeviceOrder in mod.rs.
 struct Order {
     u64 n;
     u64 keys[6];

@@ -1,15 +1,10 @@
 //! The first kernel of a step: its scalars, and the numbers of the rows that it is computed from.
 
-mod row_mix;
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-pub use row_mix::{ROW_SUMS_LEN, mix_row};
-
-use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
-
 use crate::base::check;
+use crate::base::permutation::N_ROUNDS;
+use crate::cuda::launch::{Argument, Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::{DType, KernelError, KeyedPermutation, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "begin_step";
@@ -97,7 +92,7 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
             None => None,
         };
         let rows = match rows {
-            Some(RowNumbersOutput { order, first, places, numbers, sums }) => Some(cuda::Rows {
+            Some(RowNumbersOutput { order, first, places, numbers, sums }) => Some(Rows {
                 order,
                 first,
                 places: match places {
@@ -109,7 +104,7 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
             }),
             None => None,
         };
-        return cuda::begin(gpu, scalars, rows);
+        return begin_cuda(gpu, scalars, rows);
     }
     if let Some(ScalarsOutput { scalars, to }) = scalars {
         to.into_slice::<f64>(OP, "scalars")?.copy_from_slice(&scalars.to_array());
@@ -122,9 +117,130 @@ pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOut
             None => None,
         };
         let (numbers, sums) = (numbers.into_slice(OP, "numbers")?, sums.into_slice(OP, "sums")?);
-        cpu::number_rows(order, first, places, numbers, sums);
+        number_rows_cpu(order, first, places, numbers, sums);
     }
     Ok(())
+}
+
+/// Runs of rows: where they begin, the first row of each, and the place of number 0.
+type Places<'a> = (&'a [i64], &'a [i64], usize);
+
+/// Writes the rows at positions `first..` of `order` to `numbers`, and adds them to `sums`.
+fn number_rows_cpu(
+    order: &KeyedPermutation,
+    first: usize,
+    places: Option<Places<'_>>,
+    numbers: &mut [i64],
+    sums: &mut [i64],
+) {
+    let mut added = [0u64; ROW_SUMS_LEN];
+    added[0] = numbers.len() as u64;
+    for (i, number) in numbers.iter_mut().enumerate() {
+        let row = match (order.index(first + i), places) {
+            (row, None) => row,
+            (number, Some((starts, rows, origin))) => {
+                let place = (origin + number) as i64;
+                let run = starts.partition_point(|&start| start <= place).saturating_sub(1);
+                (rows[run] + place - starts[run]) as usize
+            }
+        };
+        *number = row as i64;
+        let mix = mix_row(row as u64);
+        for (k, sum) in added[1..].iter_mut().enumerate() {
+            *sum = sum.wrapping_add(u64::from((mix >> (32 * k)) as u32));
+        }
+    }
+    for (sum, added) in sums.iter_mut().zip(added) {
+        *sum = sum.wrapping_add(added as i64);
+    }
+}
+
+pub(crate) static SOURCE: Source = Source::new("begin_step", include_str!("kernel.cu"));
+
+/// `Scalars` of `kernel.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct ScalarsArgument([f64; STEP_SCALARS_LEN]);
+
+impl Argument for ScalarsArgument {}
+
+/// `Order` of `kernel.cu`; no bits are the identity.
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct DeviceOrder {
+    n: u64,
+    keys: [u64; N_ROUNDS],
+    high_bits: u32,
+    low_bits: u32,
+}
+
+impl Argument for DeviceOrder {}
+
+impl DeviceOrder {
+    fn new(order: &KeyedPermutation) -> Self {
+        let (high_bits, low_bits) = order.bits();
+        DeviceOrder { n: order.len() as u64, keys: order.keys().unwrap_or_default(), high_bits, low_bits }
+    }
+}
+
+/// Rows to number.
+struct Rows<'a> {
+    order: &'a KeyedPermutation,
+    /// Position of the first.
+    first: usize,
+    /// Where runs of rows begin, the first row of each, and the place of number 0.
+    places: Option<(CudaSlice<'a>, CudaSlice<'a>, usize)>,
+    numbers: CudaSliceMut<'a>,
+    sums: CudaSliceMut<'a>,
+}
+
+/// CUDA twin of the CPU function; the caller checked the operands, of which `rows` has at least one row.
+fn begin_cuda(
+    gpu: &'static Gpu,
+    scalars: Option<(StepScalars, CudaSliceMut<'_>)>,
+    rows: Option<Rows<'_>>,
+) -> Result<()> {
+    let (scalars, mut to) = scalars.unzip();
+    let (mut numbers, mut sums) = (None, None);
+    let mut order = <DeviceOrder as bytemuck::Zeroable>::zeroed();
+    let (mut position, mut n_rows) = (0u64, 0usize);
+    let mut places = None;
+    if let Some(rows) = rows {
+        (order, position, n_rows) = (DeviceOrder::new(rows.order), rows.first as u64, rows.numbers.len());
+        (numbers, sums, places) = (Some(rows.numbers), Some(rows.sums), rows.places);
+    }
+    let n_runs = places.map_or(0, |(starts, ..)| starts.len());
+    let origin = places.map_or(0, |(_, _, origin)| origin as u64);
+    let launch = Launch::new(gpu, &SOURCE, "begin_step")?.for_elements(n_rows, 1);
+    let launch = launch.arg(ScalarsArgument(scalars.unwrap_or_default().to_array()));
+    let launch = launch.write_opt(to.as_mut()).arg(order).arg(position).arg(n_rows);
+    let launch = launch.read_opt(places.map(|(starts, ..)| starts));
+    let launch = launch.read_opt(places.map(|(_, rows, _)| rows)).arg(n_runs).arg(origin);
+    let launch = launch.write_opt(numbers.as_mut()).write_opt(sums.as_mut());
+    // SAFETY: begin_step(Scalars scalars, double* to, Order order, u64 first, size_t rows, const i64* starts, const i64* run_rows,
+    // size_t runs, u64 origin, i64* numbers, u64* sums); `to` holds STEP_SCALARS_LEN elements, starts and run_rows `runs`, numbers one a
+    // row, sums ROW_SUMS_LEN; the last two are used only if there are rows.
+    unsafe { launch.run() }
+}
+
+/// Elements (i64, bits of u64) of the sums of mixes that [`begin_step`] adds to: the number of rows, then, modulo 2^64, the
+/// sum of each 32-bit word of the rows' mixes, the lowest first.
+pub const ROW_SUMS_LEN: usize = 5;
+
+/// A 128-bit mix of a row's number, whose sum over rows identifies the rows that were used.
+///
+/// Two bijective 64-bit mixers next to each other: Stafford's variant 13, as in SplitMix64, and the finalizer of MurmurHash3.
+#[inline]
+pub fn mix_row(row: u64) -> u128 {
+    let mut a = row.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    a = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    a = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    a ^= a >> 31;
+    let mut b = row ^ 0xd1b5_4a32_d192_ed03;
+    b = (b ^ (b >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    b = (b ^ (b >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    b ^= b >> 33;
+    u128::from(a) << 64 | u128::from(b)
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! One pass over the elements; for the gradient, threads share the columns and blocks share the rows.
 
-use crate::cuda::launch::{Launch, Source};
+use crate::cuda::launch::{Launch, RowTiles, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
-use crate::ops::row_tiles::RowTiles;
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("bias", include_str!("kernel.cu"));

@@ -8,7 +8,7 @@
 // moved   forward 2 values per element, backward 1, through ReLU 3: memory-bound
 // order   the rows of a thread and the order of all sums depend on the shape and on whether addresses are multiples of 16:
 //         bit-identical between runs. Backward has one atomic per block, a counter that decides which block is the last.
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class T, int N> __device__ void add_bias(const T* __restrict__ bias, T* y, size_t rows, size_t cols, u32 log2_width) {
     RowWalk at = row_walk(log2_width);

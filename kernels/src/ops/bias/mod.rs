@@ -1,12 +1,13 @@
 //! Bias of a linear layer: added to every row; its gradient is the sum over the rows.
 
-mod cpu;
 pub(crate) mod cuda;
 
 pub(crate) use cuda::SOURCE;
 
 use crate::base::check;
-use crate::{Result, Shape, TensorMut, TensorRef};
+use crate::cpu::Stored;
+use crate::cpu::simd::vectorize;
+use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// `y[n, c] += bias[c]` in place.
 ///
@@ -27,7 +28,7 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
         return cuda::forward(gpu, bias.cuda()?, &mut y.into_cuda()?);
     }
     check::stored_dispatch!(OP, y_op, T => {
-        cpu::forward::<T>(bias.as_slice(OP, "bias")?, y.into_slice(OP, "y")?);
+        forward_cpu::<T>(bias.as_slice(OP, "bias")?, y.into_slice(OP, "y")?);
         Ok(())
     })
 }
@@ -52,9 +53,45 @@ pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool
         return cuda::backward(gpu, d_y.cuda()?, cols, &mut d_bias.into_cuda()?, accumulate);
     }
     check::stored_dispatch!(OP, d_y_op, T => {
-        cpu::backward::<T>(d_y.as_slice(OP, "d_y")?, d_bias.into_slice(OP, "d_bias")?, accumulate);
+        backward_cpu::<T>(d_y.as_slice(OP, "d_y")?, d_bias.into_slice(OP, "d_bias")?, accumulate);
         Ok(())
     })
+}
+
+/// One pass over the rows, with the bias in cache.
+fn forward_cpu<T: Stored>(bias: &[T], y: &mut [T]) {
+    if bias.is_empty() {
+        return;
+    }
+    vectorize(
+        #[inline(always)]
+        || {
+            for row in y.chunks_exact_mut(bias.len()) {
+                for (y, &b) in row.iter_mut().zip(bias) {
+                    *y = T::store(y.load() + b.load());
+                }
+            }
+        },
+    );
+}
+
+fn backward_cpu<T: Stored>(d_y: &[T], d_bias: &mut [T::Real], accumulate: bool) {
+    if !accumulate {
+        d_bias.fill(T::Real::ZERO);
+    }
+    if d_bias.is_empty() {
+        return;
+    }
+    vectorize(
+        #[inline(always)]
+        || {
+            for row in d_y.chunks_exact(d_bias.len()) {
+                for (sum, &d) in d_bias.iter_mut().zip(row) {
+                    *sum += d.load();
+                }
+            }
+        },
+    );
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //         are contiguous on both sides), block 256; any n
 // moved   1 value read, 1 written per element: memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class B> struct To {
     static __device__ __forceinline__ B of(float x) { return Format<B>::from(x); }

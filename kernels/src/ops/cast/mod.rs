@@ -1,14 +1,14 @@
 //! Conversion between float types.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
+use half::{bf16, f16};
 
 use super::copy;
-
 use crate::base::check;
-use crate::{Result, TensorMut, TensorRef};
+use crate::base::dtype::to_odd;
+use crate::cpu::cell::Cell;
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{DType, Result, TensorMut, TensorRef};
 
 /// `to = from`, rounded to nearest, ties to even, once.
 ///
@@ -34,9 +34,71 @@ pub fn cast(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
         return copy(from, to);
     }
     match from.gpu() {
-        Some(gpu) => cuda::cast(gpu, from.cuda()?, &mut to.into_cuda()?),
-        None => cpu::cast(OP, from, to),
+        Some(gpu) => cast_cuda(gpu, from.cuda()?, &mut to.into_cuda()?),
+        None => cast_cpu(OP, from, to),
     }
+}
+
+/// Elementwise, rounded once: from f64 to a 16-bit format through an f32 rounded to odd.
+///
+/// One loop over `$from`, of any float type, into `$to` of another.
+macro_rules! convert {
+    ($op:expr, $from:expr, $to:expr, $t:ty => $u:ty, $x:ident => $value:expr) => {
+        for (to, &$x) in $to.into_slice::<$u>($op, "to")?.iter_mut().zip($from.as_slice::<$t>($op, "from")?) {
+            *to = $value;
+        }
+    };
+}
+
+/// `to = from`; both of float dtypes and of one length.
+fn cast_cpu(op: &'static str, from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
+    match (from.dtype(), to.dtype()) {
+        (DType::F64, DType::F32) => convert!(op, from, to, f64 => f32, x => x as f32),
+        (DType::F64, DType::BF16) => convert!(op, from, to, f64 => bf16, x => Cell::store(to_odd(x))),
+        (DType::F64, DType::F16) => convert!(op, from, to, f64 => f16, x => Cell::store(to_odd(x))),
+        (DType::BF16, DType::F32) => convert!(op, from, to, bf16 => f32, x => x.load()),
+        (DType::BF16, DType::F64) => convert!(op, from, to, bf16 => f64, x => f64::from(x.load())),
+        (DType::BF16, DType::F16) => convert!(op, from, to, bf16 => f16, x => Cell::store(x.load())),
+        (DType::F16, DType::F32) => convert!(op, from, to, f16 => f32, x => x.load()),
+        (DType::F16, DType::F64) => convert!(op, from, to, f16 => f64, x => f64::from(x.load())),
+        (DType::F16, DType::BF16) => convert!(op, from, to, f16 => bf16, x => Cell::store(x.load())),
+        (_, DType::F64) => convert!(op, from, to, f32 => f64, x => f64::from(x)),
+        (_, DType::BF16) => convert!(op, from, to, f32 => bf16, x => Cell::store(x)),
+        (_, DType::F16) => convert!(op, from, to, f32 => f16, x => Cell::store(x)),
+        // The caller rejected other types and copies equal ones.
+        (_, _) => {}
+    }
+    Ok(())
+}
+
+pub(crate) static SOURCE: Source = Source::new("cast", include_str!("kernel.cu"));
+
+/// Elementwise, 16 bytes of the wider type per access.
+///
+/// `to = from`; equal lengths and two different float dtypes, on this device.
+fn cast_cuda(gpu: &'static Gpu, from: CudaSlice<'_>, to: &mut CudaSliceMut<'_>) -> Result<()> {
+    let n = to.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let kernel = match (from.dtype(), to.dtype()) {
+        (DType::F32, DType::F64) => "cast_f32_f64",
+        (DType::F32, DType::F16) => "cast_f32_f16",
+        (DType::F32, _) => "cast_f32_bf16",
+        (DType::F64, DType::BF16) => "cast_f64_bf16",
+        (DType::F64, DType::F16) => "cast_f64_f16",
+        (DType::F64, _) => "cast_f64_f32",
+        (DType::F16, DType::F64) => "cast_f16_f64",
+        (DType::F16, DType::BF16) => "cast_f16_bf16",
+        (DType::F16, _) => "cast_f16_f32",
+        (_, DType::F64) => "cast_bf16_f64",
+        (_, DType::F16) => "cast_bf16_f16",
+        (_, _) => "cast_bf16_f32",
+    };
+    let per_thread = 16 / from.dtype().size_bytes().max(to.dtype().size_bytes());
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, per_thread);
+    // SAFETY: cast(const From* from, To* to, size_t n); both hold n elements.
+    unsafe { launch.read(from).write(to).arg(n).run() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 // launch  forward: grid-stride; columns: a block per 32 columns, 8 threads per column; block 256; any shape
 // moved   forward 2 values per element, columns 2: memory-bound
 // order   columns: 8 sums of every eighth row, then these in order: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class T> __device__ void forward(const T* x, const MATH(T)* scale, T* y, size_t n, size_t cols) {
     for (size_t i = first_element(); i < n; i += grid_stride()) y[i] = Format<T>::from(to_float(x[i]) * scale[i % cols]);

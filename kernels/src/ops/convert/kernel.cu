@@ -4,7 +4,7 @@
 // launch  grid-stride over n, block 256; any n
 // moved   1 value read, 1 written per element: memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class A, class T> __device__ void each(const A* from, T* to, size_t n) {
     for (size_t i = first_element(); i < n; i += grid_stride())

@@ -6,7 +6,7 @@
 // moved   1 value per element
 // order   integers are counted, in f64 exactly; weights are summed by thread, block and then blocks in order:
 //         bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 #ifndef ROW_WEIGHTS
 #define ROW_WEIGHTS 0

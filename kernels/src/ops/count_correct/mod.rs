@@ -1,12 +1,9 @@
 //! Counts rows whose largest output is at the label (top-1 accuracy).
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::{SOURCE, WEIGHTED_SOURCE};
-
 use crate::base::check;
-use crate::{DType, Result, Shape, TensorMut, TensorRef};
+use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 
 /// `count =` the number of rows whose first largest output is at the label, or `+=` if `accumulate`; with row weights, the sum
 /// of the weights of those rows.
@@ -40,7 +37,7 @@ pub fn count_correct(
     check::shape(OP, count_op, Shape::vector(1))?;
     if let Some(gpu) = outputs.gpu() {
         check::dtype(OP, outputs_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::count(
+        return count_cuda(
             gpu,
             outputs.cuda()?,
             n_classes,
@@ -53,11 +50,67 @@ pub fn count_correct(
     let labels = labels.as_slice::<i64>(OP, "labels")?;
     let row_weights = row_weights.map(|w| w.as_slice::<f32>(OP, "row_weights")).transpose()?;
     check::stored_dispatch!(OP, outputs_op, T => {
-        let correct = cpu::count::<T>(outputs.as_slice(OP, "outputs")?, n_classes, labels, row_weights);
+        let correct = count_cpu::<T>(outputs.as_slice(OP, "outputs")?, n_classes, labels, row_weights);
         let count = &mut count.into_slice::<f64>(OP, "count")?[0];
         *count = if accumulate { *count + correct } else { correct };
         Ok(())
     })
+}
+
+/// Row by row.
+fn count_cpu<T: Element>(logits: &[T], n_classes: usize, labels: &[i64], row_weights: Option<&[f32]>) -> f64 {
+    let is_correct = |(row, &label): (&[T], &i64)| match usize::try_from(label).ok().and_then(|l| row.get(l))
+    {
+        Some(at_label) => {
+            let before = &row[..label as usize];
+            before.iter().all(|v| v < at_label) && row.iter().all(|v| v <= at_label)
+        }
+        None => false,
+    };
+    let rows = logits.chunks_exact(n_classes.max(1)).zip(labels);
+    match row_weights {
+        None => rows.filter(|&row| is_correct(row)).count() as f64,
+        Some(weights) => {
+            rows.zip(weights).filter(|&(row, _)| is_correct(row)).map(|(_, &weight)| f64::from(weight)).sum()
+        }
+    }
+}
+
+pub(crate) static SOURCE: Source = Source::new("count_correct", include_str!("kernel.cu"));
+pub(crate) static WEIGHTED_SOURCE: Source =
+    Source::with_row_weights("count_correct_weighted", include_str!("kernel.cu"));
+
+/// Maximum number of blocks.
+const MAX_BLOCKS: usize = 1024;
+const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
+/// Number of classes from which a block shares a row.
+const WIDE: usize = 1024;
+
+/// Several rows per warp or one row per block, by the number of classes.
+///
+/// Counts rows of `n_classes` float logits whose first largest one is at the label, or sums their weights; labels i64, weights
+/// f32, count one f64, all on this device.
+fn count_cuda(
+    gpu: &'static Gpu,
+    logits: CudaSlice<'_>,
+    n_classes: usize,
+    labels: CudaSlice<'_>,
+    row_weights: Option<CudaSlice<'_>>,
+    count: &mut CudaSliceMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
+    let kernel = float_kernel!("count_correct"; logits.dtype());
+    let block = BLOCK as usize;
+    let width = if n_classes >= WIDE { block } else { n_classes.clamp(1, 32).next_power_of_two() };
+    let source = if row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
+    let (rows, scratch) = (labels.len(), gpu.scratch()?);
+    let launch = Launch::new(gpu, source, kernel)?.blocks(rows.div_ceil(block / width).min(MAX_BLOCKS));
+    let launch = launch.read(logits).read(labels).read_opt(row_weights).write(count);
+    let launch = launch.arg(rows).arg(n_classes).arg(i32::from(accumulate));
+    // SAFETY: count_correct(const T* logits, const i64* labels, const float* row_weights, double* count, size_t rows, size_t
+    // cols, int accumulate, u32 log2_width, u32* counter, double* partials); logits holds rows · cols elements, labels and
+    // row_weights `rows`, count one, partials one for each block.
+    unsafe { launch.arg(width.ilog2()).arg(scratch.counter).arg(scratch.partials).run() }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 // launch  row_walk over items of 4 columns (8 in bf16, so that 16 bytes are moved at a time); block 256; any shape
 // moved   2 values per element (read and write x): memory-bound
 // order   elementwise: bit-identical between runs, the mask between devices too
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class T>
 __device__ void dropout(T* x, size_t rows, size_t cols, u32 threshold, MATH(T) keep, u64 seed, u64 step, u32 layer,

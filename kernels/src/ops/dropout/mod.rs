@@ -1,13 +1,14 @@
 //! Dropout whose mask is a pure function of seed, step, layer and global row.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use super::step_scalars::{STEP_SCALARS_LEN, StepScalars};
 use crate::base::check;
-use crate::{DType, Result, Shape, TensorMut, TensorRef};
+use crate::base::rng::Philox;
+use crate::cpu::Stored;
+use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cuda::launch::{Launch, RowTiles, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 
 /// Share of the elements that are dropped.
 #[derive(Debug, Clone, Copy)]
@@ -75,7 +76,7 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
             return Ok(());
         }
         let scalars = scalars.map(TensorRef::cuda).transpose()?;
-        return cuda::apply(gpu, &mut x.into_cuda()?, cols, rate, key, scalars);
+        return apply_cuda(gpu, &mut x.into_cuda()?, cols, rate, key, scalars);
     }
     let key = match scalars {
         Some(scalars) => key.of_step(StepScalars::from_slice(scalars.as_slice(OP, "scalars")?)),
@@ -84,10 +85,84 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
     check::stored_dispatch!(OP, x_op, T => {
         let x = x.into_slice::<T>(OP, "x")?;
         if p != 0.0 {
-            cpu::apply::<T>(x, cols, rate, key);
+            apply_cpu::<T>(x, cols, rate, key);
         }
         Ok(())
     })
+}
+
+/// Columns of sixteen blocks.
+const CHUNK: usize = 64;
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 13;
+
+/// Row by row, four columns per Philox block, sixteen blocks in parallel.
+fn apply_cpu<T: Stored>(x: &mut [T], cols: usize, Rate { threshold, keep }: Rate, key: DropoutKey) {
+    if cols == 0 {
+        return;
+    }
+    let philox = Philox::new(key.seed);
+    let keep = T::Real::from_f64(keep);
+    let rows = x.len() / cols;
+    let out = SharedMut::new(x);
+    for_parts(rows, MIN_PART / cols, 1, |part| {
+        for n in part {
+            let row = key.first_row + n as u64;
+            let tag = u32::from(key.layer) | ((row >> 32) as u32) << 16;
+            // SAFETY: row `n` of `x`, which is in this thread's part alone.
+            let values = unsafe { out.slice(n * cols..(n + 1) * cols) };
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (chunk, values) in values.chunks_mut(CHUNK).enumerate() {
+                        let words = philox.blocks_16(
+                            #[inline(always)]
+                            |b| [(16 * chunk + b) as u32, row as u32, key.step as u32, tag],
+                        );
+                        for (v, &word) in values.iter_mut().zip(&words) {
+                            *v = if word < threshold { T::ZERO } else { T::store(v.load() * keep) };
+                        }
+                    }
+                },
+            );
+        }
+    });
+}
+
+pub(crate) static SOURCE: Source = Source::new("dropout", include_str!("kernel.cu"));
+
+/// Each thread takes four columns at a time, or 16 bytes if that is more.
+///
+/// Drops elements of `x`, rows of `cols` floats on this device, whose random word is below `threshold`; multiplies the others by
+/// `keep`.
+///
+/// `scalars`: [`crate::ops::STEP_SCALARS_LEN`] f64 that hold seed, step and first row, or none.
+fn apply_cuda(
+    gpu: &'static Gpu,
+    x: &mut CudaSliceMut<'_>,
+    cols: usize,
+    Rate { threshold, keep }: Rate,
+    key: DropoutKey,
+    scalars: Option<CudaSlice<'_>>,
+) -> Result<()> {
+    if x.is_empty() {
+        return Ok(());
+    }
+    let (kernel, item) = match x.dtype() {
+        DType::F64 => ("dropout_f64", 4),
+        DType::BF16 => ("dropout_bf16", 8),
+        DType::F16 => ("dropout_f16", 8),
+        DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => ("dropout_f32", 4),
+    };
+    let rows = x.len() / cols;
+    let tiles = RowTiles::new(gpu, rows, cols.div_ceil(item));
+    let launch =
+        tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).write(x).arg(rows).arg(cols).arg(threshold).arg(keep);
+    let launch = launch.arg(key.seed).arg(key.step).arg(u32::from(key.layer)).arg(key.first_row);
+    let launch = launch.read_opt(scalars).arg(tiles.log2_width());
+    // SAFETY: dropout(T* x, size_t rows, size_t cols, u32 threshold, double keep, u64 seed, u64 step, u32 layer, u64 first_row,
+    // const double* scalars, u32 log2_width); x holds rows · cols elements, scalars eight or it is null.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::broadcast::Cycle;
+use super::input::Cycle;
 use super::{CompareOp, MapOp, Ready, Scalar};
 use crate::cpu::Float;
 use crate::cpu::cell::{Block, Cell, with_cells};

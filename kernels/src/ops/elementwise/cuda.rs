@@ -1,6 +1,6 @@
 //! One kernel per dtype for all operations: which one is an argument, the same for all threads.
 
-use super::broadcast::Cycle;
+use super::input::Cycle;
 use super::{CompareOp, MapOp, Ready};
 use crate::cuda::launch::{Launch, Source, typed_kernel};
 use crate::cuda::{CudaSliceMut, Gpu};

@@ -1,6 +1,5 @@
 //! Elementwise operations of one or two operands, each a tensor or a scalar, with broadcasting.
 
-mod broadcast;
 mod input;
 mod cpu;
 mod cuda;
@@ -8,78 +7,56 @@ mod cuda;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use broadcast::broadcast_shape;
 pub(crate) use cuda::SOURCE;
+pub(crate) use input::broadcast_shape;
 pub use input::{AsInput, Input, Scalar};
 
-use self::broadcast::Cycle;
 use crate::base::check;
 use crate::base::error::Operand;
+use crate::ops::elementwise::input::Cycle;
 use crate::{DType, KernelError, Result, TensorMut, TensorRef};
 
-/// An operation whose result has the dtype of its operands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MapOp {
-    /// `-a`; integers wrap.
-    Neg,
-    /// `e^a`, of floats.
-    Exp,
-    /// The natural logarithm, of floats.
-    Log,
-    /// The square root, of floats.
-    Sqrt,
-    /// `|a|`; integers wrap.
-    Abs,
-    /// `a + b`; integers wrap, as in the next two.
-    Add,
-    /// `a - b`.
-    Sub,
-    /// `a * b`.
-    Mul,
-    /// `a / b`, of floats.
-    Div,
-    /// `a^b`, of floats.
-    Pow,
-    /// The larger of the two; NaN if one is NaN. For bool: OR.
-    Maximum,
-    /// The smaller of the two; NaN if one is NaN. For bool: AND.
-    Minimum,
-    /// The sine, of floats.
-    Sin,
-    /// The cosine, of floats.
-    Cos,
-    /// The next whole number below or at `a`.
-    Floor,
-    /// The next whole number above or at `a`.
-    Ceil,
-    /// The nearest whole number; the even one of two that are equally near.
-    Round,
+crate::named_enum! {
+    /// An operation whose result has the dtype of its operands.
+    pub enum MapOp {
+        /// `-a`; integers wrap.
+        Neg = "neg",
+        /// `e^a`, of floats.
+        Exp = "exp",
+        /// The natural logarithm, of floats.
+        Log = "log",
+        /// The square root, of floats.
+        Sqrt = "sqrt",
+        /// `|a|`; integers wrap.
+        Abs = "abs",
+        /// `a + b`; integers wrap, as in the next two.
+        Add = "add",
+        /// `a - b`.
+        Sub = "sub",
+        /// `a * b`.
+        Mul = "mul",
+        /// `a / b`, of floats.
+        Div = "div",
+        /// `a^b`, of floats.
+        Pow = "pow",
+        /// The larger of the two; NaN if one is NaN. For bool: OR.
+        Maximum = "maximum",
+        /// The smaller of the two; NaN if one is NaN. For bool: AND.
+        Minimum = "minimum",
+        /// The sine, of floats.
+        Sin = "sin",
+        /// The cosine, of floats.
+        Cos = "cos",
+        /// The next whole number below or at `a`.
+        Floor = "floor",
+        /// The next whole number above or at `a`.
+        Ceil = "ceil",
+        /// The nearest whole number; the even one of two that are equally near.
+        Round = "round",
+    }
 }
 
 impl MapOp {
-    /// The name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            MapOp::Neg => "neg",
-            MapOp::Exp => "exp",
-            MapOp::Log => "log",
-            MapOp::Sqrt => "sqrt",
-            MapOp::Abs => "abs",
-            MapOp::Add => "add",
-            MapOp::Sub => "sub",
-            MapOp::Mul => "mul",
-            MapOp::Div => "div",
-            MapOp::Pow => "pow",
-            MapOp::Maximum => "maximum",
-            MapOp::Minimum => "minimum",
-            MapOp::Sin => "sin",
-            MapOp::Cos => "cos",
-            MapOp::Floor => "floor",
-            MapOp::Ceil => "ceil",
-            MapOp::Round => "round",
-        }
-    }
-
     /// The supported dtypes, and their names in messages.
     fn takes(self) -> (&'static [DType], &'static str) {
         match self {
@@ -103,34 +80,21 @@ impl MapOp {
 const NUMBERS: &[DType] =
     &[DType::F32, DType::F64, DType::BF16, DType::F16, DType::I64, DType::I32, DType::U8];
 
-/// A comparison; with NaN only [`CompareOp::Ne`] is true.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CompareOp {
-    /// `a == b`.
-    Eq,
-    /// `a < b`.
-    Lt,
-    /// `a > b`.
-    Gt,
-    /// `a != b`.
-    Ne,
-    /// `a <= b`.
-    Le,
-    /// `a >= b`.
-    Ge,
-}
-
-impl CompareOp {
-    /// The name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            CompareOp::Eq => "eq",
-            CompareOp::Lt => "lt",
-            CompareOp::Gt => "gt",
-            CompareOp::Ne => "ne",
-            CompareOp::Le => "le",
-            CompareOp::Ge => "ge",
-        }
+crate::named_enum! {
+    /// A comparison; with NaN only [`CompareOp::Ne`] is true.
+    pub enum CompareOp {
+        /// `a == b`.
+        Eq = "eq",
+        /// `a < b`.
+        Lt = "lt",
+        /// `a > b`.
+        Gt = "gt",
+        /// `a != b`.
+        Ne = "ne",
+        /// `a <= b`.
+        Le = "le",
+        /// `a >= b`.
+        Ge = "ge",
     }
 }
 
@@ -197,7 +161,7 @@ pub fn select(condition: TensorRef<'_>, a: Input<'_>, b: Input<'_>, out: TensorM
     let (condition_op, out_op) = (condition.operand("condition"), out.operand("out"));
     check::dtype(OP, condition_op, &[DType::Bool], "bool")?;
     check::same_device(OP, &[out_op, condition_op])?;
-    let cycle = broadcast::cycle(condition.shape(), out_op.shape)
+    let cycle = input::cycle(condition.shape(), out_op.shape)
         .ok_or_else(|| shapes_differ(OP, out_op, condition_op))?;
     let [a, b] = prepare(OP, [a, b], out_op.dtype, out_op)?;
     match out.gpu() {
@@ -235,7 +199,7 @@ fn prepare<'a>(
                 check::same_device(op, &[operand, out])?;
                 check::same_dtype(op, &[operand, Operand { dtype, ..out }])?;
                 let cycle =
-                    broadcast::cycle(x.shape(), out.shape).ok_or_else(|| shapes_differ(op, out, operand))?;
+                    input::cycle(x.shape(), out.shape).ok_or_else(|| shapes_differ(op, out, operand))?;
                 Ok(Ready::Tensor(x, cycle))
             }
             Input::Scalar(scalar) => {

@@ -12,7 +12,7 @@
 // order   forward elementwise. Backward: a table's codes are sorted with their rows (radix sort, least digit first, stable),
 //         and a warp, or for more than 64 rows per block, sums a code's rows. The rows of a thread depend on the number of rows of
 //         that code and on dim: bit-identical between runs and devices. No atomics.
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 struct Table {
     size_t start, n_codes, dim, column;  // `column`: its first one of out, minus N

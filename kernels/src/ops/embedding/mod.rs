@@ -1,16 +1,17 @@
 //! Learned embeddings of categorical features: codes in the last columns of `x` select rows of tables.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use std::ops::Range;
+
+use cudarc::driver::result;
 
 use crate::base::check;
 use crate::base::error::Operand;
 use crate::cpu::cell::Cell;
-use crate::{DType, Device, KernelError, MemoryUse, Result, Shape, Tensor, TensorMut, TensorRef};
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::{Float, Stored};
+use crate::cuda::launch::{Launch, RowTiles, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, check_driver};
+use crate::{DType, Device, Element, KernelError, MemoryUse, Result, Shape, Tensor, TensorMut, TensorRef};
 
 /// One table of embeddings in a flat buffer: `[n_codes, dim]` from element `start` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,18 +192,18 @@ pub fn embedding_forward(
     }
     if let (Some(gpu), Some(places)) = (x.gpu(), &tables.places) {
         let places = places.view().cuda()?;
-        return cuda::forward(gpu, x.cuda()?, weights.cuda()?, places, sizes, &mut out.into_cuda()?);
+        return forward_cuda(gpu, x.cuda()?, weights.cuda()?, places, sizes, &mut out.into_cuda()?);
     }
     if is_narrowed {
         let (x, weights) = (x.as_slice::<f32>(OP, "x")?, weights.as_slice(OP, "weights")?);
         return check::short_dispatch!(OP, out_op, S => {
             let out = out.into_slice::<S>(OP, "out")?;
-            cpu::forward(OP, x, weights, &tables.tables, sizes, out, S::store)
+            forward_cpu(OP, x, weights, &tables.tables, sizes, out, S::store)
         });
     }
     check::float_dispatch!(OP, x_op, T => {
         let (x, weights) = (x.as_slice::<T>(OP, "x")?, weights.as_slice(OP, "weights")?);
-        cpu::forward(OP, x, weights, &tables.tables, sizes, out.into_slice::<T>(OP, "out")?, |v| v)
+        forward_cpu(OP, x, weights, &tables.tables, sizes, out.into_slice::<T>(OP, "out")?, |v| v)
     })
 }
 
@@ -248,14 +249,194 @@ pub fn embedding_backward(
         let places = places.view().cuda()?;
         let (mut d_weights, mut pairs) = (d_weights.into_cuda()?, workspace.into_cuda()?);
         let (x, d_out) = (x.cuda()?, d_out.cuda()?);
-        return cuda::backward(gpu, x, d_out, places, sizes, &mut d_weights, &mut pairs, accumulate);
+        return backward_cuda(gpu, x, d_out, places, sizes, &mut d_weights, &mut pairs, accumulate);
     }
     check::stored_dispatch!(OP, d_out_op, T => {
         let (x, d_out) = (x.as_slice(OP, "x")?, d_out.as_slice::<T>(OP, "d_out")?);
         let d_weights = d_weights.into_slice(OP, "d_weights")?;
-        cpu::backward(OP, x, d_out, &tables.tables, sizes, d_weights, accumulate)
+        backward_cpu(OP, x, d_out, &tables.tables, sizes, d_weights, accumulate)
     })
 }
 
 #[cfg(test)]
 mod tests;
+
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+
+/// Checks that every code is within its table.
+fn check_codes<T: Float>(op: &'static str, x: &[T], sizes: Sizes, tables: &[EmbeddingTable]) -> Result<()> {
+    if tables.is_empty() {
+        return Ok(());
+    }
+    for (row, x) in x.chunks_exact(sizes.n_numbers + tables.len()).enumerate() {
+        for (index, (code, table)) in x[sizes.n_numbers..].iter().zip(tables).enumerate() {
+            let code = code.to_f64();
+            if !(code >= 0.0 && code < table.n_codes as f64 && code.trunc() == code) {
+                let column = sizes.n_numbers + index;
+                return Err(KernelError::Code { op, row, column, code, n_codes: table.n_codes });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Concatenates numbers and table rows, each element converted by `convert`.
+fn forward_cpu<T: Float, U: Element>(
+    op: &'static str,
+    x: &[T],
+    weights: &[T],
+    tables: &[EmbeddingTable],
+    sizes: Sizes,
+    out: &mut [U],
+    convert: impl Fn(T) -> U + Sync,
+) -> Result<()> {
+    check_codes(op, x, sizes, tables)?;
+    let (cols, x_cols) = (sizes.cols, sizes.n_numbers + tables.len());
+    let out = SharedMut::new(out);
+    for_parts(sizes.rows, MIN_PART.div_ceil(cols.max(1)), 1, |part| {
+        for n in part {
+            // SAFETY: row `n` of `out`, which is in this thread's part alone.
+            let out = unsafe { out.slice(n * cols..(n + 1) * cols) };
+            let (numbers, codes) = x[n * x_cols..(n + 1) * x_cols].split_at(sizes.n_numbers);
+            let (to, mut rest) = out.split_at_mut(sizes.n_numbers);
+            to.iter_mut().zip(numbers).for_each(|(to, &v)| *to = convert(v));
+            for (&code, table) in codes.iter().zip(tables) {
+                let (to, after) = rest.split_at_mut(table.dim);
+                let row = &weights[table.row(code.to_f64() as usize)];
+                to.iter_mut().zip(row).for_each(|(to, &v)| *to = convert(v));
+                rest = after;
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Adds each row's gradient to the table rows of its codes; threads share columns, so that each sum is in the order of the rows.
+fn backward_cpu<T: Stored>(
+    op: &'static str,
+    x: &[T::Real],
+    d_out: &[T],
+    tables: &[EmbeddingTable],
+    sizes: Sizes,
+    d_weights: &mut [T::Real],
+    accumulate: bool,
+) -> Result<()> {
+    check_codes(op, x, sizes, tables)?;
+    if !accumulate {
+        d_weights.fill(T::Real::ZERO);
+    }
+    let (cols, x_cols) = (sizes.cols, sizes.n_numbers + tables.len());
+    let d_weights = SharedMut::new(d_weights);
+    for_parts(cols - sizes.n_numbers, MIN_PART.div_ceil(sizes.rows.max(1)), 1, |part| {
+        let mut column = 0;
+        for (index, table) in tables.iter().enumerate() {
+            let own =
+                part.start.clamp(column, column + table.dim)..part.end.clamp(column, column + table.dim);
+            let (own, first) = (own.start - column..own.end - column, sizes.n_numbers + column);
+            column += table.dim;
+            if own.is_empty() {
+                continue;
+            }
+            for n in 0..sizes.rows {
+                let start = table.row(x[n * x_cols + sizes.n_numbers + index].to_f64() as usize).start;
+                // SAFETY: within the table, by `check_codes` and the check that the tables are disjoint and within the buffer; these
+                // columns belong to this thread's part alone.
+                let to = unsafe { d_weights.slice(start + own.start..start + own.end) };
+                let from = &d_out[n * cols + first..][own.clone()];
+                to.iter_mut().zip(from).for_each(|(to, &v)| *to += v.load());
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) static SOURCE: Source = Source::new("embedding", include_str!("kernel.cu"));
+
+/// Block sizes of the kernels.
+const SORT_BLOCK: u32 = 512;
+const SUM_BLOCK: u32 = 256;
+const TILE: usize = 64;
+/// Columns of a table that a block sums.
+const PART: usize = 32;
+
+/// Forward: one launch for all tables. Backward: sort the codes with their rows, zero the gradient, sum the rows of each code;
+/// three operations for all tables.
+///
+/// Computes `out` from `x` and `weights`: both f32 or f64; `out` of the same dtype, or bf16 or f16 if that is f32.
+fn forward_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    weights: CudaSlice<'_>,
+    tables: CudaSlice<'_>,
+    sizes: Sizes,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let Sizes { rows, n_numbers, cols, n_tables, .. } = sizes;
+    if rows * cols == 0 {
+        return Ok(());
+    }
+    let kernel = match out.dtype() {
+        DType::F64 => "embedding_fwd_f64",
+        DType::BF16 => "embedding_fwd_f32_bf16",
+        DType::F16 => "embedding_fwd_f32_f16",
+        _ => "embedding_fwd_f32",
+    };
+    let tiles = RowTiles::new(gpu, rows, cols);
+    let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read(weights).write(out).read(tables);
+    let launch = launch.arg(rows).arg(n_numbers).arg(n_tables).arg(cols).arg(tiles.log2_width());
+    // SAFETY: fwd(const T* x, const T* weights, V* out, const i64* tables, size_t rows, size_t n_numbers, size_t n_tables,
+    // size_t cols, u32 log2_width); x and out hold the rows, weights every table, and tables is `EmbeddingTables::new`'s.
+    unsafe { launch.run() }
+}
+
+/// `d_weights` of `d_out`, both f32 or f64, or `d_out` bf16 or f16; `x` f32 or f64; `pairs` of [`EmbeddingTables::workspace_len`].
+#[allow(clippy::too_many_arguments)] // The operands of one operation.
+fn backward_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    d_out: CudaSlice<'_>,
+    tables: CudaSlice<'_>,
+    sizes: Sizes,
+    d_weights: &mut CudaSliceMut<'_>,
+    pairs: &mut CudaSliceMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
+    if !accumulate {
+        zero(gpu, d_weights)?;
+    }
+    let Sizes { rows, n_numbers, cols, n_tables, widest } = sizes;
+    if rows * (cols - n_numbers) == 0 {
+        return Ok(());
+    }
+    let kernel = if x.dtype() == DType::F64 { "embedding_sort_f64" } else { "embedding_sort_f32" };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(SORT_BLOCK).blocks(n_tables);
+    let launch = launch.read(x).read(tables).write(pairs).arg(rows).arg(n_numbers).arg(n_tables);
+    // SAFETY: sort(const T* x, const i64* tables, u64* pairs, size_t rows, size_t n_numbers, size_t n_tables); x holds the rows,
+    // pairs twice a number for each code; a block is SORT_BLOCK threads.
+    unsafe { launch.run()? };
+    let kernel = match d_out.dtype() {
+        DType::F64 => "embedding_bwd_f64",
+        DType::BF16 => "embedding_bwd_bf16_f32",
+        DType::F16 => "embedding_bwd_f16_f32",
+        _ => "embedding_bwd_f32",
+    };
+    let parts = widest.div_ceil(PART);
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(SUM_BLOCK);
+    let launch = launch.grid_2d(rows.div_ceil(TILE), n_tables * parts);
+    let launch = launch.read(pairs.as_ref()).read(tables).read(d_out).write(d_weights);
+    let launch = launch.arg(rows).arg(n_numbers).arg(n_tables).arg(cols).arg(parts);
+    // SAFETY: bwd(const u64* pairs, const i64* tables, const T* d_out, D* d_weights, size_t rows, size_t n_numbers, size_t n_tables,
+    // size_t cols, size_t parts); d_out holds the rows, d_weights every table, pairs what the sort left; a block is SUM_BLOCK threads.
+    unsafe { launch.run() }
+}
+
+fn zero(gpu: &'static Gpu, values: &mut CudaSliceMut<'_>) -> Result<()> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    gpu.bind()?;
+    // SAFETY: the slice has that many bytes and is exclusive; zero bits are the number 0 in every float type.
+    let set = unsafe { result::memset_d8_async(values.ptr(), 0, values.len_bytes(), gpu.compute().raw()) };
+    check_driver(gpu.index(), "cuMemsetD8Async", set)
+}

@@ -6,7 +6,7 @@
 // launch  grid-stride over n, block 256; any n
 // moved   1 value written per element
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 __device__ __forceinline__ double fraction(u32 high, u32 low) {
     return (double)(((u64)high << 32 | low) >> 11) * (1.0 / 9007199254740992.0);

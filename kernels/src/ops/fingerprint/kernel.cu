@@ -4,7 +4,7 @@
 // launch  one-dimensional grid of at most 512 blocks, block 256; any n
 // moved   4 B/element; two 64-bit multiplications per element
 // order   integer sums wrap, so that any order gives the same bits as the CPU
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 __device__ __forceinline__ u64 mix(u32 bits, size_t index) {
     u64 z = (u64)index * 0x9e3779b97f4a7c15ull ^ bits;

@@ -5,7 +5,7 @@
 // launch  row_walk: rows over blocks in x, a row's items over 2^log2_width threads and over blocks in y; block 256; any shape
 // moved   1 row read and 1 written per index: memory-bound
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class W> __device__ __forceinline__ W filled(u32 byte) {
     W w;

@@ -1,13 +1,11 @@
 //! Gathers rows of a matrix by index.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
 use crate::cpu::cell::Cell;
-use crate::{DType, Result, Shape, TensorMut, TensorRef};
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cuda::launch::{Launch, RowTiles, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{DType, Element, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// The matrix whose rows are gathered.
 #[derive(Debug, Clone, Copy)]
@@ -44,20 +42,20 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
     let table = Table { n_rows, cols };
     check::shape(OP, out_op, Shape::matrix(indices.numel(), cols))?;
     if let Some(gpu) = x.gpu() {
-        return cuda::gather(gpu, x.cuda()?, table, indices.cuda()?, &mut out.into_cuda()?);
+        return gather_cuda(gpu, x.cuda()?, table, indices.cuda()?, &mut out.into_cuda()?);
     }
     let indices = indices.as_slice::<i64>(OP, "indices")?;
     macro_rules! gather {
         ($t:ty) => {{
             let (x, out) = (x.as_slice::<$t>(OP, "x")?, out.into_slice::<$t>(OP, "out")?);
-            cpu::gather(OP, x, table, indices, out, |v| v)
+            gather_cpu(OP, x, table, indices, out, |v| v)
         }};
     }
     match x.dtype() {
         DType::F32 if is_narrowed => {
             let x = x.as_slice::<f32>(OP, "x")?;
             check::short_dispatch!(OP, out_op, S => {
-                cpu::gather(OP, x, table, indices, out.into_slice::<S>(OP, "out")?, S::store)
+                gather_cpu(OP, x, table, indices, out.into_slice::<S>(OP, "out")?, S::store)
             })
         }
         DType::F32 => gather!(f32),
@@ -70,8 +68,98 @@ pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>)
         // Bool tensors are bytes.
         DType::Bool => {
             let x = x.as_bytes(OP, "x")?;
-            cpu::gather(OP, x, table, indices, out.into_bytes(OP, "out")?, |x| x)
+            gather_cpu(OP, x, table, indices, out.into_bytes(OP, "out")?, |x| x)
         }
+    }
+}
+
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+
+/// Row by row, split over the threads.
+///
+/// `out[n, :] = x[indices[n], :]`, each element converted by `convert`.
+fn gather_cpu<T: Copy + Sync, U: Element>(
+    op: &'static str,
+    x: &[T],
+    Table { n_rows, cols }: Table,
+    indices: &[i64],
+    out: &mut [U],
+    convert: impl Fn(T) -> U + Sync,
+) -> Result<()> {
+    if let Some(&wrong) = indices.iter().find(|&&index| index < 0 || index as usize >= n_rows) {
+        let start = wrong as usize;
+        return Err(KernelError::OutOfRange { op, start, end: start.saturating_add(1), len: n_rows });
+    }
+    if cols == 0 {
+        return Ok(());
+    }
+    let out = SharedMut::new(out);
+    for_parts(indices.len(), MIN_PART.div_ceil(cols), 1, |part| {
+        for n in part {
+            // SAFETY: row `n` of `out`, which is in this thread's part alone.
+            let to = unsafe { out.slice(n * cols..(n + 1) * cols) };
+            for (to, &from) in to.iter_mut().zip(&x[indices[n] as usize * cols..][..cols]) {
+                *to = convert(from);
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) static SOURCE: Source = Source::new("gather_rows", include_str!("kernel.cu"));
+
+/// Moves rows as words of up to 16 bytes.
+///
+/// `out[n, :] = x[indices[n], :]` on this device: `x` has `n_rows` rows, `out` one per index, both `cols` wide; of one dtype, or
+/// `x` f32 and `out` bf16 or f16.
+fn gather_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    Table { n_rows, cols }: Table,
+    indices: CudaSlice<'_>,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let rows = indices.len();
+    if rows * cols == 0 {
+        return Ok(());
+    }
+    let (kernel, items) = if x.dtype() == out.dtype() {
+        words(cols * x.dtype().size_bytes(), x.ptr() | out.ptr())
+    } else {
+        narrowing(out.dtype(), cols, x.ptr() | out.ptr())
+    };
+    // All bits set: NaN in every float type.
+    let missing = if x.dtype().is_float() { u32::MAX } else { 0 };
+    let tiles = RowTiles::new(gpu, rows, items);
+    let launch = tiles.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read(indices).write(out);
+    let launch = launch.arg(n_rows).arg(rows).arg(items).arg(missing).arg(tiles.log2_width());
+    // SAFETY: gather(const W* x, const i64* indices, W* out, size_t n_rows, size_t rows, size_t items, u32 missing,
+    // u32 log2_width); items of W's size fill a row, of which x holds n_rows and out `rows`, and their addresses are multiples of
+    // that size.
+    unsafe { launch.run() }
+}
+
+/// The kernel for rows of this many bytes in the widest words that the addresses allow, and the number of words per row.
+fn words(row_bytes: usize, addresses: u64) -> (&'static str, usize) {
+    let aligned = row_bytes as u64 | addresses;
+    let (kernel, size) = match aligned.trailing_zeros() {
+        4.. => ("gather_rows_16", 16),
+        3 => ("gather_rows_8", 8),
+        2 => ("gather_rows_4", 4),
+        1 => ("gather_rows_2", 2),
+        _ => ("gather_rows_1", 1),
+    };
+    (kernel, row_bytes / size)
+}
+
+/// The same for f32 converted to `short`: four elements at a time if rows and addresses allow it.
+fn narrowing(short: DType, cols: usize, addresses: u64) -> (&'static str, usize) {
+    match (short, cols.is_multiple_of(4) && addresses.is_multiple_of(16)) {
+        (DType::F16, true) => ("gather_rows_f32_f16_by_4", cols / 4),
+        (DType::F16, false) => ("gather_rows_f32_f16", cols),
+        (_, true) => ("gather_rows_f32_bf16_by_4", cols / 4),
+        (_, false) => ("gather_rows_f32_bf16", cols),
     }
 }
 

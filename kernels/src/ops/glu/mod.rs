@@ -1,38 +1,30 @@
 //! Gated linear units: one half of a row, through an activation, times the other half.
 
 mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
-use std::fmt;
 
 use super::activation::Activation;
-
 use crate::base::check;
 use crate::base::error::Operand;
-use crate::{Result, Shape, TensorMut, TensorRef};
+use crate::cuda::launch::{Launch, RowTiles, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::activation::cuda::FUNCTIONS;
+use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
-/// Function of the gate of a gated linear unit.
-///
-/// Source: arXiv:2002.05202.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Gate {
-    /// SiLU.
-    SwiGlu,
-    /// GELU.
-    GeGlu,
-    /// ReLU.
-    ReGlu,
+crate::named_enum! {
+    /// Function of the gate of a gated linear unit.
+    ///
+    /// Source: arXiv:2002.05202.
+    pub enum Gate {
+        /// SiLU.
+        SwiGlu = "swiglu",
+        /// GELU.
+        GeGlu = "geglu",
+        /// ReLU.
+        ReGlu = "reglu",
+    }
 }
 
 impl Gate {
-    /// All gates.
-    pub const ALL: &'static [Gate] = &[Gate::SwiGlu, Gate::GeGlu, Gate::ReGlu];
-
-    /// The names of [`Gate::ALL`], in the same order.
-    pub const NAMES: &'static [&'static str] = &["swiglu", "geglu", "reglu"];
-
     /// The gate's function `f`.
     pub fn activation(self) -> Activation {
         match self {
@@ -40,12 +32,6 @@ impl Gate {
             Gate::GeGlu => Activation::Gelu,
             Gate::ReGlu => Activation::Relu,
         }
-    }
-}
-
-impl fmt::Display for Gate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::NAMES[*self as usize])
     }
 }
 
@@ -68,7 +54,7 @@ pub fn glu_forward(gate: Gate, x: TensorRef<'_>, y: TensorMut<'_>) -> Result<()>
     check::same_kind(OP, &[x_op, y_op])?;
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::forward(gpu, gate, x.cuda()?, &mut y.into_cuda()?, cols);
+        return forward_cuda(gpu, gate, x.cuda()?, &mut y.into_cuda()?, cols);
     }
     check::stored_dispatch!(OP, x_op, T => {
         cpu::forward::<T>(gate, x.as_slice(OP, "x")?, y.into_slice(OP, "y")?, cols);
@@ -94,7 +80,7 @@ pub fn glu_backward(gate: Gate, x: TensorRef<'_>, d: TensorRef<'_>, d_x: TensorM
     check::shape(OP, d_x_op, x.shape())?;
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::backward(gpu, gate, x.cuda()?, d.cuda()?, &mut d_x.into_cuda()?, cols);
+        return backward_cuda(gpu, gate, x.cuda()?, d.cuda()?, &mut d_x.into_cuda()?, cols);
     }
     check::stored_dispatch!(OP, x_op, T => {
         cpu::backward::<T>(gate, x.as_slice(OP, "x")?, d.as_slice(OP, "d")?, d_x.into_slice(OP, "d_x")?, cols);
@@ -107,6 +93,86 @@ fn check_halves(op: &'static str, whole: Operand, half: Operand) -> Result<(usiz
     let (rows, cols) = check::matrix(op, half)?;
     check::shape(op, whole, Shape::matrix(rows, 2 * cols))?;
     Ok((rows, cols))
+}
+
+pub(crate) static SOURCE: Source = Source::with_preamble("glu", FUNCTIONS, include_str!("kernel.cu"));
+
+/// Elementwise, row by row, 16 bytes per access where the rows allow it.
+///
+/// The kernel of this pass for a gate and dtype, by 16 bytes or by elements.
+macro_rules! kernel_name {
+    ($pass:literal, $gate:expr, $dtype:expr, $is_packed:expr) => {
+        match $gate {
+            Gate::SwiGlu => kernel_name!(@ "swiglu", $pass, $dtype, $is_packed),
+            Gate::GeGlu => kernel_name!(@ "geglu", $pass, $dtype, $is_packed),
+            Gate::ReGlu => kernel_name!(@ "reglu", $pass, $dtype, $is_packed),
+        }
+    };
+    (@ $name:literal, $pass:literal, $dtype:expr, $is_packed:expr) => {
+        match ($dtype, $is_packed) {
+            (DType::F64, false) => concat!($name, "_", $pass, "_f64"),
+            (DType::F64, true) => concat!($name, "_", $pass, "_f64_by_16_bytes"),
+            (DType::BF16, false) => concat!($name, "_", $pass, "_bf16"),
+            (DType::BF16, true) => concat!($name, "_", $pass, "_bf16_by_16_bytes"),
+            (DType::F16, false) => concat!($name, "_", $pass, "_f16"),
+            (DType::F16, true) => concat!($name, "_", $pass, "_f16_by_16_bytes"),
+            (_, false) => concat!($name, "_", $pass, "_f32"),
+            (_, true) => concat!($name, "_", $pass, "_f32_by_16_bytes"),
+        }
+    };
+}
+
+/// Whether rows of `cols` elements at these addresses are whole accesses of 16 bytes, and the accesses or elements per row.
+fn items(dtype: DType, cols: usize, addresses: u64) -> (bool, usize) {
+    let per_access = 16 / dtype.size_bytes();
+    if cols.is_multiple_of(per_access) && addresses.is_multiple_of(16) {
+        (true, cols / per_access)
+    } else {
+        (false, cols)
+    }
+}
+
+/// Same as `cpu::forward`; the caller checked the operands.
+fn forward_cuda(
+    gpu: &'static Gpu,
+    gate: Gate,
+    x: CudaSlice<'_>,
+    y: &mut CudaSliceMut<'_>,
+    cols: usize,
+) -> Result<()> {
+    if y.is_empty() {
+        return Ok(());
+    }
+    let rows = y.len() / cols;
+    let (is_packed, items) = items(x.dtype(), cols, x.ptr() | y.ptr());
+    let tiles = RowTiles::new(gpu, rows, items);
+    let launch = Launch::new(gpu, &SOURCE, kernel_name!("fwd", gate, x.dtype(), is_packed))?;
+    let launch = tiles.grid(launch).read(x).write(y).arg(rows).arg(cols).arg(tiles.log2_width());
+    // SAFETY: glu_fwd(const T* x, T* y, size_t rows, size_t cols, u32 log2_width); x holds rows * 2 * cols elements, y half as many;
+    // the form by 16 bytes is chosen for rows and addresses of whole accesses.
+    unsafe { launch.run() }
+}
+
+/// Same as `cpu::backward`; the caller checked the operands.
+fn backward_cuda(
+    gpu: &'static Gpu,
+    gate: Gate,
+    x: CudaSlice<'_>,
+    d: CudaSlice<'_>,
+    d_x: &mut CudaSliceMut<'_>,
+    cols: usize,
+) -> Result<()> {
+    if d.is_empty() {
+        return Ok(());
+    }
+    let rows = d.len() / cols;
+    let (is_packed, items) = items(x.dtype(), cols, x.ptr() | d.ptr() | d_x.ptr());
+    let tiles = RowTiles::new(gpu, rows, items);
+    let launch = Launch::new(gpu, &SOURCE, kernel_name!("bwd", gate, x.dtype(), is_packed))?;
+    let launch = tiles.grid(launch).read(x).read(d).write(d_x).arg(rows).arg(cols).arg(tiles.log2_width());
+    // SAFETY: glu_bwd(const T* x, const T* d, T* d_x, size_t rows, size_t cols, u32 log2_width); x and d_x hold rows * 2 * cols
+    // elements, d half as many; as in `forward`.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]
@@ -148,7 +214,7 @@ mod tests {
 
     #[test]
     fn gradients_match_central_differences() {
-        for &gate in Gate::ALL {
+        for gate in Gate::ALL {
             for dims @ (rows, cols) in [(1, 1), (3, 5), (2, 16)] {
                 let n = rows * cols;
                 let (x, d) = (random::<f64>(2 * n, 1), random::<f64>(n, 2));
@@ -165,7 +231,7 @@ mod tests {
         // Values up to 4, as after a linear layer.
         let x: Vec<T> = random::<f64>(2 * n, 3).iter().map(|v| T::from_f64(4.0 * v)).collect();
         let d = random::<T>(n, 4);
-        for &gate in Gate::ALL {
+        for gate in Gate::ALL {
             let (x64, d64) = (rounded::<T, f64>(&x), rounded::<T, f64>(&d));
             let (want, want_d) = both(gate, dims, [&x64, &d64], Device::Cpu, 0);
             for device in devices() {
@@ -192,8 +258,8 @@ mod tests {
 
     #[test]
     fn halves_of_other_widths_are_refused() {
-        let x = Tensor::zeros(&[2, 5], crate::DType::F32, Device::Cpu).unwrap();
-        let mut y = Tensor::zeros(&[2, 3], crate::DType::F32, Device::Cpu).unwrap();
+        let x = Tensor::zeros(&[2, 5], DType::F32, Device::Cpu).unwrap();
+        let mut y = Tensor::zeros(&[2, 3], DType::F32, Device::Cpu).unwrap();
         let message = glu_forward(Gate::SwiGlu, x.view(), y.view_mut()).unwrap_err().to_string();
         assert!(message.contains("[2, 5]") && message.contains("[2, 6]"), "{message}");
     }

@@ -5,7 +5,7 @@
 // launch  grid-stride over n, block 256; any n
 // moved   1 value per element
 // order   elementwise; the count is a sum of integers: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 __device__ __forceinline__ u32 hash(u64 i, u32 round) {
     u64 z = (i ^ (u64)round << 48) * 0x9e3779b97f4a7c15ull;

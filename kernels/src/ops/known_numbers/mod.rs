@@ -1,12 +1,9 @@
 //! Numbers whose sum over the ranks is known, to try a collective with.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
-use crate::{DType, Result, Shape, TensorMut, TensorRef};
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 
 /// Numbers that differ by element and by round. Of each element two ranks have a share from 1 to 64, the others 0 (a single rank has
 /// both), so that the sum is exact in every format and in any order.
@@ -41,9 +38,9 @@ impl KnownNumbers {
         let rank = rank.unwrap_or(self.n_ranks) as u32;
         match x.gpu() {
             _ if x.numel() == 0 => Ok(()),
-            Some(gpu) => cuda::fill(gpu, &mut x.into_cuda()?, rank, self),
+            Some(gpu) => fill_cuda(gpu, &mut x.into_cuda()?, rank, self),
             None => check::short_dispatch!(f32: OP, x_op, T => {
-                cpu::fill::<T>(x.into_slice(OP, "x")?, rank, self);
+                fill_cpu::<T>(x.into_slice(OP, "x")?, rank, self);
                 Ok(())
             }),
         }
@@ -67,9 +64,9 @@ impl KnownNumbers {
         check::shape(OP, wrong_op, Shape::vector(1))?;
         match x.gpu() {
             _ if x.numel() == 0 => Ok(()),
-            Some(gpu) => cuda::count(gpu, x.cuda()?, self, &mut wrong.into_cuda()?),
+            Some(gpu) => count_cuda(gpu, x.cuda()?, self, &mut wrong.into_cuda()?),
             None => check::short_dispatch!(f32: OP, x_op, T => {
-                wrong.into_slice::<i64>(OP, "wrong")?[0] += cpu::count::<T>(x.as_slice(OP, "x")?, self);
+                wrong.into_slice::<i64>(OP, "wrong")?[0] += count_cpu::<T>(x.as_slice(OP, "x")?, self);
                 Ok(())
             }),
         }
@@ -78,6 +75,73 @@ impl KnownNumbers {
 
 const DTYPES: &[DType] = &[DType::F32, DType::BF16, DType::F16];
 const DTYPE_NAMES: &str = "f32, bf16 or f16";
+
+/// Element by element.
+fn hash(i: usize, round: u32) -> u32 {
+    let z = (i as u64 ^ u64::from(round) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (z >> 32) as u32
+}
+
+fn share(h: u32, rank: u32, n_ranks: u32) -> u32 {
+    let owner = (h >> 12) % n_ranks;
+    let of = |of: u32, bits: u32| if rank == of % n_ranks { 1 + (bits & 63) } else { 0 };
+    of(owner, h) + of(owner + 1, h >> 6)
+}
+
+fn total(h: u32) -> u32 {
+    2 + (h & 63) + (h >> 6 & 63)
+}
+
+fn fill_cpu<T: Element>(x: &mut [T], rank: u32, of: KnownNumbers) {
+    let n_ranks = of.n_ranks as u32;
+    for (i, x) in x.iter_mut().enumerate() {
+        let h = hash(of.first + i, of.round);
+        *x = T::from_f64(if rank == n_ranks { total(h) } else { share(h, rank, n_ranks) }.into());
+    }
+}
+
+fn count_cpu<T: Element>(x: &[T], of: KnownNumbers) -> i64 {
+    let is_wrong = |(i, x): (usize, &T)| x.to_f64() != f64::from(total(hash(of.first + i, of.round)));
+    x.iter().enumerate().filter(|&element| is_wrong(element)).count() as i64
+}
+
+pub(crate) static SOURCE: Source = Source::new("known_numbers", include_str!("kernel.cu"));
+
+/// One kernel that writes the numbers, one that counts the wrong ones.
+///
+/// Fills `x`, f32, bf16 or f16 on this device, with the share of `rank`, or with the sums if it is `n_ranks`.
+fn fill_cuda(gpu: &'static Gpu, x: &mut CudaSliceMut<'_>, rank: u32, of: KnownNumbers) -> Result<()> {
+    let (n, KnownNumbers { first, n_ranks, round }) = (x.len(), of);
+    let kernel = match x.dtype() {
+        DType::BF16 => "known_fill_bf16",
+        DType::F16 => "known_fill_f16",
+        _ => "known_fill_f32",
+    };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).write(x);
+    let launch = launch.arg(n).arg(first as u64).arg(rank).arg(n_ranks as u32).arg(round);
+    // SAFETY: known_fill(T* x, size_t n, u64 first, u32 rank, u32 n_ranks, u32 round); x holds n elements.
+    unsafe { launch.run() }
+}
+
+/// Adds the number of wrong elements of `x` to the one i64 of `wrong`.
+fn count_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    of: KnownNumbers,
+    wrong: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let (n, KnownNumbers { first, round, .. }) = (x.len(), of);
+    let kernel = match x.dtype() {
+        DType::BF16 => "known_count_bf16",
+        DType::F16 => "known_count_f16",
+        _ => "known_count_f32",
+    };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).read(x);
+    let launch = launch.arg(n).arg(first as u64).arg(round).write(wrong);
+    // SAFETY: known_count(const T* x, size_t n, u64 first, u32 round, u64* wrong); x holds n elements, wrong one.
+    unsafe { launch.run() }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! A warp or a block per row; for the gradients of gamma and beta, columns of chunks of rows.
 
-use crate::cuda::launch::{BLOCK, Launch, Source};
+use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
 use crate::{DType, Result};
 
@@ -13,20 +13,6 @@ const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
 /// Elements of a chunk of rows up to which one block does all of its work: for more, two launches over the whole device are
 /// faster.
 const MAX_FUSED_CHUNK: usize = 1 << 14;
-
-/// The kernel of this form for this dtype.
-macro_rules! kernel_name {
-    ($dtype:expr, $form:literal) => {
-        match $dtype {
-            DType::F64 => concat!("layer_norm_", $form, "_f64"),
-            DType::BF16 => concat!("layer_norm_", $form, "_bf16"),
-            DType::F16 => concat!("layer_norm_", $form, "_f16"),
-            DType::F32 | DType::I64 | DType::U8 | DType::I32 | DType::Bool => {
-                concat!("layer_norm_", $form, "_f32")
-            }
-        }
-    };
-}
 
 /// Whether a row fits in the registers of a warp.
 fn fits_warp(dtype: DType, cols: usize) -> bool {
@@ -43,7 +29,7 @@ fn chunks(rows: usize, cols: usize) -> usize {
     (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1)
 }
 
-/// Same as `cpu::forward`; the caller checked the operands.
+/// Same as `forward_cpu`; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // Layer normalization has that many operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
@@ -60,22 +46,13 @@ pub(super) fn forward(
         return Ok(());
     }
     let (kernel, threads, rows_per_block) = if fits_warp(x.dtype(), cols) {
-        (kernel_name!(x.dtype(), "fwd_warp"), BLOCK, BLOCK as usize / 32)
+        (float_kernel!("layer_norm_", "fwd_warp"; x.dtype()), BLOCK, BLOCK as usize / 32)
     } else {
-        (kernel_name!(x.dtype(), "fwd_block"), WIDE_BLOCK, 1)
+        (float_kernel!("layer_norm_", "fwd_block"; x.dtype()), WIDE_BLOCK, 1)
     };
-    let launch = Launch::new(gpu, &SOURCE, kernel)?
-        .threads(threads)
-        .blocks(row_blocks(gpu, rows, rows_per_block))
-        .read(x)
-        .read(gamma)
-        .read(beta)
-        .arg(eps)
-        .write(y)
-        .write(mean)
-        .write(rstd)
-        .arg(rows)
-        .arg(cols);
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(threads);
+    let launch = launch.blocks(row_blocks(gpu, rows, rows_per_block)).read(x).read(gamma).read(beta);
+    let launch = launch.arg(eps).write(y).write(mean).write(rstd).arg(rows).arg(cols);
     // SAFETY: fwd(const T* x, const M* gamma, const M* beta, double eps, T* y, M* mean, M* rstd, size_t rows, size_t n); x and y
     // hold rows · n elements, gamma and beta n, mean and rstd rows; the block is the kernel's.
     unsafe { launch.run() }
@@ -94,7 +71,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Same as `cpu::backward`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
+    /// Same as `backward_cpu`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
     pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
         let (rows, cols) = (self.mean.len(), self.gamma.len());
         if cols == 0 {
@@ -111,7 +88,7 @@ impl Backward<'_> {
 
     fn fused(&mut self, gpu: &'static Gpu, n_chunks: usize, chunk_rows: usize) -> Result<()> {
         let scratch = gpu.scratch()?;
-        let launch = Launch::new(gpu, &SOURCE, kernel_name!(self.x.dtype(), "bwd_fused"))?
+        let launch = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_", "bwd_fused"; self.x.dtype()))?
             .threads(WIDE_BLOCK)
             .grid_2d(1, n_chunks)
             .read(self.x)
@@ -135,7 +112,7 @@ impl Backward<'_> {
 
     fn columns(&mut self, gpu: &'static Gpu, n_chunks: usize, chunk_rows: usize) -> Result<()> {
         let (scratch, cols) = (gpu.scratch()?, self.gamma.len());
-        let launch = Launch::new(gpu, &SOURCE, kernel_name!(self.x.dtype(), "bwd_columns"))?
+        let launch = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_", "bwd_columns"; self.x.dtype()))?
             .threads(WIDE_BLOCK)
             .grid_2d(cols.div_ceil(32), n_chunks)
             .read(self.x)
@@ -161,20 +138,13 @@ impl Backward<'_> {
             return Ok(());
         }
         let (kernel, threads, rows_per_block) = if fits_warp(self.x.dtype(), cols) {
-            (kernel_name!(self.x.dtype(), "bwd_warp"), BLOCK, BLOCK as usize / 32)
+            (float_kernel!("layer_norm_", "bwd_warp"; self.x.dtype()), BLOCK, BLOCK as usize / 32)
         } else {
-            (kernel_name!(self.x.dtype(), "bwd_block"), WIDE_BLOCK, 1)
+            (float_kernel!("layer_norm_", "bwd_block"; self.x.dtype()), WIDE_BLOCK, 1)
         };
-        let launch = Launch::new(gpu, &SOURCE, kernel)?
-            .threads(threads)
-            .blocks(row_blocks(gpu, rows, rows_per_block))
-            .read(self.x)
-            .read(self.gamma)
-            .read(self.mean)
-            .read(self.rstd)
-            .write(&mut self.d)
-            .arg(rows)
-            .arg(cols);
+        let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(threads);
+        let launch = launch.blocks(row_blocks(gpu, rows, rows_per_block)).read(self.x).read(self.gamma);
+        let launch = launch.read(self.mean).read(self.rstd).write(&mut self.d).arg(rows).arg(cols);
         // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, size_t rows, size_t n); x and d hold rows · n
         // elements, gamma n, mean and rstd rows; the block is the kernel's.
         unsafe { launch.run() }

@@ -12,7 +12,7 @@
 // moved   forward 2 values per element; backward 5 (columns read x d, rows read x d and write d), 3 of them from cache if x and
 //         d fit there: memory-bound
 // order   rows by lanes, columns by row lane, then chunks in order in f64: bit-identical between runs; one atomic per block
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }

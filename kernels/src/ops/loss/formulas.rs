@@ -1,6 +1,6 @@
 //! The formulas of the losses of one element, and their derivatives; `kernel.cu` has the same for GPUs.
 
-use super::kernels::{Kernels, kernels};
+use super::cuda::{Kernels, kernels};
 use crate::cpu::Float;
 
 /// A loss of one predicted and one true value.

@@ -2,12 +2,11 @@
 
 // Shared by all losses.
 pub(crate) mod sums;
-mod kernels;
+mod cuda;
 
 // Losses of one predicted and one true value.
 mod formulas;
 mod cpu;
-mod cuda;
 mod element;
 
 // Losses of classes.
@@ -28,8 +27,8 @@ use crate::cuda::launch::Source;
 
 /// The kernel files of all losses.
 pub(crate) static SOURCES: [&Source; 5] = [
-    &kernels::SOURCE,
-    &kernels::WEIGHTED_SOURCE,
+    &cuda::SOURCE,
+    &cuda::WEIGHTED_SOURCE,
     &softmax_cross_entropy::SOURCE,
     &softmax_cross_entropy::WEIGHTED_SOURCE,
     &softmax_cross_entropy::FOCAL_SOURCE,

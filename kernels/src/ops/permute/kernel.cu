@@ -4,7 +4,7 @@
 // launch  grid-stride over n in the order of out, block 256; any n
 // moved   1 value read, 1 written per element
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class W>
 __device__ void permute(const W* x, W* out, size_t n, size_t d1, size_t d2, size_t d3, size_t d4, size_t s0, size_t s1,

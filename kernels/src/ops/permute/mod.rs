@@ -1,12 +1,10 @@
 //! Permutation of dimensions, and other reads at regular distances.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
-use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{Element, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "permute";
 /// Most dimensions of a permutation.
@@ -41,8 +39,8 @@ pub fn permute(x: TensorRef<'_>, dims: &[usize], axes: &[usize], out: TensorMut<
     }
     let walk = Walk::new(dims, axes);
     match out.gpu() {
-        Some(gpu) => cuda::permute(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
-        None => cpu::permute(x, out, walk),
+        Some(gpu) => permute_cuda(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
+        None => permute_cpu(x, out, walk),
     }
 }
 
@@ -77,8 +75,8 @@ pub(crate) fn read_strided(
     }
     let walk = Walk::of_strides(dims, strides);
     match out.gpu() {
-        Some(gpu) => cuda::permute(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
-        None => cpu::permute(x, out, walk),
+        Some(gpu) => permute_cuda(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
+        None => permute_cpu(x, out, walk),
     }
 }
 
@@ -106,6 +104,76 @@ impl Walk {
         walk.strides[first..].copy_from_slice(strides);
         walk
     }
+}
+
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+
+/// Runs of contiguous elements by `copy_from_slice`, the rest element by element.
+fn permute_cpu(x: TensorRef<'_>, out: TensorMut<'_>, walk: Walk) -> Result<()> {
+    let size = x.dtype().size_bytes();
+    let (x, out) = (x.as_bytes(OP, "x")?, out.into_bytes(OP, "out")?);
+    // Types of that size.
+    match size {
+        1 => of_type::<u8>(x, out, walk),
+        2 => of_type::<half::f16>(x, out, walk),
+        4 => of_type::<i32>(x, out, walk),
+        _ => of_type::<i64>(x, out, walk),
+    }
+    Ok(())
+}
+
+fn of_type<T: Element>(x: &[u8], out: &mut [u8], walk: Walk) {
+    let (x, out): (&[T], &mut [T]) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out));
+    let Walk { dims: [_, d1, d2, d3, run], strides: [s0, s1, s2, s3, s4] } = walk;
+    if out.is_empty() {
+        return;
+    }
+    let n_runs = out.len() / run;
+    let out = SharedMut::new(out);
+    for_parts(n_runs, MIN_PART.div_ceil(run), 1, |part| {
+        for index in part {
+            let (i3, rest) = (index % d3, index / d3);
+            let (i2, rest) = (rest % d2, rest / d2);
+            let (i1, i0) = (rest % d1, rest / d1);
+            let from = i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3;
+            // SAFETY: run `index` of `n_runs` in `out`, which is in this part alone.
+            let to = unsafe { out.slice(index * run..(index + 1) * run) };
+            match s4 {
+                1 => to.copy_from_slice(&x[from..from + run]),
+                0 => to.fill(x[from]),
+                _ => to.iter_mut().enumerate().for_each(|(i, to)| *to = x[from + i * s4]),
+            }
+        }
+    });
+}
+
+pub(crate) static SOURCE: Source = Source::new("permute", include_str!("kernel.cu"));
+
+/// One kernel per size of element.
+///
+/// Copies as `walk` says, on this device.
+fn permute_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    out: &mut CudaSliceMut<'_>,
+    Walk { dims: [_, d1, d2, d3, d4], strides: [s0, s1, s2, s3, s4] }: Walk,
+) -> Result<()> {
+    let n = out.len();
+    if n == 0 {
+        return Ok(());
+    }
+    let kernel = match x.dtype().size_bytes() {
+        1 => "permute_int8",
+        2 => "permute_int16",
+        4 => "permute_int32",
+        _ => "permute_int64",
+    };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).read(x).write(out).arg(n);
+    let launch = launch.arg(d1).arg(d2).arg(d3).arg(d4).arg(s0).arg(s1).arg(s2).arg(s3).arg(s4);
+    // SAFETY: permute(const W* x, W* out, size_t n, size_t d1, size_t d2, size_t d3, size_t d4, size_t s0, size_t s1, size_t s2,
+    // size_t s3, size_t s4); out holds n elements, and the caller checked that the strides stay within x.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

@@ -10,36 +10,25 @@ pub(crate) use cuda::SOURCE;
 use crate::base::check;
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
-/// A reduction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ReduceOp {
-    /// The sum; 0 for zero elements. Integers and bool are summed as i64.
-    Sum,
-    /// The mean, of floats; NaN for zero elements.
-    Mean,
-    /// The largest; NaN if there is one.
-    Max,
-    /// The smallest; NaN if there is one.
-    Min,
-    /// The index of the first of the largest, as i64; NaN counts as the largest.
-    ArgMax,
-    /// The Euclidean norm, of floats.
-    Norm,
+crate::named_enum! {
+    /// A reduction.
+    pub enum ReduceOp {
+        /// The sum; 0 for zero elements. Integers and bool are summed as i64.
+        Sum = "sum",
+        /// The mean, of floats; NaN for zero elements.
+        Mean = "mean",
+        /// The largest; NaN if there is one.
+        Max = "max",
+        /// The smallest; NaN if there is one.
+        Min = "min",
+        /// The index of the first of the largest, as i64; NaN counts as the largest.
+        ArgMax = "argmax",
+        /// The Euclidean norm, of floats.
+        Norm = "norm",
+    }
 }
 
 impl ReduceOp {
-    /// The name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            ReduceOp::Sum => "sum",
-            ReduceOp::Mean => "mean",
-            ReduceOp::Max => "max",
-            ReduceOp::Min => "min",
-            ReduceOp::ArgMax => "argmax",
-            ReduceOp::Norm => "norm",
-        }
-    }
-
     /// The dtype of the result.
     pub fn result_dtype(self, dtype: DType) -> DType {
         match self {

@@ -1,12 +1,12 @@
 //! Root mean square normalization.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
 use crate::base::error::Operand;
+use crate::cpu::simd::vectorize;
+use crate::cpu::{Float, Stored};
+use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::ops::layer_norm::sum;
 use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Gradients that [`rms_norm_backward`] writes.
@@ -49,10 +49,10 @@ pub fn rms_norm_forward(
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         let (mut y, mut rstd) = (y.into_cuda()?, rstd.into_cuda()?);
-        return cuda::forward(gpu, x.cuda()?, gamma.cuda()?, eps, &mut y, &mut rstd);
+        return forward_cuda(gpu, x.cuda()?, gamma.cuda()?, eps, &mut y, &mut rstd);
     }
     check::stored_dispatch!(OP, x_op, T => {
-        cpu::forward::<T>(
+        forward_cpu::<T>(
             x.as_slice(OP, "x")?,
             gamma.as_slice(OP, "gamma")?,
             Element::from_f64(eps),
@@ -95,14 +95,14 @@ pub fn rms_norm_backward(
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
         let (x, gamma, rstd) = (x.cuda()?, gamma.cuda()?, rstd.cuda()?);
         let (d, d_gamma) = (d.into_cuda()?, d_gamma.into_cuda()?);
-        return cuda::Backward { x, gamma, rstd, d, d_gamma, accumulate }.run(gpu);
+        return Backward { x, gamma, rstd, d, d_gamma, accumulate }.run(gpu);
     }
     check::stored_dispatch!(OP, x_op, T => {
         let d_gamma = d_gamma.into_slice(OP, "d_gamma")?;
         if !accumulate {
             d_gamma.fill(Element::ZERO);
         }
-        cpu::backward::<T>(
+        backward_cpu::<T>(
             x.as_slice(OP, "x")?,
             gamma.as_slice(OP, "gamma")?,
             rstd.as_slice(OP, "rstd")?,
@@ -124,6 +124,161 @@ fn check_kinds(op: &'static str, rows: &[Operand], others: &[Operand]) -> Result
         }
     }
     Ok(())
+}
+
+/// Two passes over each row while it is in cache.
+fn forward_cpu<T: Stored>(x: &[T], gamma: &[T::Real], eps: T::Real, y: &mut [T], rstd: &mut [T::Real]) {
+    let cols = gamma.len();
+    if cols == 0 {
+        return;
+    }
+    let n = T::Real::from_f64(cols as f64);
+    vectorize(
+        #[inline(always)]
+        || {
+            for ((x, y), rstd) in x.chunks_exact(cols).zip(y.chunks_exact_mut(cols)).zip(rstd.iter_mut()) {
+                let r = T::Real::ONE / (sum(cols, |c| x[c].load() * x[c].load()) / n + eps).sqrt();
+                for ((y, &x), &g) in y.iter_mut().zip(x).zip(gamma) {
+                    *y = T::store(x.load() * r * g);
+                }
+                *rstd = r;
+            }
+        },
+    );
+}
+
+/// Adds to `d_gamma`.
+fn backward_cpu<T: Stored>(
+    x: &[T],
+    gamma: &[T::Real],
+    rstd: &[T::Real],
+    d: &mut [T],
+    d_gamma: &mut [T::Real],
+) {
+    let cols = gamma.len();
+    if cols == 0 {
+        return;
+    }
+    let n = T::Real::from_f64(cols as f64);
+    vectorize(
+        #[inline(always)]
+        || {
+            for ((x, d), &r) in x.chunks_exact(cols).zip(d.chunks_exact_mut(cols)).zip(rstd) {
+                let mean = sum(cols, |c| d[c].load() * gamma[c] * (x[c].load() * r)) / n;
+                for c in 0..cols {
+                    let (h, one) = (x[c].load() * r, d[c].load());
+                    d_gamma[c] += one * h;
+                    d[c] = T::store(r * (one * gamma[c] - h * mean));
+                }
+            }
+        },
+    );
+}
+
+pub(crate) static SOURCE: Source = Source::new("rms_norm", include_str!("kernel.cu"));
+
+/// Threads per block of the kernels with a block per row, and of those that sum columns.
+const WIDE_BLOCK: u32 = 512;
+/// Rows that a block of [`WIDE_BLOCK`] sums side by side.
+const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
+/// Longest row of one warp.
+const MAX_WARP_COLS: usize = 1024;
+
+/// A warp or a block per row; for the gradient of gamma, columns of chunks of rows.
+///
+/// Sets threads and blocks for `rows` rows of `cols`: up to a few times the blocks that fill the device.
+fn by_rows(launch: Launch, gpu: &Gpu, rows: usize, cols: usize) -> Launch {
+    let (threads, rows_per_block) =
+        if cols <= MAX_WARP_COLS { (BLOCK, BLOCK as usize / 32) } else { (WIDE_BLOCK, 1) };
+    let most = gpu.info().multiprocessors as usize * 16;
+    launch.threads(threads).blocks(rows.div_ceil(rows_per_block).min(most))
+}
+
+/// Same as `forward_cpu`; the caller checked the operands.
+fn forward_cuda(
+    gpu: &'static Gpu,
+    x: CudaSlice<'_>,
+    gamma: CudaSlice<'_>,
+    eps: f64,
+    y: &mut CudaSliceMut<'_>,
+    rstd: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let (rows, cols) = (rstd.len(), gamma.len());
+    if rows * cols == 0 {
+        return Ok(());
+    }
+    let kernel = if cols <= MAX_WARP_COLS {
+        float_kernel!("rms_norm_", "fwd_warp"; x.dtype())
+    } else {
+        float_kernel!("rms_norm_", "fwd_block"; x.dtype())
+    };
+    let launch = by_rows(Launch::new(gpu, &SOURCE, kernel)?, gpu, rows, cols);
+    let launch = launch.read(x).read(gamma).arg(eps).write(y).write(rstd).arg(rows).arg(cols);
+    // SAFETY: fwd(const T* x, const M* gamma, double eps, T* y, M* rstd, size_t rows, size_t n); x and y hold rows * n elements,
+    // gamma n, rstd rows; the block is the kernel's.
+    unsafe { launch.run() }
+}
+
+/// Operands of the backward pass, checked by the caller.
+struct Backward<'a> {
+    x: CudaSlice<'a>,
+    gamma: CudaSlice<'a>,
+    rstd: CudaSlice<'a>,
+    d: CudaSliceMut<'a>,
+    d_gamma: CudaSliceMut<'a>,
+    accumulate: bool,
+}
+
+impl Backward<'_> {
+    /// Same as `backward_cpu`, in two launches: the column sums need what the row pass overwrites.
+    fn run(mut self, gpu: &'static Gpu) -> Result<()> {
+        if self.gamma.is_empty() {
+            return Ok(());
+        }
+        self.columns(gpu)?;
+        self.rows(gpu)
+    }
+
+    fn columns(&mut self, gpu: &'static Gpu) -> Result<()> {
+        let (scratch, rows, cols) = (gpu.scratch()?, self.rstd.len(), self.gamma.len());
+        // Each chunk needs `cols` partial sums and gives work to all lanes of a block.
+        let n_chunks = (PARTIAL_SUMS / cols).min(rows.div_ceil(ROW_LANES)).max(1);
+        let launch = Launch::new(gpu, &SOURCE, float_kernel!("rms_norm_", "bwd_columns"; self.x.dtype()))?
+            .threads(WIDE_BLOCK)
+            .grid_2d(cols.div_ceil(32), n_chunks)
+            .read(self.x)
+            .read(self.rstd)
+            .read(self.d.as_ref())
+            .write(&mut self.d_gamma)
+            .arg(rows)
+            .arg(cols)
+            .arg(rows.div_ceil(n_chunks))
+            .arg(i32::from(self.accumulate))
+            .arg(scratch.counter)
+            .arg(scratch.partials);
+        // SAFETY: bwd_columns(const T* x, const M* rstd, const T* d, M* d_gamma, size_t rows, size_t n, size_t chunk_rows,
+        // int accumulate, u32* counter, double* partials); x and d hold rows * n elements, d_gamma n, rstd rows, partials n per chunk;
+        // the block is the kernel's.
+        unsafe { launch.run() }
+    }
+
+    fn rows(&mut self, gpu: &'static Gpu) -> Result<()> {
+        let (rows, cols) = (self.rstd.len(), self.gamma.len());
+        if rows == 0 {
+            return Ok(());
+        }
+        let kernel = if cols <= MAX_WARP_COLS {
+            float_kernel!("rms_norm_", "bwd_warp"; self.x.dtype())
+        } else {
+            float_kernel!("rms_norm_", "bwd_block"; self.x.dtype())
+        };
+        let launch = by_rows(Launch::new(gpu, &SOURCE, kernel)?, gpu, rows, cols);
+        let launch =
+            launch.read(self.x).read(self.gamma).read(self.rstd).write(&mut self.d).arg(rows).arg(cols);
+        // SAFETY: bwd(const T* x, const M* gamma, const M* rstd, T* d, size_t rows, size_t n); x and d hold rows * n elements, gamma
+        // n, rstd rows; the block is the kernel's.
+        unsafe { launch.run() }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 // launch  a block per line, grid-stride over lines; block 256; any shape
 // moved   1 value read, 1 written per element; neighboring threads are inner elements apart
 // order   a tree over the threads of a block, then chunks in order; no atomics: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 __device__ __forceinline__ double combined(int op, double a, double b) { return op == 0 ? a + b : a * b; }
 // Unsigned arithmetic wraps.

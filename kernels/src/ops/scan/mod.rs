@@ -1,31 +1,26 @@
 //! Running sums and products along an axis.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
+use half::{bf16, f16};
 
 use crate::base::check;
-use crate::{DType, KernelError, Result, TensorMut, TensorRef};
+use crate::cpu::cell::with_cells;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cuda::launch::{BLOCK, Launch, Source, typed_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::reduce::cpu::{ReduceCell, ReduceNumber, Wide};
+use crate::{DType, Element, KernelError, Result, TensorMut, TensorRef};
 
-/// The operation that is repeated from element to element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScanOp {
-    /// The sum; integers wrap, as in the next one.
-    Sum,
-    /// The product.
-    Product,
+crate::named_enum! {
+    /// The operation that is repeated from element to element.
+    pub enum ScanOp {
+        /// The sum; integers wrap, as in the next one.
+        Sum = "cumsum",
+        /// The product.
+        Product = "cumprod",
+    }
 }
 
 impl ScanOp {
-    /// The name in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            ScanOp::Sum => "cumsum",
-            ScanOp::Product => "cumprod",
-        }
-    }
-
     /// The dtype of the result: i64 for integers and bool.
     pub fn result_dtype(self, dtype: DType) -> DType {
         if dtype.is_float() { dtype } else { DType::I64 }
@@ -69,9 +64,100 @@ pub fn scan(op: ScanOp, x: TensorRef<'_>, axis: usize, out: TensorMut<'_>) -> Re
         inner: dims[axis + 1..].iter().product(),
     };
     match out.gpu() {
-        Some(gpu) => cuda::scan(gpu, op, x.cuda()?, layout, &mut out.into_cuda()?),
-        None => cpu::scan(op, x, layout, out),
+        Some(gpu) => scan_cuda(gpu, op, x.cuda()?, layout, &mut out.into_cuda()?),
+        None => scan_cpu(op, x, layout, out),
     }
+}
+
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+/// Neighboring lines that are combined side by side.
+const TILE: usize = 64;
+
+/// Line by line, lines of neighboring elements together; lines are divided between the threads.
+///
+/// `out = scan(x)`.
+fn scan_cpu(op: ScanOp, x: TensorRef<'_>, layout: Layout, out: TensorMut<'_>) -> Result<()> {
+    let (name, dtype) = (op.name(), x.dtype());
+    let bytes = x.as_bytes(name, "a")?;
+    with_cells!(dtype, C => {
+        let x: &[C] = bytemuck::cast_slice(bytes);
+        if C::WIDE_SUM {
+            run(op, x, layout, out.into_slice::<i64>(name, "out")?, Wide::integer);
+        } else {
+            run(op, x, layout, bytemuck::cast_slice_mut(out.into_bytes(name, "out")?), C::of_wide);
+        }
+        Ok(())
+    })
+}
+
+fn run<C: ReduceCell, D: Element>(
+    op: ScanOp,
+    x: &[C],
+    layout: Layout,
+    out: &mut [D],
+    finish: impl Fn(C::Wide) -> D + Sync,
+) {
+    match op {
+        ScanOp::Sum => lines(x, layout, out, C::Wide::ZERO, Wide::add, finish),
+        ScanOp::Product => lines(x, layout, out, C::Wide::ONE, Wide::multiply, finish),
+    }
+}
+
+fn lines<C: ReduceCell, D: Element>(
+    x: &[C],
+    Layout { outer, len, inner }: Layout,
+    out: &mut [D],
+    start: C::Wide,
+    combine: impl Fn(C::Wide, C::Wide) -> C::Wide + Sync,
+    finish: impl Fn(C::Wide) -> D + Sync,
+) {
+    if out.is_empty() {
+        return;
+    }
+    let tile = inner.min(TILE);
+    let n_tiles = inner.div_ceil(tile);
+    let out = SharedMut::new(out);
+    for_parts(outer * n_tiles, MIN_PART.div_ceil(len * tile), 1, |part| {
+        for task in part {
+            let (o, first) = (task / n_tiles, task % n_tiles * tile);
+            let n = tile.min(inner - first);
+            let mut running = [start; TILE];
+            for l in 0..len {
+                let at = (o * len + l) * inner + first;
+                // SAFETY: within `out`, and these lines are this task's alone.
+                let out = unsafe { out.slice(at..at + n) };
+                for ((out, running), cell) in out.iter_mut().zip(&mut running).zip(&x[at..at + n]) {
+                    *running = combine(*running, cell.load().wide());
+                    *out = finish(*running);
+                }
+            }
+        }
+    });
+}
+
+pub(crate) static SOURCE: Source = Source::new("scan", include_str!("kernel.cu"));
+
+/// One kernel, a block per line.
+///
+/// `out = scan(x)` on this device.
+fn scan_cuda(
+    gpu: &'static Gpu,
+    op: ScanOp,
+    x: CudaSlice<'_>,
+    Layout { outer, len, inner }: Layout,
+    out: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    if out.is_empty() {
+        return Ok(());
+    }
+    debug_assert_eq!(BLOCK, 256, "the kernel's shared memory");
+    let n_lines = outer * inner;
+    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("scan", x.dtype()))?.blocks(n_lines.min(1 << 20));
+    let launch = launch.arg(op as i32).read(x).arg(n_lines).arg(len).arg(inner).write(out);
+    // SAFETY: scan(int op, const T* x, size_t n_lines, size_t len, size_t inner, R* out); both hold n_lines * len elements, and n_lines
+    // is a multiple of inner.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

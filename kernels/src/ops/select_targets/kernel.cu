@@ -4,7 +4,7 @@
 // launch  grid-stride over rows, block 256; any shape
 // moved   each selected target read twice and written once, each weight read and written once
 // order   row by row: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class S>
 __device__ void select_targets(const float* targets, const float* row_weights, S* selected, float* weights, size_t rows,

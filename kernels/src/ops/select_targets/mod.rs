@@ -1,11 +1,8 @@
 //! Selects the targets of one of several losses, and computes their row weights.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// Columns of targets for one loss, and their weight.
@@ -66,7 +63,7 @@ pub fn select_targets(
         let row_weights = row_weights.map(TensorRef::cuda).transpose()?;
         let (mut selected, mut weights) = (selected.into_cuda()?, weights.into_cuda()?);
         let targets = targets.cuda()?;
-        return cuda::select_targets(
+        return select_targets_cuda(
             gpu,
             targets,
             n_targets,
@@ -78,7 +75,7 @@ pub fn select_targets(
     }
     let targets = targets.as_slice::<f32>(OP, "targets")?;
     let row_weights = row_weights.map(|weights| weights.as_slice::<f32>(OP, "row_weights")).transpose()?;
-    let rows = cpu::Rows { targets, n_targets, columns, row_weights };
+    let rows = Rows { targets, n_targets, columns, row_weights };
     let weights = weights.into_slice::<f32>(OP, "weights")?;
     if is_class {
         rows.classes(selected.into_slice::<i64>(OP, "selected")?, weights);
@@ -86,6 +83,76 @@ pub fn select_targets(
         rows.values(selected.into_slice::<f32>(OP, "selected")?, weights);
     }
     Ok(())
+}
+
+/// Rows of targets, and which of their columns are selected.
+#[derive(Debug, Clone, Copy)]
+struct Rows<'a> {
+    targets: &'a [f32],
+    n_targets: usize,
+    columns: TargetColumns,
+    row_weights: Option<&'a [f32]>,
+}
+
+impl Rows<'_> {
+    /// The selected targets of row `row`, unless one is NaN.
+    fn row(&self, row: usize) -> Option<&[f32]> {
+        let values = &self.targets[row * self.n_targets + self.columns.first..][..self.columns.len];
+        (!values.iter().any(|value| value.is_nan())).then_some(values)
+    }
+
+    fn weight(&self, row: usize) -> f32 {
+        self.columns.factor * self.row_weights.map_or(1.0, |weights| weights[row])
+    }
+
+    fn classes(self, classes: &mut [i64], weights: &mut [f32]) {
+        for (row, (class, weight)) in classes.iter_mut().zip(weights).enumerate() {
+            let values = self.row(row);
+            (*class, *weight) = values.map_or((0, 0.0), |values| (values[0] as i64, self.weight(row)));
+        }
+    }
+
+    fn values(self, selected: &mut [f32], weights: &mut [f32]) {
+        for (row, weight) in weights.iter_mut().enumerate() {
+            let to = &mut selected[row * self.columns.len..][..self.columns.len];
+            match self.row(row) {
+                Some(values) => to.copy_from_slice(values),
+                None => to.fill(0.0),
+            }
+            *weight = self.row(row).map_or(0.0, |_| self.weight(row));
+        }
+    }
+}
+
+pub(crate) static SOURCE: Source = Source::new("select_targets", include_str!("kernel.cu"));
+
+/// A thread per row.
+///
+/// Selects targets of a matrix of f32, `[weights.len(), n_targets]`; class indices i64, all other operands f32, all on this device.
+fn select_targets_cuda(
+    gpu: &'static Gpu,
+    targets: CudaSlice<'_>,
+    n_targets: usize,
+    TargetColumns { first, len, factor }: TargetColumns,
+    row_weights: Option<CudaSlice<'_>>,
+    selected: &mut CudaSliceMut<'_>,
+    weights: &mut CudaSliceMut<'_>,
+) -> Result<()> {
+    let rows = weights.len();
+    if rows == 0 {
+        return Ok(());
+    }
+    let kernel = match selected.dtype() {
+        DType::I64 => "select_targets_int64",
+        _ => "select_targets_f32",
+    };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(rows, 1);
+    let launch = launch.read(targets).read_opt(row_weights).write(selected).write(weights);
+    let launch = launch.arg(rows).arg(n_targets).arg(first).arg(len).arg(factor);
+    // SAFETY: select_targets(const float* targets, const float* row_weights, S* selected, float* weights, size_t rows, size_t
+    // n_targets, size_t first, size_t len, float factor); targets holds rows · n_targets elements, selected rows · len, row_weights
+    // and weights `rows`; the caller checked that first + len is at most n_targets.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

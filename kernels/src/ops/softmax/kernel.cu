@@ -5,7 +5,7 @@
 // launch  a warp per row, block 256 = 8 rows, grid rows / 8; any rows and cols
 // moved   forward 3 reads and 1 write per element, the later reads from cache; backward 4 and 1
 // order   lanes by column, then a tree over the warp: bit-identical between runs; no atomics
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }

@@ -1,12 +1,12 @@
 //! Softmax of rows in place, and its gradient.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
-use crate::{Result, TensorMut, TensorRef};
+use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::{Float, Stored};
+use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{Element, Result, TensorMut, TensorRef};
 
 /// Replaces each row of `y` by its softmax.
 ///
@@ -26,10 +26,10 @@ pub fn softmax_forward(y: TensorMut<'_>) -> Result<()> {
     let cols = y_op.shape.dims().last().copied().unwrap_or(1);
     if let Some(gpu) = y.gpu() {
         check::dtype(OP, y_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::forward(gpu, &mut y.into_cuda()?, cols);
+        return forward_cuda(gpu, &mut y.into_cuda()?, cols);
     }
     check::stored_dispatch!(OP, y_op, T => {
-        cpu::forward::<T>(y.into_slice(OP, "y")?, cols);
+        forward_cpu::<T>(y.into_slice(OP, "y")?, cols);
         Ok(())
     })
 }
@@ -52,12 +52,99 @@ pub fn softmax_backward(y: TensorRef<'_>, d: TensorMut<'_>) -> Result<()> {
     let cols = y_op.shape.dims().last().copied().unwrap_or(1);
     if let Some(gpu) = y.gpu() {
         check::dtype(OP, y_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::backward(gpu, y.cuda()?, &mut d.into_cuda()?, cols);
+        return backward_cuda(gpu, y.cuda()?, &mut d.into_cuda()?, cols);
     }
     check::stored_dispatch!(OP, y_op, T => {
-        cpu::backward::<T>(y.as_slice(OP, "y")?, d.into_slice(OP, "d")?, cols);
+        backward_cpu::<T>(y.as_slice(OP, "y")?, d.into_slice(OP, "d")?, cols);
         Ok(())
     })
+}
+
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 13;
+/// Number of interleaved partial results, which vectorize.
+const LANES: usize = 16;
+
+/// `f` of all `0..n`, combined in [`LANES`] interleaved parts.
+#[inline(always)]
+fn fold<T: Float>(n: usize, start: T, value: impl Fn(usize) -> T, combine: impl Fn(T, T) -> T) -> T {
+    let mut lanes = [start; LANES];
+    let whole = n - n % LANES;
+    for first in (0..whole).step_by(LANES) {
+        for (l, lane) in lanes.iter_mut().enumerate() {
+            *lane = combine(*lane, value(first + l));
+        }
+    }
+    let rest = (whole..n).fold(start, |sum, i| combine(sum, value(i)));
+    lanes.into_iter().fold(rest, &combine)
+}
+
+/// Row by row: the largest value, exponentials with their sum, then the quotients.
+fn forward_cpu<T: Stored>(y: &mut [T], cols: usize) {
+    by_row(y, cols, |_, y| {
+        let largest = fold(y.len(), T::Real::NEG_INFINITY, |i| y[i].load(), T::Real::at_least);
+        let total = fold(y.len(), T::Real::ZERO, |i| (y[i].load() - largest).exp(), |a, b| a + b);
+        let factor = T::Real::ONE / total;
+        y.iter_mut().for_each(|y| *y = T::store((y.load() - largest).exp() * factor));
+    });
+}
+
+fn backward_cpu<T: Stored>(y: &[T], d: &mut [T], cols: usize) {
+    by_row(d, cols, |first, d| {
+        let y = &y[first..first + d.len()];
+        let mean = fold(d.len(), T::Real::ZERO, |i| y[i].load() * d[i].load(), |a, b| a + b);
+        d.iter_mut().zip(y).for_each(|(d, y)| *d = T::store(y.load() * (d.load() - mean)));
+    });
+}
+
+/// Calls `f` with the first element's index of each row and the row.
+fn by_row<T: Stored>(values: &mut [T], cols: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if values.is_empty() {
+        return;
+    }
+    let n_rows = values.len() / cols;
+    let values = SharedMut::new(values);
+    for_parts(n_rows, MIN_PART.div_ceil(cols), 1, |rows| {
+        vectorize(
+            #[inline(always)]
+            || {
+                for row in rows.clone() {
+                    // SAFETY: row `row` of `n_rows`, which is in this part alone.
+                    f(row * cols, unsafe { values.slice(row * cols..(row + 1) * cols) });
+                }
+            },
+        );
+    });
+}
+
+pub(crate) static SOURCE: Source = Source::new("softmax", include_str!("kernel.cu"));
+
+/// Rows of a block.
+const BLOCK_ROWS: usize = BLOCK as usize / 32;
+
+/// A warp per row.
+fn forward_cuda(gpu: &'static Gpu, y: &mut CudaSliceMut<'_>, cols: usize) -> Result<()> {
+    if y.is_empty() {
+        return Ok(());
+    }
+    let rows = y.len() / cols;
+    let kernel = float_kernel!("softmax_fwd"; y.dtype());
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.blocks(rows.div_ceil(BLOCK_ROWS));
+    let launch = launch.write(y).arg(rows).arg(cols);
+    // SAFETY: softmax_fwd(T* y, size_t rows, size_t cols); y holds rows * cols elements.
+    unsafe { launch.run() }
+}
+
+fn backward_cuda(gpu: &'static Gpu, y: CudaSlice<'_>, d: &mut CudaSliceMut<'_>, cols: usize) -> Result<()> {
+    if d.is_empty() {
+        return Ok(());
+    }
+    let rows = d.len() / cols;
+    let kernel = float_kernel!("softmax_bwd"; d.dtype());
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.blocks(rows.div_ceil(BLOCK_ROWS));
+    let launch = launch.read(y).write(d).arg(rows).arg(cols);
+    // SAFETY: softmax_bwd(const T* y, T* d, size_t rows, size_t cols); both hold rows * cols elements.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

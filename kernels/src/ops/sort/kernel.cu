@@ -5,7 +5,7 @@
 // launch  grid-stride over the pairs, block 256; any n
 // moved   2 indices read and written and 2 elements read per pair
 // order   of equal elements the smaller index is first, so all orders are decided: the same on every device
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class M> __device__ __forceinline__ bool less(M a, M b) { return a < b || (b != b && a == a); }
 

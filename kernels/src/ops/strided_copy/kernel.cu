@@ -4,7 +4,7 @@
 // launch  grid-stride over n in the order of to's dimensions, block 256; any n
 // moved   1 value read, 1 written per element; a transposition reads whole lines for single values
 // order   elementwise: bit-identical between runs
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class W>
 __device__ void strided_copy(const W* from, const i64* index, W* to, size_t n, size_t n1, size_t n2, size_t f0, size_t f1,

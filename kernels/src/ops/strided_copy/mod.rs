@@ -1,12 +1,11 @@
 //! Copies between different layouts: transposition, columns, interleaving, selection by index.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
-use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::transpose::transpose;
+use crate::cuda::launch::{Launch, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::{DType, Element, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// The elements to copy: `to[i0, i1, i2] = from[i0, index[i1], i2]`, `index[i1]` being `i1` if there is none.
 ///
@@ -64,11 +63,11 @@ pub(crate) fn strided_copy(
     match to.gpu() {
         Some(gpu) => {
             let index = index.map(|(index, _)| index.cuda()).transpose()?;
-            cuda::strided_copy(gpu, from.cuda()?, index, &mut to.into_cuda()?, walk)
+            strided_copy_cuda(gpu, from.cuda()?, index, &mut to.into_cuda()?, walk)
         }
         None => {
             let index = index.map(|(index, _)| index.as_slice::<i64>(op, "index")).transpose()?;
-            cpu::strided_copy(op, from, index, to, walk)
+            strided_copy_cpu(op, from, index, to, walk)
         }
     }
 }
@@ -109,6 +108,93 @@ pub fn copy_columns(
     let (from_len, to_len) = (from.numel(), to.numel());
     let walk = Walk { dims: [1, n_rows, n_columns], from: [0, n_from, 1], to: [0, n_to, 1] };
     strided_copy(OP, from.range(from_column, from_len)?, None, to.range(to_column, to_len)?, walk)
+}
+
+/// Elements per thread below which a second thread does not pay off.
+const MIN_PART: usize = 1 << 15;
+
+/// Runs of contiguous elements by `copy_from_slice`, matrices by [`transpose`], the rest element by element.
+///
+/// Copies as `walk` says; indices are checked here by indexing.
+fn strided_copy_cpu(
+    op: &'static str,
+    from: TensorRef<'_>,
+    index: Option<&[i64]>,
+    to: TensorMut<'_>,
+    walk: Walk,
+) -> Result<()> {
+    let size = from.dtype().size_bytes();
+    let (from, to) = (from.as_bytes(op, "a")?, to.into_bytes(op, "out")?);
+    // Types of that size.
+    match size {
+        1 => of_type::<u8>(from, index, to, walk),
+        2 => of_type::<half::f16>(from, index, to, walk),
+        4 => of_type::<i32>(from, index, to, walk),
+        _ => of_type::<i64>(from, index, to, walk),
+    }
+    Ok(())
+}
+
+fn of_type<T: Element>(from: &[u8], index: Option<&[i64]>, to: &mut [u8], walk: Walk) {
+    let (from, to): (&[T], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+    let Walk { dims: [n0, n1, n2], from: [f0, f1, f2], to: [t0, t1, t2] } = walk;
+    if n0 * n1 * n2 == 0 {
+        return;
+    }
+    if n0 == 1 && index.is_none() && (f1, t2) == (1, 1) && (f2, t1) == (n1, n2) {
+        return transpose(&from[..n1 * n2], n2, n1, &mut to[..n1 * n2]);
+    }
+    let n_to = to.len();
+    let to = SharedMut::new(to);
+    for_parts(n0 * n1, MIN_PART.div_ceil(n2), 1, |part| {
+        for row in part {
+            let (i, j) = (row / n1, row % n1);
+            let (source, target) =
+                (i * f0 + index.map_or(j, |index| index[j] as usize) * f1, i * t0 + j * t1);
+            if (f2, t2) == (1, 1) {
+                assert!(target + n2 <= n_to);
+                // SAFETY: within `to`; elements of different rows are different, and this row is in this part alone.
+                unsafe { to.slice(target..target + n2) }.copy_from_slice(&from[source..source + n2]);
+                continue;
+            }
+            for k in 0..n2 {
+                let at = target + k * t2;
+                assert!(at < n_to);
+                // SAFETY: as above.
+                let to = unsafe { to.slice(at..at + 1) };
+                to[0] = from[source + k * f2];
+            }
+        }
+    });
+}
+
+pub(crate) static SOURCE: Source = Source::new("strided_copy", include_str!("kernel.cu"));
+
+/// One kernel per size of element.
+///
+/// Copies as `walk` says, on this device.
+fn strided_copy_cuda(
+    gpu: &'static Gpu,
+    from: CudaSlice<'_>,
+    index: Option<CudaSlice<'_>>,
+    to: &mut CudaSliceMut<'_>,
+    Walk { dims, from: [f0, f1, f2], to: [t0, t1, t2] }: Walk,
+) -> Result<()> {
+    let n = dims.iter().product();
+    if n == 0 {
+        return Ok(());
+    }
+    let kernel = match from.dtype().size_bytes() {
+        1 => "strided_copy_int8",
+        2 => "strided_copy_int16",
+        4 => "strided_copy_int32",
+        _ => "strided_copy_int64",
+    };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).read(from).read_opt(index).write(to);
+    let launch = launch.arg(n).arg(dims[1]).arg(dims[2]).arg(f0).arg(f1).arg(f2).arg(t0).arg(t1).arg(t2);
+    // SAFETY: strided_copy(const W* from, const i64* index, W* to, size_t n, size_t n1, size_t n2, size_t f0, size_t f1, size_t f2,
+    // size_t t0, size_t t1, size_t t2); the caller checked that strides and indices stay within both.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

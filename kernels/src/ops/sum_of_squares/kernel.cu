@@ -5,7 +5,7 @@
 // moved   1 value per element: memory-bound
 // order   the elements of 16 bytes are summed in T's precision (bf16, f16: f32), everything else in f64; the elements of each
 //         thread and block, and so the bits, depend on n only: not on the run, the device or the address
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 template <class T> __device__ __forceinline__ double squares(Pack<T> v) {
     MATH(T) sum = 0;

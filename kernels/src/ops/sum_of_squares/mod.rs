@@ -1,13 +1,13 @@
 //! Sum of squares of a buffer, for norms.
 
-mod cpu;
-mod cuda;
-
-pub(crate) use cuda::SOURCE;
-
 use crate::base::check;
-use crate::cuda::StreamKind;
-use crate::{DType, Result, Shape, TensorMut, TensorRef};
+use crate::cpu::copy::prefetch_at;
+use crate::cpu::simd::vectorize;
+use crate::cpu::threads::{SharedMut, for_parts};
+use crate::cpu::{Float, Stored};
+use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
+use crate::cuda::{COMMUNICATION_PARTIAL_SUMS, CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS, StreamKind};
+use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 
 /// `out = Σ x²` in f64, or `out += Σ x²` if `accumulate`.
 ///
@@ -41,14 +41,95 @@ pub fn sum_of_squares_on(
     check::shape(OP, out_op, Shape::vector(1))?;
     if let Some(gpu) = x.gpu() {
         check::dtype(OP, x_op, check::FLOATS, check::FLOATS_NAMES)?;
-        return cuda::sum(gpu, stream, x.cuda()?, &mut out.into_cuda()?, accumulate);
+        return sum_cuda(gpu, stream, x.cuda()?, &mut out.into_cuda()?, accumulate);
     }
     check::stored_dispatch!(OP, x_op, T => {
-        let total = cpu::sum::<T>(x.as_slice(OP, "x")?);
+        let total = sum_cpu::<T>(x.as_slice(OP, "x")?);
         let out = &mut out.into_slice::<f64>(OP, "out")?[0];
         *out = if accumulate { *out + total } else { total };
         Ok(())
     })
+}
+
+const CHUNK: usize = 4096;
+/// Chunks at a time.
+const CHUNKS: usize = 256;
+/// Chunks per thread below which a second thread does not pay off.
+const MIN_PART: usize = 16;
+/// Interleaved partial sums of a chunk.
+const LANES: usize = 32;
+/// Bytes from a block of numbers to what is fetched meanwhile: a page of memory.
+const AHEAD: usize = 4096;
+
+/// Squares are summed per chunk in the tensor's precision (bf16 and f16: f32), and chunks in f64, in their order: so any number of
+/// threads gives the same bits.
+fn sum_cpu<T: Stored>(x: &[T]) -> f64 {
+    let mut total = 0.0;
+    let mut sums = [0.0; CHUNKS];
+    for x in x.chunks(CHUNK * CHUNKS) {
+        let n_chunks = x.len().div_ceil(CHUNK);
+        let shared_sums = SharedMut::new(&mut sums);
+        for_parts(n_chunks, MIN_PART, 1, |part| {
+            let x = &x[part.start * CHUNK..(part.end * CHUNK).min(x.len())];
+            // SAFETY: within `sums`, and these chunks are this part's alone.
+            sum_chunks(x, unsafe { shared_sums.slice(part) });
+        });
+        total = sums[..n_chunks].iter().fold(total, |total, sum| total + sum);
+    }
+    total
+}
+
+/// The sum of each chunk of `x`.
+fn sum_chunks<T: Stored>(x: &[T], sums: &mut [f64]) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for (chunk, sum) in x.chunks(CHUNK).zip(sums) {
+                let mut lanes = [T::Real::ZERO; LANES];
+                let (blocks, rest) = chunk.as_chunks::<LANES>();
+                for block in blocks {
+                    prefetch_at(block.as_ptr().wrapping_byte_add(AHEAD), size_of_val(block));
+                    for (lane, &v) in lanes.iter_mut().zip(block) {
+                        *lane = v.load().mul_add(v.load(), *lane);
+                    }
+                }
+                *sum = lanes
+                    .iter()
+                    .chain([&rest.iter().map(|&v| v.load() * v.load()).sum()])
+                    .map(|v| v.to_f64())
+                    .sum::<f64>();
+            }
+        },
+    );
+}
+
+pub(crate) static SOURCE: Source = Source::new("sum_of_squares", include_str!("kernel.cu"));
+
+/// Number of blocks on every device, so that the order of summation depends only on the length: about four per multiprocessor
+/// of the largest today, with four wide loads in flight per thread.
+const MAX_BLOCKS: usize = 512;
+/// Bytes that a block reads at a time.
+const STRIDE_BYTES: usize = BLOCK as usize * 16 * 4;
+const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS && MAX_BLOCKS <= COMMUNICATION_PARTIAL_SUMS);
+
+/// One pass over the elements, completed by the last block.
+///
+/// `out = Σ x²`, or `+=`; `x` of a float dtype and one f64 on this device.
+fn sum_cuda(
+    gpu: &'static Gpu,
+    stream: StreamKind,
+    x: CudaSlice<'_>,
+    out: &mut CudaSliceMut<'_>,
+    accumulate: bool,
+) -> Result<()> {
+    let kernel = float_kernel!("sum_of_squares"; x.dtype());
+    let scratch = gpu.scratch_on(stream)?;
+    let launch =
+        Launch::new(gpu, &SOURCE, kernel)?.blocks(x.len_bytes().div_ceil(STRIDE_BYTES).min(MAX_BLOCKS));
+    let launch = launch.on(stream).read(x).arg(x.len()).write(out).arg(i32::from(accumulate));
+    // SAFETY: sum_of_squares(const T* x, size_t n, double* out, int accumulate, u32* counter, double* partials); x holds n elements,
+    // out one, partials one for each block.
+    unsafe { launch.arg(scratch.counter).arg(scratch.partials).run() }
 }
 
 #[cfg(test)]

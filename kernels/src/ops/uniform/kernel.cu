@@ -5,7 +5,7 @@
 // launch  grid-stride over blocks of four elements, block 256; any n
 // moved   1 value written per element
 // order   elementwise: the same bits on every device
-// twin    cpu.rs next to this file
+// twin    the functions `_cpu` in mod.rs next to this file
 
 // Written with operators, multiplication and addition would be contracted to an FMA with a single rounding.
 __device__ __forceinline__ float place(u32 word, float low, float range) {

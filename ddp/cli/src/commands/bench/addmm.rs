@@ -2,11 +2,10 @@
 
 use ddp_comm::World;
 use ddp_kernels::{DType, KernelError, ops};
-use serde::Serialize;
 
 use super::buffers::{Rotating, n_sets};
 use super::place::Place;
-use super::report::{self, Row, number, percent, spread};
+use super::report::{self, Row};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchAddmmArgs, BenchDtype};
 use crate::error::Error;
@@ -15,7 +14,7 @@ use crate::exit::Stop;
 const ALL_DTYPES: [BenchDtype; 3] = [BenchDtype::F32, BenchDtype::Tf32, BenchDtype::Bf16];
 
 /// A matmul `[m, k] · [k, n]`, either operand possibly stored transposed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Product {
     /// Pass of the layer, or `square`.
     pub(super) pass: &'static str,
@@ -25,7 +24,6 @@ pub(super) struct Product {
     pub(super) transpose_a: bool,
     pub(super) transpose_b: bool,
     /// Whether the result is f32 even for bf16 operands.
-    #[serde(skip)]
     pub(super) is_wide: bool,
 }
 
@@ -79,6 +77,10 @@ impl Product {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }
 
+    pub(super) fn tflops_per_s(&self, times: &Times) -> f64 {
+        times.giga_per_s(self.flop()) * 1e-3
+    }
+
     /// Measures the time on random operands that are not in a cache.
     pub(super) fn time(
         &self,
@@ -121,36 +123,21 @@ impl Product {
     }
 }
 
-/// Result of one matmul.
-#[derive(Debug, Serialize)]
-struct Measured {
-    dtype: &'static str,
-    #[serde(flatten)]
-    product: Product,
-    #[serde(flatten)]
-    times: Times,
-    tflops_per_s: f64,
-    /// Fraction of the fastest matmul of the same data type.
-    fraction_of_best: f64,
-}
-
-impl Row for Measured {
-    const TITLES: &'static [&'static str] =
-        &["<dtype", "<matmul", "m", "n", "k", "ms median (min to max)", "TFLOP/s", "of best"];
-
-    fn cells(&self) -> Vec<String> {
-        let Product { pass, m, n, k, .. } = self.product;
-        vec![
-            self.dtype.to_owned(),
-            pass.to_owned(),
-            m.to_string(),
-            n.to_string(),
-            k.to_string(),
-            spread(&self.times),
-            number(self.tflops_per_s),
-            percent(self.fraction_of_best),
-        ]
-    }
+/// The result of one matmul, whose rate is compared with the best of the same data type.
+fn measured(dtype: BenchDtype, product: Product, times: Times, best: f64) -> Row {
+    let Product { pass, m, n, k, transpose_a, transpose_b, .. } = product;
+    let tflops_per_s = product.tflops_per_s(&times);
+    Row::default()
+        .plain("<dtype", "dtype", dtype.precision().name())
+        .plain("<matmul", "pass", pass)
+        .plain("m", "m", m)
+        .plain("n", "n", n)
+        .plain("k", "k", k)
+        .value("transpose_a", transpose_a)
+        .value("transpose_b", transpose_b)
+        .times(times)
+        .number("TFLOP/s", "tflops_per_s", tflops_per_s)
+        .percent("of best", "fraction_of_best", tflops_per_s / best)
 }
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
@@ -168,18 +155,9 @@ pub(super) fn addmm(world: &World, args: &BenchAddmmArgs) -> Result<(), Stop> {
     for dtype in place.dtypes(&args.dtype, &ALL_DTYPES) {
         let times: Result<Vec<Times>, _> = products.iter().map(|p| p.time(&place, dtype, effort)).collect();
         let times = times.map_err(Error::from)?;
-        let rates =
-            || products.iter().zip(&times).map(|(product, times)| times.giga_per_s(product.flop()) * 1e-3);
-        let best = rates().fold(0.0, f64::max);
-        rows.extend(products.iter().zip(&times).zip(rates()).map(|((&product, &times), tflops_per_s)| {
-            Measured {
-                dtype: dtype.precision().name(),
-                product,
-                times,
-                tflops_per_s,
-                fraction_of_best: tflops_per_s / best,
-            }
-        }));
+        let all = || products.iter().zip(&times);
+        let best = all().map(|(product, times)| product.tflops_per_s(times)).fold(0.0, f64::max);
+        rows.extend(all().map(|(&product, &times)| measured(dtype, product, times, best)));
     }
     report::print(world, "addmm", &place, args.place.json, &rows)?;
     Ok(())

@@ -11,10 +11,9 @@ use ddp_comm::{CommError, Group, ReduceOp, World, threads};
 use ddp_kernels::cuda::{Event, Gpu, Timer};
 use ddp_kernels::ops::{self, UniformStream, uniform};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
-use serde::Serialize;
 
 use super::place::Place;
-use super::report::{self, Row, bytes, number, spread};
+use super::report::{self, Row, bytes, number};
 use super::timing::{Effort, Times};
 use crate::cli::{AllreducePath, BenchAllreduceArgs};
 use crate::error::command::CommandError;
@@ -28,14 +27,13 @@ const N_BUCKETS: usize = 4;
 const N_CHECKED: usize = 1024;
 
 /// Result of one size on one group.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(in crate::commands) struct Measured {
     path: &'static str,
     transport: &'static str,
     /// Memory of the buffers: `host` or `gpu`.
     memory: &'static str,
     size_bytes: usize,
-    #[serde(flatten)]
     times: Times,
     algbw_gb_per_s: f64,
     busbw_gb_per_s: f64,
@@ -51,29 +49,17 @@ impl Measured {
     }
 }
 
-impl Row for Measured {
-    const TITLES: &'static [&'static str] = &[
-        "<path",
-        "<transport",
-        "<memory",
-        "size",
-        "ms median (min to max)",
-        "algbw GB/s",
-        "busbw GB/s",
-        "wrong",
-    ];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            self.path.to_owned(),
-            self.transport.to_owned(),
-            self.memory.to_owned(),
-            bytes(self.size_bytes),
-            spread(&self.times),
-            number(self.algbw_gb_per_s),
-            number(self.busbw_gb_per_s),
-            self.wrong_elements.to_string(),
-        ]
+impl From<Measured> for Row {
+    fn from(measured: Measured) -> Row {
+        Row::default()
+            .plain("<path", "path", measured.path)
+            .plain("<transport", "transport", measured.transport)
+            .plain("<memory", "memory", measured.memory)
+            .bytes("size", "size_bytes", measured.size_bytes)
+            .times(measured.times)
+            .number("algbw GB/s", "algbw_gb_per_s", measured.algbw_gb_per_s)
+            .number("busbw GB/s", "busbw_gb_per_s", measured.busbw_gb_per_s)
+            .plain("wrong", "wrong_elements", measured.wrong_elements)
     }
 }
 
@@ -96,6 +82,7 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
         }
         None => measure_all(world, place.gpu().map_err(Error::from)?, args)?,
     };
+    let rows: Vec<Row> = rows.into_iter().map(Row::from).collect();
     report::print(world, "allreduce", &place, args.place.json, &rows)?;
     Ok(())
 }
@@ -153,8 +140,7 @@ fn measure(
     };
     time(1)?;
     let n_calls = effort.n_calls(time(1)?).min(max_calls(world.world_size()));
-    let one = || Ok(time(n_calls)? / n_calls as f64);
-    let times = std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)?;
+    let times = effort.times(n_calls, || time(n_calls))?;
 
     let (size_bytes, n_ranks) = (4 * n, world.world_size() as f64);
     let algbw_gb_per_s = times.giga_per_s(size_bytes as f64);
@@ -171,15 +157,6 @@ fn measure(
 }
 
 impl AllreducePath {
-    fn name(self) -> &'static str {
-        match self {
-            AllreducePath::Group => "group",
-            AllreducePath::Scope => "scope",
-            AllreducePath::Messages => "messages",
-            AllreducePath::Mpi => "mpi",
-        }
-    }
-
     fn transport(self, group: &Group) -> &'static str {
         match self {
             AllreducePath::Group | AllreducePath::Scope => group.transport(),

@@ -16,33 +16,13 @@ use ddp_comm::World;
 use ddp_kernels::ops::Activation;
 use ddp_rows::user_file::FileError;
 use rustix::fs::{Advice, fadvise};
-use serde::Serialize;
 
 use super::place::Place;
-use super::report::{self, Row, bytes, number, spread};
+use super::report::{self, Row};
 use super::timing::Times;
 use crate::cli::BenchCheckpointArgs;
 use crate::error::Result;
 use crate::exit::Stop;
-
-/// Result of one phase.
-#[derive(Debug, Serialize)]
-struct Measured {
-    what: &'static str,
-    size_bytes: usize,
-    #[serde(flatten)]
-    times: Times,
-    gb_per_s: f64,
-}
-
-impl Row for Measured {
-    const TITLES: &'static [&'static str] = &["<what", "size", "ms median (min to max)", "GB/s"];
-
-    fn cells(&self) -> Vec<String> {
-        let Measured { what, size_bytes, times, gb_per_s } = self;
-        vec![(*what).to_owned(), bytes(*size_bytes), spread(times), number(*gb_per_s)]
-    }
-}
 
 /// Runs the benchmark on rank 0 and prints the results; the other ranks wait.
 pub(super) fn checkpoint(world: &World, args: &BenchCheckpointArgs) -> Result<(), Stop> {
@@ -53,7 +33,7 @@ pub(super) fn checkpoint(world: &World, args: &BenchCheckpointArgs) -> Result<()
     Ok(())
 }
 
-fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
+fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
     let layout = ParamLayout::new(&ModelSpec::plain(&args.dims.0, Activation::Relu));
     let n = layout.flat_len();
     let names: Vec<String> = (0..args.states).map(|i| format!("state{i}")).collect();
@@ -126,7 +106,11 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Measured>> {
     let whats = ["snapshot", "save", "resume"];
     let measured = |(what, ms)| {
         let times = Times::of(ms);
-        Measured { what, size_bytes, times, gb_per_s: times.giga_per_s(size_bytes as f64) }
+        Row::default()
+            .plain("<what", "what", what)
+            .bytes("size", "size_bytes", size_bytes)
+            .times(times)
+            .number("GB/s", "gb_per_s", times.giga_per_s(size_bytes as f64))
     };
     Ok(whats.into_iter().zip(ms).map(measured).collect())
 }

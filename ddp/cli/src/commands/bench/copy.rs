@@ -4,11 +4,10 @@ use ddp_comm::World;
 use ddp_kernels::cuda::peer::{self, PeerPath};
 use ddp_kernels::cuda::{Gpu, StreamKind, Timer};
 use ddp_kernels::{DType, Device, Download, KernelError, Upload, ops};
-use serde::Serialize;
 
 use super::buffers::{Rotating, n_sets};
 use super::place::Place;
-use super::report::{self, Row, bytes, number, spread};
+use super::report::{self, Row};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::BenchCopyArgs;
 use crate::error::Error;
@@ -16,34 +15,17 @@ use crate::exit::Stop;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// Result of one path at one size.
-#[derive(Debug, Serialize)]
-struct Measured {
-    /// Path, such as `host to gpu, pinned`.
-    way: String,
-    size_bytes: usize,
-    /// Bytes read plus bytes written within one memory; bytes transferred between two memories.
-    counted_bytes: usize,
-    #[serde(flatten)]
-    times: Times,
-    gb_per_s: f64,
-}
-
-impl Measured {
-    fn new(way: &str, size_bytes: usize, passes: usize, times: Times) -> Self {
-        let counted_bytes = passes * size_bytes;
-        let gb_per_s = times.giga_per_s(counted_bytes as f64);
-        Measured { way: way.to_owned(), size_bytes, counted_bytes, times, gb_per_s }
-    }
-}
-
-impl Row for Measured {
-    const TITLES: &'static [&'static str] = &["<copy", "size", "counted", "ms median (min to max)", "GB/s"];
-
-    fn cells(&self) -> Vec<String> {
-        let (size, counted) = (bytes(self.size_bytes), bytes(self.counted_bytes));
-        vec![self.way.clone(), size, counted, spread(&self.times), number(self.gb_per_s)]
-    }
+/// The result of the path `way`, such as `host to gpu, pinned`, at one size.
+///
+/// Bytes count once per pass over them: read plus written within one memory; transferred between two.
+fn measured(way: &str, size_bytes: usize, passes: usize, times: Times) -> Row {
+    let counted_bytes = passes * size_bytes;
+    Row::default()
+        .plain("<copy", "way", way)
+        .bytes("size", "size_bytes", size_bytes)
+        .bytes("counted", "counted_bytes", counted_bytes)
+        .times(times)
+        .number("GB/s", "gb_per_s", times.giga_per_s(counted_bytes as f64))
 }
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
@@ -61,12 +43,12 @@ pub(super) fn copy(world: &World, args: &BenchCopyArgs) -> std::result::Result<(
         };
         rows.extend(measured.map_err(Error::from)?);
     }
-    rows.sort_by(|a, b| a.way.cmp(&b.way));
+    rows.sort_by(Row::by_name);
     report::print(world, "copy", &place, args.place.json, &rows)?;
     Ok(())
 }
 
-fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Vec<Measured>> {
+fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Vec<Row>> {
     let mut rows = vec![
         pageable(place, n, effort, true)?,
         pageable(place, n, effort, false)?,
@@ -83,70 +65,63 @@ fn on_gpu(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<
 }
 
 /// Times a copy within the memory of the device.
-fn within(place: &Place, way: &str, n: usize, effort: Effort) -> Result<Measured> {
+fn within(place: &Place, way: &str, n: usize, effort: Effort) -> Result<Row> {
     let sets = n_sets(place, 2 * 4 * n);
     let from = Rotating::random(place, &[n], DType::F32, sets, 1)?;
     let mut to = Rotating::random(place, &[n], DType::F32, sets, 2)?;
     let times = Clock::of(place)?.time(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;
-    Ok(Measured::new(way, 4 * n, 2, times))
+    Ok(measured(way, 4 * n, 2, times))
 }
 
 /// Times a synchronous copy between pageable host memory and the GPU.
-fn pageable(place: &Place, n: usize, effort: Effort, up: bool) -> Result<Measured> {
+fn pageable(place: &Place, n: usize, effort: Effort, up: bool) -> Result<Row> {
     let host = Place { device: Device::Cpu, ..place.clone() };
     let (source, target) = if up { (&host, place) } else { (place, &host) };
     let from = Rotating::random(source, &[n], DType::F32, 1, 1)?;
     let mut to = Rotating::random(target, &[n], DType::F32, 1, 2)?;
     let times = Clock::Host.time_eagerly(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;
     let way = if up { "host to gpu, pageable" } else { "gpu to host, pageable" };
-    Ok(Measured::new(way, 4 * n, 1, times))
+    Ok(measured(way, 4 * n, 1, times))
 }
 
 /// Times a copy from pinned host memory in the copy stream, as for batches.
-fn pinned_up(gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
+fn pinned_up(gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Row> {
     let mut upload = Upload::new(gpu, &[n], DType::F32)?;
     let host = upload.host()?.into_slice::<f32>("bench", "host")?;
     host.iter_mut().enumerate().for_each(|(i, v)| *v = (i as f32 * 0.37).sin());
     let (timer, stream) = (Timer::new(gpu)?, gpu.stream(StreamKind::Copy));
-    let mut time = |n_calls: usize| {
+    let time = |n_calls: usize| {
         timer.start(stream)?;
         (0..n_calls).try_for_each(|_| upload.send(n))?;
         timer.stop(stream)?;
         timer.elapsed_ms()
     };
-    Ok(Measured::new("host to gpu, pinned", 4 * n, 1, repeat(effort, &mut time)?))
+    Ok(measured("host to gpu, pinned", 4 * n, 1, repeat(effort, time)?))
 }
 
 /// Times a copy to pinned host memory in the compute stream, as for results.
-fn pinned_down(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Measured> {
+fn pinned_down(place: &Place, gpu: &'static Gpu, n: usize, effort: Effort) -> Result<Row> {
     let from = Rotating::random(place, &[n], DType::F32, 1, 1)?;
     let mut download = Download::new(gpu, 4 * n)?;
     let (timer, stream) = (Timer::new(gpu)?, gpu.compute());
-    let mut time = |n_calls: usize| {
+    let time = |n_calls: usize| {
         timer.start(stream)?;
         (0..n_calls).try_for_each(|_| download.start(from.get(0)?))?;
         timer.stop(stream)?;
         timer.elapsed_ms()
     };
-    Ok(Measured::new("gpu to host, pinned", 4 * n, 1, repeat(effort, &mut time)?))
+    Ok(measured("gpu to host, pinned", 4 * n, 1, repeat(effort, time)?))
 }
 
 /// Returns the time of one call; `time` measures the ms of several calls.
-fn repeat(effort: Effort, time: &mut impl FnMut(usize) -> Result<f64>) -> Result<Times> {
+fn repeat(effort: Effort, mut time: impl FnMut(usize) -> Result<f64>) -> Result<Times> {
     time(1)?;
     let n_calls = effort.n_calls(time(1)?);
-    let one = || Ok(time(n_calls)? / n_calls as f64);
-    std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+    effort.times(n_calls, || time(n_calls))
 }
 
 /// Times a copy to another GPU of this process.
-fn to_peer(
-    place: &Place,
-    gpu: &'static Gpu,
-    other: &'static Gpu,
-    n: usize,
-    effort: Effort,
-) -> Result<Measured> {
+fn to_peer(place: &Place, gpu: &'static Gpu, other: &'static Gpu, n: usize, effort: Effort) -> Result<Row> {
     let there = Place { device: other.device(), ..place.clone() };
     let sets = n_sets(place, 2 * 4 * n);
     let from = Rotating::random(place, &[n], DType::F32, sets, 1)?;
@@ -158,5 +133,5 @@ fn to_peer(
         PeerPath::Direct | PeerPath::SameDevice => Clock::of(&there)?,
     };
     let times = clock.time_eagerly(effort, |call| ops::copy(from.get(call)?, to.get_mut(call)?))?;
-    Ok(Measured::new(&format!("{} to {}, {path}", gpu.device(), other.device()), 4 * n, 1, times))
+    Ok(measured(&format!("{} to {}, {path}", gpu.device(), other.device()), 4 * n, 1, times))
 }

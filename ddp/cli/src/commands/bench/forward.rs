@@ -11,8 +11,8 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::ops::Activation;
 use serde::Serialize;
 
+use super::buffers::random_rows;
 use super::place::Place;
-use super::random_rows::random_rows;
 use super::report::{heading, number};
 use super::timing::Times;
 use crate::cli::BenchStepArgs;

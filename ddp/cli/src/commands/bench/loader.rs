@@ -13,10 +13,9 @@ use ddp::train::TrainError;
 use ddp::train::trainer::StepRows as _;
 use ddp_comm::World;
 use ddp_kernels::KeyedPermutation;
-use serde::Serialize;
 
 use super::place::Place;
-use super::report::{self, Row, number, percent, spread};
+use super::report::{self, Row};
 use super::timing::Times;
 use crate::cli::BenchLoaderArgs;
 use crate::error::{Error, Result};
@@ -28,55 +27,6 @@ const COPY_BYTES: usize = 128 << 20;
 const ROW_COPIES_BYTES: usize = 16 << 20;
 /// Maximum warm-up time; the first pass reads files into the page cache.
 const WARM_UP_S: f64 = 20.0;
-
-#[derive(Debug, Serialize)]
-struct Measured {
-    source: String,
-    rows: usize,
-    features: usize,
-    /// Bytes per row: features, targets and weight.
-    row_bytes: usize,
-    batch: usize,
-    shuffle: String,
-    /// Memory of the rows.
-    placement: &'static str,
-    /// Threads that prepare batches; 0 if the training thread does.
-    loader_threads: usize,
-    /// Times of a pass over some batches.
-    #[serde(flatten)]
-    times: Times,
-    /// Rows per pass.
-    rows_timed: usize,
-    rows_per_s: f64,
-    gb_per_s: f64,
-    /// Memcpy of one thread, in bytes copied.
-    memcpy_gb_per_s: f64,
-    /// Plain copies of the same rows in the same order by one thread; absent if memory does not hold the rows in their final
-    /// form.
-    row_memcpy_gb_per_s: Option<f64>,
-    /// `gb_per_s` relative to the same number of threads that each copy rows (or bytes) at the speed of one thread.
-    of_memcpy: f64,
-    /// Data that is mapped or held in memory, rather than read in pieces.
-    resident_mib: usize,
-}
-
-impl Row for Measured {
-    const TITLES: &'static [&'static str] =
-        &["<rows", "bytes/row", "batch", "threads", "ms median (min to max)", "rows/s", "GB/s", "of memcpy"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![
-            format!("{}, {}, {}", self.source, self.placement, self.shuffle),
-            self.row_bytes.to_string(),
-            self.batch.to_string(),
-            self.loader_threads.to_string(),
-            spread(&self.times),
-            number(self.rows_per_s),
-            number(self.gb_per_s),
-            percent(self.of_memcpy),
-        ]
-    }
-}
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> {
@@ -96,7 +46,7 @@ fn measure(
     config: &Config,
     data: &Loaded,
     place: &Place,
-) -> Result<Measured> {
+) -> Result<Row> {
     let rows = &data.train;
     let global_rows = config.train.global_rows(world.world_size()).ok_or(TrainError::BatchOverflows)?;
     let shuffle = Shuffle::new(&config.data, &**rows);
@@ -143,28 +93,33 @@ fn measure(
     let row_bytes = rows.layout().row_bytes();
     let gb_per_s = rows_per_s * row_bytes as f64 * 1e-9;
     let loader_threads = consumer.loader.n_threads();
-    Ok(Measured {
-        source: rows.source().to_owned(),
-        rows: rows.len(),
-        features: rows.layout().n_features(),
-        row_bytes,
-        batch: global_rows.min(rows.len()),
-        shuffle: if config.data.shuffle {
-            format!("shuffled {}", config.data.shuffle_mode)
-        } else {
-            "in order".to_owned()
-        },
-        placement: if consumer.loader.is_on_gpu() { "on the GPU" } else { "on the host" },
-        loader_threads,
-        times,
-        rows_timed,
-        rows_per_s,
-        gb_per_s,
-        memcpy_gb_per_s,
-        row_memcpy_gb_per_s,
-        of_memcpy: gb_per_s / (row_memcpy_gb_per_s.unwrap_or(memcpy_gb_per_s) * loader_threads.max(1) as f64),
-        resident_mib: rows.resident_bytes() >> 20,
-    })
+    let order = if config.data.shuffle {
+        format!("shuffled {}", config.data.shuffle_mode)
+    } else {
+        "in order".into()
+    };
+    let placement = if consumer.loader.is_on_gpu() { "on the GPU" } else { "on the host" };
+    // The same number of threads that each copy rows (or bytes) at the speed of one thread.
+    let reference = row_memcpy_gb_per_s.unwrap_or(memcpy_gb_per_s) * loader_threads.max(1) as f64;
+    Ok(Row::default()
+        .cell("<rows", format!("{}, {placement}, {order}", rows.source()))
+        .value("source", rows.source())
+        .value("rows", rows.len())
+        .value("features", rows.layout().n_features())
+        .plain("bytes/row", "row_bytes", row_bytes)
+        .plain("batch", "batch", global_rows.min(rows.len()))
+        .value("shuffle", order)
+        .value("placement", placement)
+        .plain("threads", "loader_threads", loader_threads)
+        .times(times)
+        .value("rows_timed", rows_timed)
+        .number("rows/s", "rows_per_s", rows_per_s)
+        .number("GB/s", "gb_per_s", gb_per_s)
+        .value("memcpy_gb_per_s", memcpy_gb_per_s)
+        .value("row_memcpy_gb_per_s", row_memcpy_gb_per_s)
+        .percent("of memcpy", "of_memcpy", gb_per_s / reference)
+        // Data that is mapped or held in memory, rather than read in pieces.
+        .value("resident_mib", rows.resident_bytes() >> 20))
 }
 
 /// Fetches batches, to the GPU if there is one, and discards them.

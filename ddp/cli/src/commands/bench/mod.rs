@@ -16,7 +16,6 @@
 
 mod place;
 mod buffers;
-mod random_rows;
 mod timing;
 mod report;
 mod addmm;
@@ -24,8 +23,6 @@ mod allreduce;
 mod checkpoint;
 mod copy;
 mod forward;
-mod kernel_bench;
-mod layer_kernels;
 mod kernels;
 mod loader;
 mod prediction;
@@ -35,7 +32,7 @@ use ddp_comm::World;
 
 pub(super) use allreduce::time_briefly;
 
-use super::quick_build::warn_if_quick_build;
+use super::warn_if_quick_build;
 use crate::cli::BenchCommand;
 use crate::exit::Stop;
 

@@ -2,41 +2,94 @@
 
 use ddp::report::metrics::json_line;
 use ddp_comm::World;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use super::place::Place;
+use super::timing::Times;
 use crate::error::Result;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{count, print_result, table};
 
-/// One result.
-pub(super) trait Row: Serialize {
-    /// Column titles of the table, in the form of [`table`].
-    const TITLES: &'static [&'static str];
-    /// Cells of the row.
-    fn cells(&self) -> Vec<String>;
+/// One result: values under the keys of JSON, and cells under the titles of a table, in the form of [`table`].
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    values: Vec<(&'static str, Value)>,
+    cells: Vec<(&'static str, String)>,
+}
+
+impl Row {
+    /// Adds a value to the line of JSON only.
+    pub(super) fn value(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.values.push((key, value.into()));
+        self
+    }
+
+    /// Adds a cell to the table only.
+    pub(super) fn cell(mut self, title: &'static str, cell: impl ToString) -> Self {
+        self.cells.push((title, cell.to_string()));
+        self
+    }
+
+    /// Adds a name or a count to both.
+    pub(super) fn plain(
+        self,
+        title: &'static str,
+        key: &'static str,
+        value: impl ToString + Into<Value>,
+    ) -> Self {
+        self.cell(title, value.to_string()).value(key, value)
+    }
+
+    pub(super) fn bytes(self, title: &'static str, key: &'static str, n: usize) -> Self {
+        self.cell(title, bytes(n)).value(key, n)
+    }
+
+    pub(super) fn number(self, title: &'static str, key: &'static str, value: f64) -> Self {
+        self.cell(title, number(value)).value(key, value)
+    }
+
+    pub(super) fn percent(self, title: &'static str, key: &'static str, fraction: f64) -> Self {
+        self.cell(title, percent(fraction)).value(key, fraction)
+    }
+
+    pub(super) fn times(self, Times { median, min, max }: Times) -> Self {
+        let spread = format!("{} ({} to {})", number(median), number(min), number(max));
+        let row = self.cell("ms median (min to max)", spread);
+        row.value("ms_median", median).value("ms_min", min).value("ms_max", max)
+    }
+
+    /// The order of the first cells.
+    pub(super) fn by_name(&self, other: &Self) -> std::cmp::Ordering {
+        self.cells[0].1.cmp(&other.cells[0].1)
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.values.iter().map(|(key, value)| (key, value)))
+    }
 }
 
 /// Content of a JSON line.
 #[derive(Debug, Serialize)]
-struct Line<'a, R> {
+struct Line<'a> {
     bench: &'static str,
     #[serde(flatten)]
     place: &'a Place,
     #[serde(flatten)]
-    row: &'a R,
+    row: &'a Row,
 }
 
 /// Prints the results on rank 0.
 ///
 /// # Errors
 /// Same as [`print_result`].
-pub(super) fn print<R: Row>(
+pub(super) fn print(
     world: &World,
     bench: &'static str,
     place: &Place,
     json: bool,
-    rows: &[R],
+    rows: &[Row],
 ) -> Result<()> {
     if world.rank().0 > 0 {
         return Ok(());
@@ -46,13 +99,15 @@ pub(super) fn print<R: Row>(
             &rows.iter().map(|row| json_line(&Line { bench, place, row })).collect::<String>(),
         )?);
     }
-    let cells: Vec<_> = rows.iter().map(Row::cells).collect();
-    Ok(print_result(&format!("{}\n{}", heading(place), table(R::TITLES, &cells)))?)
+    let titles: Vec<_> =
+        rows.iter().take(1).flat_map(|row| row.cells.iter().map(|(title, _)| *title)).collect();
+    let cell = |(_, cell): &(_, String)| cell.clone();
+    let cells: Vec<Vec<_>> = rows.iter().map(|row| row.cells.iter().map(cell).collect()).collect();
+    Ok(print_result(&format!("{}\n{}", heading(place), table(&titles, &cells)))?)
 }
 
 /// Describes device and world in one line.
 pub(super) fn heading(place: &Place) -> String {
-    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let Place { device, device_name, is_virtual, world_size, threads } = place;
     let warning = if *is_virtual { "; a virtual GPU: timings are meaningless" } else { "" };
     format!(
@@ -67,11 +122,6 @@ pub(super) fn number(value: f64) -> String {
     let magnitude = value.abs().log10().floor().clamp(-4.0, 2.0);
     let decimals = if value == 0.0 || !value.is_finite() { 0 } else { (2.0 - magnitude) as usize };
     format!("{value:.decimals$}")
-}
-
-/// Formats the median, with minimum and maximum in parentheses.
-pub(super) fn spread(times: &super::timing::Times) -> String {
-    format!("{} ({} to {})", number(times.median), number(times.min), number(times.max))
 }
 
 /// Formats a fraction as a percentage.

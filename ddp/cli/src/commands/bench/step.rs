@@ -19,11 +19,10 @@ use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut};
 use serde::Serialize;
 
 use super::addmm::{Product, products_of_layers, square};
-use super::buffers::Rotating;
+use super::buffers::{Rotating, random_rows};
 use super::forward::forward;
 use super::place::Place;
 use super::prediction;
-use super::random_rows::random_rows;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
@@ -307,7 +306,7 @@ impl GpuReport {
         let sides: &[usize] = if place.is_virtual { &[64] } else { &[4096, 8192] };
         let effort = Effort { repeats: 5, repeat_ms: if place.is_virtual { 0.0 } else { 20.0 } };
         let rate = |product: Product| {
-            Ok::<_, KernelError>(product.time(place, dtype, effort)?.giga_per_s(product.flop()) * 1e-3)
+            Ok::<_, KernelError>(product.tflops_per_s(&product.time(place, dtype, effort)?))
         };
         let rates = sides.iter().map(|&side| rate(square(side))).collect::<Result<Vec<_>, _>>()?;
         self.best_gemm_tflops_per_s = rates.into_iter().fold(0.0, f64::max);

@@ -7,12 +7,11 @@ use std::time::Instant;
 
 use ddp_kernels::KernelError;
 use ddp_kernels::cuda::{Gpu, Graph, Timer};
-use serde::Serialize;
 
 use super::place::Place;
 use crate::cli::BenchTimingArgs;
 
-type Result<T> = std::result::Result<T, KernelError>;
+type Result<T, E = KernelError> = std::result::Result<T, E>;
 
 /// A call of the timed work. Not generic, because compiling a copy of the clock for each of the fifty benchmarks takes long.
 type Work<'a> = dyn FnMut(usize) -> Result<()> + 'a;
@@ -38,16 +37,23 @@ impl Effort {
     pub(super) fn n_calls(self, once_ms: f64) -> usize {
         ((self.repeat_ms / once_ms.max(1e-4)).ceil() as usize).clamp(1, MAX_CALLS)
     }
+
+    /// Times of one call of `n_calls`, whose ms together `time` returns.
+    pub(super) fn times<E>(
+        self,
+        n_calls: usize,
+        mut time: impl FnMut() -> Result<f64, E>,
+    ) -> Result<Times, E> {
+        let one = || Ok(time()? / n_calls as f64);
+        std::iter::repeat_with(one).take(self.repeats).collect::<Result<_, E>>().map(Times::of)
+    }
 }
 
 /// Statistics of several measurements of one call, in ms.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Times {
-    #[serde(rename = "ms_median")]
     pub(super) median: f64,
-    #[serde(rename = "ms_min")]
     pub(super) min: f64,
-    #[serde(rename = "ms_max")]
     pub(super) max: f64,
 }
 
@@ -109,14 +115,12 @@ impl Clock {
         let n_launches = n_calls.div_ceil(n_captured);
         let mut replay = || (0..n_launches).try_for_each(|_| graph.launch());
         replay()?;
-        let one = || Ok(self.measure(&mut replay)? / (n_launches * n_captured) as f64);
-        std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+        effort.times(n_launches * n_captured, || self.measure(&mut replay))
     }
 
     fn time_calls(&self, effort: Effort, work: &mut Work<'_>) -> Result<Times> {
         let n_calls = effort.n_calls(self.warm_up(work)?);
-        let one = || Ok(self.measure(|| (0..n_calls).try_for_each(&mut *work))? / n_calls as f64);
-        std::iter::repeat_with(one).take(effort.repeats).collect::<Result<_>>().map(Times::of)
+        effort.times(n_calls, || self.measure(|| (0..n_calls).try_for_each(&mut *work)))
     }
 
     /// Calls `work` once or twice to warm up and returns the ms of the last call.

@@ -1,12 +1,10 @@
 //! `ddp-train checkpoint`: commands on existing checkpoints.
 
-mod prune;
 mod show;
 mod weights;
 mod average;
 mod export;
 mod list;
-mod verify;
 
 use std::path::Path;
 
@@ -28,9 +26,9 @@ pub fn checkpoint(world: &World, log: &Log, command: &CheckpointCommand) -> Resu
     let result = match command {
         _ if world.rank().0 > 0 => Ok(()),
         CheckpointCommand::Ls(args) => list::list(args),
-        CheckpointCommand::Verify(args) => verify::verify(log, args),
+        CheckpointCommand::Verify(args) => list::verify(log, args),
         CheckpointCommand::Show(args) => show::show(args),
-        CheckpointCommand::Prune(args) => prune::prune(args),
+        CheckpointCommand::Prune(args) => list::prune(args),
         CheckpointCommand::Average(args) => average::average(args),
         CheckpointCommand::Export(args) => export::export(args),
     };

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{one_at, print_result};
 use crate::cli::CheckpointShowArgs;
 use crate::error::Result;
-use crate::report::table::table;
+use crate::report::stdout::table;
 
 /// Shows one checkpoint.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {

@@ -9,8 +9,7 @@ use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateR
 use ddp::data::LabelVocabulary;
 use ddp::model::file::labels_of;
 use ddp::model::{ModelError, ParamLayout};
-use ddp::storage::atomic_write::WriteError;
-use ddp::storage::atomic_write::write_atomic_with;
+use ddp::storage::atomic_write::{WriteError, write_atomic_with};
 use ddp::storage::fault::FileFault;
 use ddp::storage::tensor_file::{TensorFile, TensorToWrite, Values, header};
 

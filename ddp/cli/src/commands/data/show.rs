@@ -18,8 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::ShowArgs;
 use crate::error::Result;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{print_result, table};
 
 /// Number of columns above which the text has one line per column instead of one per row.
 const MAX_COLUMNS_ACROSS: usize = 12;

@@ -24,66 +24,35 @@ use ddp_kernels::{DType, Device, MemoryUse};
 
 use crate::error::Result;
 
-/// Use of memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryKind {
-    /// The f32 weights that the optimizer updates.
-    Parameters,
-    /// Their copy in the compute precision.
-    ComputeWeights,
-    /// Gradients of the weights, with the buffers of their exchange: a copy in another data type, or partial sums.
-    Gradients,
-    /// Optimizer state: moments or velocity.
-    Optimizer,
-    /// Moving average of the weights.
-    Average,
-    /// Registered buffers of layers: statistics.
-    Statistics,
-    /// Activations of the forward pass and their gradients.
-    Activations,
-    /// Scratch memory of matmuls and kernels.
-    Workspace,
-    /// Rows on the device: those of the current steps, or the whole data set if it is kept there.
-    Rows,
-    /// Rows on the host: data set and loader buffers.
-    Loader,
-    /// Host copy of the state that an asynchronous checkpoint writes; pinned if the rank computes on a GPU.
-    Snapshot,
+ddp_kernels::named_enum! {
+    /// Use of memory.
+    pub enum MemoryKind {
+        /// The f32 weights that the optimizer updates.
+        Parameters = "parameters",
+        /// Their copy in the compute precision.
+        ComputeWeights = "compute weights",
+        /// Gradients of the weights, with the buffers of their exchange: a copy in another data type, or partial sums.
+        Gradients = "gradients",
+        /// Optimizer state: moments or velocity.
+        Optimizer = "optimizer",
+        /// Moving average of the weights.
+        Average = "average",
+        /// Registered buffers of layers: statistics.
+        Statistics = "statistics",
+        /// Activations of the forward pass and their gradients.
+        Activations = "activations",
+        /// Scratch memory of matmuls and kernels.
+        Workspace = "workspace",
+        /// Rows on the device: those of the current steps, or the whole data set if it is kept there.
+        Rows = "rows",
+        /// Rows on the host: data set and loader buffers.
+        Loader = "loader",
+        /// Host copy of the state that an asynchronous checkpoint writes; pinned if the rank computes on a GPU.
+        Snapshot = "snapshot",
+    }
 }
 
 impl MemoryKind {
-    /// All kinds, in the order of reports.
-    pub const ALL: [MemoryKind; 11] = [
-        MemoryKind::Parameters,
-        MemoryKind::ComputeWeights,
-        MemoryKind::Gradients,
-        MemoryKind::Optimizer,
-        MemoryKind::Average,
-        MemoryKind::Statistics,
-        MemoryKind::Activations,
-        MemoryKind::Workspace,
-        MemoryKind::Rows,
-        MemoryKind::Loader,
-        MemoryKind::Snapshot,
-    ];
-
-    /// Name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryKind::Parameters => "parameters",
-            MemoryKind::ComputeWeights => "compute weights",
-            MemoryKind::Gradients => "gradients",
-            MemoryKind::Optimizer => "optimizer",
-            MemoryKind::Average => "average",
-            MemoryKind::Statistics => "statistics",
-            MemoryKind::Activations => "activations",
-            MemoryKind::Workspace => "workspace",
-            MemoryKind::Rows => "rows",
-            MemoryKind::Loader => "loader",
-            MemoryKind::Snapshot => "snapshot",
-        }
-    }
-
     /// The use under which GPU memory is accounted; `None` for memory that is always on the host.
     pub fn memory_use(self) -> Option<MemoryUse> {
         Some(match self {

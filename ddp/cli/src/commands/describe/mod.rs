@@ -24,8 +24,7 @@ use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, k
 use crate::commands::describe::step_traffic::StepTraffic;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{print_result, table};
 
 /// Prints the description of the run, on rank 0.
 ///

@@ -14,8 +14,8 @@ use ddp_kernels::cuda::Gpu;
 
 use super::finding::Finding;
 use crate::commands::devices::Cpu;
-use crate::commands::train::count;
 use crate::error::Result;
+use crate::report::stdout::count;
 
 /// Time over which the load is measured.
 const LOAD_TIME: Duration = Duration::from_millis(250);

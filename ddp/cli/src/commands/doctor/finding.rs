@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use ddp_comm::ranks_text;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
-use crate::error::hints::DOCTOR;
+use crate::error::{DOCTOR, Error};
 
 /// Verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

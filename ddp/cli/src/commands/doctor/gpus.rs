@@ -10,8 +10,8 @@ use ddp_kernels::{DType, Device, DeviceRequest, Tensor};
 
 use super::finding::Finding;
 use crate::commands::self_check::copied;
-use crate::commands::train::count;
 use crate::error::{Error, Result};
+use crate::report::stdout::count;
 
 /// Time for which NCCL may join the ranks, and for which a rank waits for a collective.
 const JOIN_LIMIT: Duration = Duration::from_secs(20);

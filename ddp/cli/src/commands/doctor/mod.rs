@@ -5,12 +5,10 @@
 
 mod finding;
 mod report;
-mod world;
 mod host;
 mod cpus;
 mod gpus;
-mod collectives;
-mod out;
+mod world;
 
 use ddp::config::WatchdogConfig;
 use ddp::report::metrics::json_line;
@@ -75,10 +73,10 @@ pub fn doctor(world: &World, log: &Log, args: &DoctorArgs, report: &Report) -> R
         doctor.check("kernel-cache", Scope::Rank, || Ok(vec![gpus::kernel_cache()]))?;
         doctor.check("gpu-copies", Scope::Rank, || gpus::copies(world, hosts, gpu))?;
     }
-    doctor.check("all-reduce", Scope::Rank, || collectives::sums(world, gpu))?;
-    doctor.check("clock", Scope::Rank, || collectives::clocks(world))?;
+    doctor.check("all-reduce", Scope::Rank, || world::sums(world, gpu))?;
+    doctor.check("clock", Scope::Rank, || world::clocks(world))?;
     doctor.check("cpu-quota", Scope::Host, || Ok(vec![CpuQuota::now().since(quota)]))?;
-    doctor.check("out", Scope::Rank, || out::out(world, &args.out))?;
+    doctor.check("out", Scope::Rank, || host::out(world, &args.out))?;
     doctor.finish()
 }
 

@@ -1,7 +1,9 @@
-//! The check before the first start of a run on a GPU.
+//! The check before the first start of a run on a GPU, which depends on GPU, driver, libraries and program.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::ValueEnum as _;
 use ddp::config::Config;
@@ -11,12 +13,10 @@ use ddp::train::self_check::operations;
 use ddp::train::trainer::GraphMode;
 use ddp_comm::World;
 use ddp_kernels::Device;
-use ddp_kernels::cuda::{self, Gpu, GpuFeature, GpuInfo, record};
+use ddp_kernels::cuda::{self, Gpu, GpuFeature, GpuInfo, Versions, record};
 use tracing::{debug, info};
 
-use super::check::closest;
-use super::identity::{gpu_words, library_words, record_parts};
-use super::process::Request;
+use super::process::{Request, closest};
 use crate::cli::{CheckMode, StartCheckArgs};
 use crate::error::Result;
 use crate::error::command::CommandError;
@@ -208,4 +208,43 @@ fn guilty(check: Request<'_>, config: &Config) -> Option<Vec<String>> {
     let guilty = single.map_or(&candidates[..], std::slice::from_ref);
     let name = |feature: &Option<GpuFeature>| feature.map_or(CUDA_GRAPH, GpuFeature::name).to_owned();
     Some(guilty.iter().map(name).collect())
+}
+
+/// The GPU in words: `NVIDIA H100, driver 580.65.06`.
+pub(super) fn gpu_words(gpu: &GpuInfo, versions: &Versions) -> String {
+    let driver = versions.driver.clone();
+    let cuda = || versions.driver_cuda.as_ref().map(|cuda| format!("of CUDA {cuda}"));
+    format!("{}, driver {}", gpu.name, driver.or_else(cuda).unwrap_or_else(|| "unknown".to_owned()))
+}
+
+/// The libraries in words: `NVRTC 13.0, cuBLASLt 13.1.0`.
+pub(in super::super) fn library_words(versions: &Versions) -> String {
+    let known =
+        [("NVRTC", &versions.nvrtc), ("cuBLASLt", &versions.cublas_lt), ("NCCL", &ddp_comm::nccl_version())];
+    let words = known.iter().filter_map(|(name, version)| Some(format!("{name} {}", version.as_ref()?)));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// The parts of the record of a check of these operations.
+pub(super) fn record_parts(gpu: &GpuInfo, operations: &str) -> Vec<String> {
+    let versions = cuda::versions();
+    let mut parts = vec![
+        "self-check 1".to_owned(),
+        operations.to_owned(),
+        gpu_words(gpu, &versions),
+        format!("{:?}", gpu.compute_capability),
+        library_words(&versions),
+        std::env::current_exe().map_or_else(|_| String::new(), |path| file_words(&path)),
+    ];
+    // Versions name no builds.
+    let paths = versions.found.iter().filter_map(|(_, path)| path.as_ref().ok());
+    parts.extend(paths.map(|path| file_words(Path::new(path))));
+    parts
+}
+
+/// Size and time of a file.
+fn file_words(path: &Path) -> String {
+    let Ok(meta) = fs::metadata(path) else { return String::new() };
+    let modified = meta.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    format!("{} {:?}", meta.len(), modified)
 }

@@ -3,14 +3,10 @@
 //! A check runs in a process of its own, which is this program again: an illegal address, a crash or a hang there leaves this process
 //! able to report it.
 
-mod check;
-mod child;
 mod process;
-mod identity;
 mod at_start;
 mod report;
 
-pub(super) use at_start::{StartCheck, at_first_start};
-pub(super) use child::{child, copied};
-pub(super) use identity::library_words;
+pub(super) use at_start::{StartCheck, at_first_start, library_words};
+pub(super) use process::{child, copied};
 pub(super) use report::check_devices;

@@ -7,14 +7,12 @@ use ddp::report::metrics::json_line;
 use ddp_kernels::cuda::{self, GpuInfo};
 use serde::Serialize;
 
-use super::check::Check;
-use super::identity::{gpu_words, library_words};
-use super::process::{Outcome, Request};
+use super::at_start::{gpu_words, library_words};
+use super::process::{Check, Outcome, Request};
 use crate::cli::DevicesArgs;
 use crate::error::Result;
 use crate::error::command::CommandError;
-use crate::report::stdout::print_result;
-use crate::report::table::table;
+use crate::report::stdout::{print_result, table};
 
 /// The result; one JSON object, which a user can send.
 #[derive(Debug, Serialize)]

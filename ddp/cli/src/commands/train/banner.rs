@@ -15,7 +15,7 @@ use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, Unavailable};
 
-use crate::report::table::table;
+use crate::report::stdout::{count, table};
 
 /// The run to report.
 #[derive(Clone, Copy)]
@@ -281,14 +281,6 @@ fn after(spec: &ModelSpec, layer: usize) -> String {
 
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
-}
-
-pub(crate) fn count(n: usize, what: &str) -> String {
-    match (n, what.ends_with("ch")) {
-        (1, _) => format!("1 {what}"),
-        (_, true) => format!("{n} {what}es"),
-        (_, false) => format!("{n} {what}s"),
-    }
 }
 
 #[cfg(test)]

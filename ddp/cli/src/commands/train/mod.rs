@@ -5,10 +5,7 @@
 
 pub(crate) mod banner;
 mod outputs;
-mod rank_logs;
-mod gpu_features;
 mod pin_device;
-mod container;
 mod prepare;
 
 use std::collections::BTreeSet;
@@ -21,19 +18,17 @@ use ddp::report::notes::warn_of_all_ranks;
 use ddp::report::{EventStream, ReportError};
 use ddp::run_folder::done::Done;
 use ddp::run_folder::error::FolderError;
-use ddp::run_folder::folder;
 use ddp::run_folder::folder::RunDir;
-use ddp::run_folder::run_id;
-use ddp::train::TrainError;
+use ddp::run_folder::{folder, run_id};
 use ddp::train::autosave::Autosave;
 use ddp::train::evaluations::{EvalPlan, Evaluations};
 use ddp::train::resume::rates::RateChange;
 use ddp::train::resume::{Resumed, shared_folder};
-use ddp::train::setup;
 use ddp::train::statistics::StatisticsRows;
 use ddp::train::stop_signals::{StopSignals, unsaved};
 use ddp::train::trainer::Trainer;
 use ddp::train::training_loop::{Ending, LoopPlan, TrainingLoop};
+use ddp::train::{TrainError, setup};
 use ddp_comm::{Phase, World};
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, MemoryUse};
@@ -41,18 +36,17 @@ use tracing::{debug, field, info, info_span};
 
 use self::prepare::{Plan, Run};
 use crate::cli::TrainArgs;
-pub(crate) use crate::commands::train::banner::count;
-pub(crate) use crate::commands::train::gpu_features::{turn_off, turn_off_named};
+pub(crate) use crate::commands::train::outputs::sees;
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
-pub(crate) use crate::commands::train::pin_device::{Pinning, check_graph, pin_device};
-pub(crate) use crate::commands::train::rank_logs::sees;
+pub(crate) use crate::commands::train::pin_device::{
+    Pinning, check_graph, pin_device, turn_off, turn_off_named,
+};
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
-use crate::report::FailedRun;
 use crate::report::log::Log;
-use crate::report::page;
 use crate::report::progress::Progress;
+use crate::report::{FailedRun, page};
 
 /// Trains as `args` say; every rank of the world calls it.
 ///
@@ -184,7 +178,7 @@ impl<'w> Run<'w> {
         }
         let owned = world.collective_result(open_folder(world, args, config, resumed))?;
         let path = shared_folder(world, owned.as_ref().map(RunDir::path))?;
-        rank_logs::open(world, log, &path)?;
+        outputs::open(world, log, &path)?;
         Ok(Folder { path, owned })
     }
 

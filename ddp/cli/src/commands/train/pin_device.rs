@@ -1,22 +1,26 @@
-//! Puts a rank on its device, and its compute threads on their CPUs.
+//! Puts a rank on its device, without the features of the GPU that its run does without, and its compute threads on their CPUs.
 
 use std::num::NonZero;
 use std::time::Duration;
 
+use ddp::config::Config;
+use ddp::config::gpu_features::{CUDA_GRAPH, FEATURES};
 use ddp::report::notes::warn_of_all_ranks;
-use ddp::train::trainer::GraphMode;
+use ddp::train::trainer::{GraphMode, Trainer};
 use ddp_comm::{DeviceChoice, DeviceOptions, RegisterBuffers, World, cores};
 use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, GpuFeature};
-use ddp_kernels::{Device, DeviceRequest};
-use tracing::debug;
+use ddp_kernels::hint::with_hint;
+use ddp_kernels::{Device, DeviceRequest, KernelError};
+use tracing::{debug, info, warn};
 
-use super::{banner, gpu_features};
-use crate::cli::Bind;
+use super::banner;
+use crate::cli::{Bind, TrainArgs};
 use crate::error::command::{CommandError, MAX_THREADS_PER_CORE};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
+use crate::report::stdout::count;
 
 /// Settings under which a rank uses its device.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +59,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         if let (true, Device::Cuda(index)) = (deterministic, choice.device) {
             Gpu::get(index)?.set_deterministic(true);
         }
-        gpu_features::turn_off(choice.device, &without)?;
+        turn_off(choice.device, &without)?;
         check_threads(n_threads)?;
         Ok(choice)
     };
@@ -70,7 +74,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
         DeviceOptions { share_gpu, deterministic, register_buffers, ..DeviceOptions::default() };
     options.trial_timeout = trial_timeout.unwrap_or(options.trial_timeout);
     world.connect_device(choice.device, options).map_err(Error::from)?;
-    gpu_features::turn_off_refused(world, choice.device)?;
+    turn_off_refused(world, choice.device)?;
     Ok(choice)
 }
 
@@ -78,7 +82,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
 fn cpu_words(n_threads: usize, near: Option<CpuSet>, device: Device) -> String {
     let why =
         near.map_or_else(String::new, |_| format!(", those near {device}; --bind none leaves them all"));
-    format!("{} on CPUs {}{why}", banner::count(n_threads, "thread"), CpuSet::of_thread())
+    format!("{} on CPUs {}{why}", count(n_threads, "thread"), CpuSet::of_thread())
 }
 
 /// Checks that a CUDA graph that was requested can be captured.
@@ -96,4 +100,81 @@ fn check_threads(n_threads: Option<usize>) -> Result<()> {
         Some(n_threads) if n_threads > max => Err(CommandError::TooManyThreads { n_threads, max }.into()),
         _ => Ok(()),
     }
+}
+
+/// Turns off the features of the GPU that the run does without.
+pub(crate) fn turn_off(device: Device, without: &[GpuFeature]) -> Result<()> {
+    let Device::Cuda(index) = device else { return Ok(()) };
+    let gpu = Gpu::get(index)?;
+    without.iter().for_each(|feature| gpu.turn_off(*feature));
+    Ok(())
+}
+
+/// Turns off the features of these names, and returns the mode of graphs without them: the result of the self-check.
+pub(crate) fn turn_off_named(device: Device, names: &[String], graph: GraphMode) -> Result<GraphMode> {
+    let named: Vec<_> = GpuFeature::ALL
+        .iter()
+        .copied()
+        .filter(|feature| names.iter().any(|name| name == feature.name()))
+        .collect();
+    turn_off(device, &named)?;
+    Ok(if names.iter().any(|name| name == CUDA_GRAPH) { GraphMode::Off } else { graph })
+}
+
+/// Turns features off on all ranks that the driver refuses to one, with a warning for each. All ranks have a GPU, or none has. Collective.
+pub(super) fn turn_off_refused(world: &World, device: Device) -> Result<()> {
+    let Device::Cuda(index) = device else { return Ok(()) };
+    let gpu = Gpu::get(index)?;
+    let refused = gpu.refused_features();
+    let line = |(feature, error): &(GpuFeature, KernelError)| {
+        format!("{}\t{}\n", feature.name(), with_hint(error).replace('\n', "; "))
+    };
+    let own: String = refused.iter().map(line).collect();
+    let all = world.group().all_gather_bytes(own.as_bytes()).map_err(Error::from)?;
+    for feature in GpuFeature::ALL {
+        let of_rank = |(rank, record): (usize, &Vec<u8>)| {
+            let text = String::from_utf8_lossy(record).into_owned();
+            let mut lines = text.lines().filter_map(|line| line.split_once('\t'));
+            let (_, reason) = lines.find(|(name, _)| *name == feature.name())?;
+            Some(format!("rank {rank}: {reason}"))
+        };
+        let Some(reason) = all.iter().enumerate().find_map(of_rank) else { continue };
+        gpu.turn_off(feature);
+        if world.rank().0 == 0 {
+            warn!(
+                "the driver refuses {} (docs/gpus.md), and training does without: {reason}",
+                feature.name()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Logs the features of the GPU that a run does without, and at level debug those that it uses.
+pub(super) fn log_features(
+    config: &Config,
+    args: &TrainArgs,
+    trainer: &Trainer<'_>,
+    world: &World,
+    device: Device,
+) {
+    let Device::Cuda(index) = device else { return };
+    let Ok(gpu) = Gpu::get(index) else { return };
+    let has_peers = world.world_size() > 1;
+    let (mut used, mut off) = (Vec::new(), Vec::new());
+    for row in FEATURES {
+        let is_used = match (row.feature, row.name) {
+            (Some(feature), _) => gpu.uses(feature),
+            (None, CUDA_GRAPH) => trainer.uses_graphs(),
+            (None, "cpu-binding") => !args.safe && args.bind == Bind::Auto,
+            (None, _) if !has_peers => continue,
+            (None, "overlap") => config.comm.overlap,
+            (None, _) => world.registers_buffers(),
+        };
+        if is_used { &mut used } else { &mut off }.push(row.name);
+    }
+    if !off.is_empty() {
+        info!("GPU features that are off (docs/gpus.md): {}", off.join(", "));
+    }
+    debug!("GPU features in use: {}", used.join(", "));
 }

@@ -4,8 +4,9 @@
 //! same on all of them.
 
 use ddp::config::gpu_features::without_all;
-use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
+use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Overrides};
 use ddp::data::{self, EmbeddingSpec, Fitted, Loaded};
+use ddp::host_memory::{container_share, size};
 use ddp::model::ModelSpec;
 use ddp::model::file::{ModelFile, ModelInfo};
 use ddp::optim::run_schedule::RunSchedule;
@@ -17,16 +18,18 @@ use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::{GraphMode, Trainer};
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
+use ddp_kernels::cpu::threads;
 use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
 use super::outputs::{check_file_system, check_out};
-use super::pin_device::{Pinning, check_graph, pin_device};
-use super::{container, gpu_features};
+use super::pin_device::{self, Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
-use crate::commands::quick_build::warn_if_quick_build;
+use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::commands::self_check::{self, StartCheck};
+use crate::commands::warn_if_quick_build;
 use crate::commands::watchdog::{self, Watched};
+use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::FailedRun;
@@ -79,14 +82,14 @@ impl<'w> Run<'w> {
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
         world.watchdog().set_device(&choice.device.to_string());
         world.collective_result(check_file_system(world, args, resumed.as_ref()))?;
-        container::warn_of_limit(world, &config.data);
+        warn_of_container_limit(world, &config.data);
         // Before the data is read, which may take long.
         let is_possible = config.train.precision.ensure_on(choice.device).map_err(Error::from);
         world.collective_result(is_possible)?;
         let mut graph = args.graph_mode();
         if !args.dry_run {
             let without = self_check::at_first_start(world, &check, &config, choice.device)?;
-            graph = gpu_features::turn_off_named(choice.device, &without, graph)?;
+            graph = pin_device::turn_off_named(choice.device, &without, graph)?;
         }
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
@@ -94,7 +97,7 @@ impl<'w> Run<'w> {
         let plan = world.agreed_result(plan, Plan::entries)?;
 
         let Plan { config, spec, partition, .. } = &plan;
-        let is_possible = container::check(config, spec, *partition, &data, choice.device);
+        let is_possible = check_container(config, spec, *partition, &data, choice.device);
         world.collective_result(is_possible)?;
         let trainer =
             plan.trainer(world, (graph, args.new_head), &data, choice.device, start.init_from.as_ref());
@@ -119,7 +122,7 @@ impl<'w> Run<'w> {
         data.notes().iter().for_each(|note| info!("{note}"));
         let banner = Banner { world, config, data, spec, partition, trainer };
         info!("{}", banner.line(choice));
-        gpu_features::log(config, args, trainer, world, *device);
+        pin_device::log_features(config, args, trainer, world, *device);
         data::notes_on_folders(&config.data.train, &config.data.eval).iter().for_each(|note| info!("{note}"));
         // Evaluation rows of the same source have the same columns.
         let of_eval = data.eval.as_ref().filter(|eval| eval.source() != data.train.source());
@@ -343,4 +346,64 @@ impl Plan {
         }
         Ok(trainer)
     }
+}
+
+// Compares the memory that a run will take with what its container allows, before it is allocated: a process that takes more is
+// killed and can say nothing.
+
+/// Memory for rows that is worth setting.
+const MIN_ROWS: u64 = 16 << 20;
+
+/// Warns of a configured memory for rows that the container does not allow, and which is not used therefore.
+fn warn_of_container_limit(world: &World, data: &DataConfig) {
+    let (configured, allowed) = ((data.loader_memory_mib as u64) << 20, data.rows_memory_bytes());
+    if let Some(share) = container_share().filter(|_| allowed < configured) {
+        let warning = format!(
+            "`data.loader_memory_mib` is {}, but this container allows each rank {}: rows take at most {}",
+            data.loader_memory_mib,
+            size(share),
+            size(allowed)
+        );
+        warn_of_all_ranks(world.rank().0, &warning);
+    }
+}
+
+/// Checks that the memory of this rank fits its share of the container.
+///
+/// # Errors
+/// [`CommandError::ContainerTooSmall`]
+fn check_container(
+    config: &Config,
+    spec: &ModelSpec,
+    partition: BatchPartition,
+    data: &Loaded,
+    device: Device,
+) -> Result<()> {
+    let Some(allowed) = container_share() else { return Ok(()) };
+    let rank = RankPlan {
+        config,
+        data,
+        spec,
+        partition,
+        zero: config.comm.zero,
+        device,
+        keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
+        n_threads: threads::current(),
+    };
+    let memory = MemoryPlan::new(&rank);
+    let on_device = if device == Device::Cpu { 0 } else { memory.on_device() };
+    let needed = (memory.total() - on_device) as u64;
+    let rows = memory.of(MemoryKind::Loader) as u64;
+    if needed <= allowed {
+        return Ok(());
+    }
+    let for_rows = allowed.saturating_sub(needed - rows);
+    let hint = if for_rows >= MIN_ROWS && rows > for_rows {
+        format!("set `data.loader_memory_mib = {}`, or raise the limit of the container", for_rows >> 20)
+    } else {
+        "start fewer ranks in this container, share the optimizer state by `comm.zero = 1`, use a smaller `train.batch_size` or \
+         model, save without a copy (`checkpoint.async = false`), or raise the limit of the container"
+            .to_owned()
+    };
+    Err(CommandError::ContainerTooSmall { needed, allowed, rows, hint }.into())
 }

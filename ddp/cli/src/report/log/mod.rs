@@ -11,11 +11,10 @@
 
 mod line;
 mod line_queue;
-mod options;
 mod terminal;
 mod rank_log;
 mod setup;
 
-pub use options::{LogFormat, LogOptions};
+pub use line::{LogFormat, LogOptions};
 pub use setup::Log;
 pub use terminal::{ShownBar, Terminal, error_line};

@@ -13,8 +13,7 @@ use tracing_subscriber::fmt::format::{FmtSpan, JsonFields, debug_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 
-use super::line::{Form, LineFormat, text_field};
-use super::options::LogOptions;
+use super::line::{Form, LineFormat, LogOptions, text_field};
 use super::rank_log::RankLog;
 use super::terminal::{Shown, Terminal};
 

@@ -13,9 +13,8 @@ use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressStat
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::line::{Form, LineFormat};
+use super::line::{Form, LineFormat, LogFormat, LogOptions};
 use super::line_queue::{Item, LineQueue};
-use super::options::{LogFormat, LogOptions};
 
 /// Maximum time to wait until lines are written before other output follows. A rank that mpirun ends has half a second.
 const BEFORE_OTHERS: Duration = Duration::from_millis(200);

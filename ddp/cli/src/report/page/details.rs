@@ -6,7 +6,7 @@ use ddp::report::units::mib;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use super::axis::figure;
+use super::chart::figure;
 use super::parts::{duration, name, table, title_case, titles, with_hint};
 use super::record::{Record, Restart, metric_title};
 

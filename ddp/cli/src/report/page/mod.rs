@@ -4,7 +4,6 @@
 //! run (its content security policy), because names of columns, labels and paths are of unknown origin.
 
 mod series;
-mod axis;
 mod chart;
 mod parts;
 mod record;

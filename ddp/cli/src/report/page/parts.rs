@@ -3,7 +3,7 @@
 use ddp::report::visible::visible_lines;
 use maud::{Markup, html};
 
-use super::axis::figure;
+use super::chart::figure;
 
 /// Number of characters of a text of unknown origin that are shown.
 const MAX_CHARS: usize = 2000;

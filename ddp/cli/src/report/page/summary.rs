@@ -7,8 +7,7 @@ use ddp_kernels::hint::joined;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::axis::figure;
-use super::chart::legend_entry;
+use super::chart::{figure, legend_entry};
 use super::parts::{config, duration, name, plain, table, titles, with_hint};
 use super::record::{Record, Status, folder_name, metric_title};
 

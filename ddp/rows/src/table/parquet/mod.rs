@@ -4,9 +4,170 @@
 
 mod file;
 mod lists;
-mod reader;
-mod writer;
 
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, SchemaRef};
 pub use file::{ParquetFile, malformed};
-pub use reader::open;
-pub use writer::create;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+use parquet::basic::{Compression, Encoding};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+
+use self::file::guarded;
+use self::lists::Probe;
+use crate::error::{Result, RowsError, WriteError};
+use crate::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::table::source::{ReadOptions, Source};
+use crate::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
+
+/// Reads the rows of a Parquet file in batches, once its lists have the expected lengths.
+///
+/// Opens a file and reads its footer.
+pub fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
+    Ok(Source::Batches(Box::new(ParquetFile::open(path)?)))
+}
+
+impl ParquetFile {
+    /// The rows of the row groups `groups` with the columns of `selection`.
+    ///
+    /// # Errors
+    /// [`ColumnError::ListLength`](crate::error::ColumnError::ListLength), before a list is decoded.
+    pub fn read_groups(&self, selection: &Selection, groups: Range<usize>) -> Result<Batches> {
+        lists::check(self, &selection.lists, groups.clone(), selection.max_len)?;
+        let row = self.first_row(groups.start);
+        let end = self.first_row(groups.end);
+        let reader = self.batches(groups, &selection.roots, selection.batch_rows)?;
+        Ok(Box::new(Rows { path: self.path.clone(), reader, row, end }))
+    }
+}
+
+impl BatchSource for ParquetFile {
+    fn schema(&self) -> &SchemaRef {
+        self.metadata.schema()
+    }
+
+    fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
+        let n_rows = match lists::probe(self, root)? {
+            Probe::TooLong(len) => return Ok(Some(len)),
+            Probe::Rows(n_rows) => n_rows,
+        };
+        let mut batches = self.batches(0..self.group_rows.len(), &[root], n_rows)?;
+        match guarded(&self.path, || batches.next().transpose())? {
+            None => Err(RowsError::NoRows { path: self.path.clone() }),
+            Some(batch) => Ok(list_len_in(batch.column(0))),
+        }
+    }
+
+    fn read(&self, selection: &Selection) -> Result<Batches> {
+        self.read_groups(selection, 0..self.group_rows.len())
+    }
+}
+
+/// Rows that are decoded in batches.
+struct Rows {
+    path: PathBuf,
+    reader: ParquetRecordBatchReader,
+    /// Number of the next row in the file.
+    row: usize,
+    /// End of the rows according to the footer.
+    end: usize,
+}
+
+impl Iterator for Rows {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { path, reader, row, end } = self;
+        match guarded(path, || reader.next().transpose()) {
+            Ok(Some(batch)) => {
+                *row += batch.num_rows();
+                Some(Ok(batch))
+            }
+            Ok(None) if row == end => None,
+            Ok(None) => {
+                let reason = format!("its rows end at row {row}, but its footer declares {end}");
+                Some(Err(malformed(path, reason)))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Bytes of rows in a row group, which readers decode as a unit.
+const GROUP_BYTES: usize = 16 << 20;
+/// Memory of the writer for a row group; texts and their dictionaries come on top of the rows.
+const WRITER_BYTES: usize = 3 * GROUP_BYTES;
+
+/// Writes `.parquet`: typed columns, missing values as null.
+///
+/// Opens the file of a writer.
+pub fn create(schema: &Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
+    Ok(Box::new(ParquetWriter::new(schema, &files.rows, staging)?))
+}
+
+/// Writes columns.
+struct ParquetWriter {
+    path: PathBuf,
+    batches: RecordBatches,
+    writer: ArrowWriter<File>,
+}
+
+impl ParquetWriter {
+    fn new(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+        let batches = RecordBatches::new(schema);
+        // Fast to decompress: rows that exceed the memory are decoded in every epoch.
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_max_row_group_row_count(Some((GROUP_BYTES / schema.row_bytes()).clamp(1, 1 << 20)))
+            // A dictionary of numbers takes far more memory than the numbers, and there may be thousands of columns.
+            .set_dictionary_enabled(false)
+            .set_encoding(Encoding::PLAIN);
+        for field in batches.columns().fields() {
+            let is_text = matches!(
+                field.data_type(),
+                DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..)
+            );
+            if is_text {
+                let name = ColumnPath::from(field.name().clone());
+                properties = properties.set_column_dictionary_enabled(name, true);
+            }
+        }
+        let file = staging.create(path)?;
+        let writer = ArrowWriter::try_new(file, batches.columns().clone(), Some(properties.build()));
+        let writer = writer.map_err(|error| failed(path, error))?;
+        Ok(ParquetWriter { path: path.to_owned(), batches, writer })
+    }
+}
+
+impl ColumnWriter for ParquetWriter {
+    fn write(&mut self, rows: Chunk) -> Result<()> {
+        let batch = self.batches.batch(rows);
+        let written = self.writer.write(&batch).and_then(|()| {
+            if self.writer.memory_size() > WRITER_BYTES { self.writer.flush() } else { Ok(()) }
+        });
+        written.map_err(|error| failed(&self.path, error))
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let Self { path, mut writer, .. } = *self;
+        writer.finish().map_err(|error| failed(&path, error))?;
+        Ok(writer.inner().sync_all().map_err(|source| WriteError { path, source })?)
+    }
+}
+
+fn failed(path: &Path, error: ParquetError) -> RowsError {
+    let source = match error {
+        ParquetError::External(error) => match error.downcast::<std::io::Error>() {
+            Ok(error) => *error,
+            Err(error) => std::io::Error::other(error),
+        },
+        error => std::io::Error::other(error),
+    };
+    WriteError { path: path.to_owned(), source }.into()
+}

@@ -3,10 +3,8 @@
 use crate::error::CellProblem;
 use crate::values::element::RawType;
 use crate::values::notation::{Meaning, Notation};
-use crate::values::number::digits::Decimal;
-use crate::values::number::exact::is_short;
-use crate::values::number::spelling::is_integer;
-use crate::values::number::{is_code, is_padded, truth};
+use crate::values::number::digits::{Decimal, is_short};
+use crate::values::number::{is_code, is_integer, is_padded, truth};
 use crate::values::time::{Moment, MomentType, MomentUnit};
 use crate::write::{CellKind, Kind};
 

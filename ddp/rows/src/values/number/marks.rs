@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::exact::Exact;
+use super::digits::Exact;
 
 /// Mark between the whole part of a number and its fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,14 @@
 //! Ordinal loss: classes in an order, predicted by cumulative logits.
 
-mod cpu;
-mod cuda;
-
 use crate::base::check;
-use crate::ops::loss::sums::SumsOutput;
-use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::cpu::{Float, Stored};
+use crate::cuda::launch::{BLOCK, Launch};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::loss::cpu::Blocks;
+use crate::ops::loss::cuda::{Kernels, SOURCE, kernels, max_blocks};
+use crate::ops::loss::formulas::Bce;
+use crate::ops::loss::sums::{LossSums, SumsOutput};
+use crate::{DType, Element, KernelError, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "ordinal";
 
@@ -50,7 +53,7 @@ pub fn ordinal(
     check::dtype(OP, logits_op, check::FLOATS, check::FLOATS_NAMES)?;
     if let Some(gpu) = logits.gpu() {
         let d_logits = d_logits.map(TensorMut::into_cuda).transpose()?;
-        return cuda::sum_and_gradient(
+        return sum_and_gradient_cuda(
             gpu,
             logits.cuda()?,
             labels.cuda()?,
@@ -71,8 +74,63 @@ pub fn ordinal(
     check::gradient_dispatch!(OP, logits_op, d_op, T, D => {
         let logits = logits.as_slice::<T>(OP, "logits")?;
         let d_logits = d_logits.map(|d| d.into_slice::<D>(OP, "d_logits")).transpose()?;
-        sums.write(OP, cpu::sum_and_gradient(logits, labels, row_weights, scale as _, d_logits))
+        sums.write(OP, sum_and_gradient_cpu(logits, labels, row_weights, scale as _, d_logits))
     })
+}
+
+/// Binary cross-entropy of each element; its target is 1 if the label is above the column, else 0.
+///
+/// Labels are at most `n_cols`.
+fn sum_and_gradient_cpu<T: Stored, D: Stored<Real = T::Real>>(
+    logits: &[T],
+    labels: &[i64],
+    row_weights: Option<&[f32]>,
+    scale: T::Real,
+    d_logits: Option<&mut [D]>,
+) -> LossSums {
+    let n_cols = logits.len() / labels.len().max(1);
+    let blocks = Blocks { x: logits, n_cols, row_weights, scale };
+    blocks.sum_and_gradient(&Bce, d_logits, |range, memory| {
+        let (mut row, mut column) = (range.start / n_cols, range.start % n_cols);
+        for target in memory.first(range.len()) {
+            *target = if labels[row] > column as i64 { T::Real::ONE } else { T::Real::ZERO };
+            column += 1;
+            if column == n_cols {
+                (row, column) = (row + 1, 0);
+            }
+        }
+        None
+    })
+}
+
+const KERNELS: Kernels = kernels!("ordinal");
+
+/// Loss, gradient and sums in one launch, by a kernel next to binary cross-entropy in `kernel.cu`.
+///
+/// Same as `sum_and_gradient_cpu`; the caller checked the operands.
+fn sum_and_gradient_cuda(
+    gpu: &'static Gpu,
+    logits: CudaSlice<'_>,
+    labels: CudaSlice<'_>,
+    row_weights: Option<TensorRef<'_>>,
+    scale: f64,
+    mut d: Option<CudaSliceMut<'_>>,
+    sums: SumsOutput<'_>,
+) -> Result<()> {
+    let extra = sums.extra.map(TensorRef::cuda).transpose()?;
+    let kernel = KERNELS.of(logits.dtype(), d.as_ref().map(CudaSliceMut::dtype));
+    let (scratch, n, accumulate) = (gpu.scratch()?, logits.len(), i32::from(sums.accumulate));
+    let n_cols = n / labels.len().max(1);
+    let launch = Launch::new(gpu, &SOURCE, kernel)?;
+    let launch = launch.blocks(n.div_ceil(BLOCK as usize).min(max_blocks(gpu))).read(logits);
+    let launch = launch.read(labels).read_opt(row_weights.map(TensorRef::cuda).transpose()?);
+    let launch = launch.write_opt(d.as_mut()).arg(n).arg(n_cols).arg(scale);
+    let launch = launch.write(&mut sums.tail.into_cuda()?).arg(accumulate).read_opt(extra);
+    let launch = launch.arg(scratch.counter).arg(scratch.partials);
+    // SAFETY: ordinal(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols, double scale, float* tail,
+    // int accumulate, const double* extra, u32* counter, double* partials); x and d hold n elements, labels and row_weights one for
+    // each `cols` of them, the tail STEP_SUMS_LEN, partials two a block.
+    unsafe { launch.run() }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::CrossEntropyConfig;
 use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
-use crate::ops::loss::kernels::{Kernels, kernels, max_blocks};
+use crate::ops::loss::cuda::{Kernels, kernels, max_blocks};
 use crate::ops::loss::sums::SumsOutput;
 use crate::{DType, Result, TensorRef};
 
@@ -53,25 +53,14 @@ pub(super) fn forward_backward(
     };
     let (scratch, accumulate) = (gpu.scratch()?, i32::from(sums.accumulate));
     let extra = sums.extra.map(TensorRef::cuda).transpose()?;
-    let launch = Launch::new(gpu, source, kernel)?
-        .threads(threads)
-        .blocks(n_rows.div_ceil(rows_per_block).min(max_blocks(gpu)))
-        .read(logits)
-        .read(labels)
-        .read_opt(config.class_weights.map(TensorRef::cuda).transpose()?)
-        .read_opt(config.row_weights.map(TensorRef::cuda).transpose()?)
-        .write_opt(d_logits.as_mut())
-        .arg(n_rows)
-        .arg(n_classes)
-        .arg(config.ignore_index)
-        .arg(config.label_smoothing)
-        .arg(config.focal_gamma)
-        .arg(scale)
-        .write(&mut sums.tail.into_cuda()?)
-        .arg(accumulate)
-        .read_opt(extra)
-        .arg(scratch.counter)
-        .arg(scratch.partials);
+    let launch = Launch::new(gpu, source, kernel)?.threads(threads);
+    let launch = launch.blocks(n_rows.div_ceil(rows_per_block).min(max_blocks(gpu))).read(logits);
+    let launch = launch.read(labels).read_opt(config.class_weights.map(TensorRef::cuda).transpose()?);
+    let launch = launch.read_opt(config.row_weights.map(TensorRef::cuda).transpose()?);
+    let launch = launch.write_opt(d_logits.as_mut()).arg(n_rows).arg(n_classes);
+    let launch = launch.arg(config.ignore_index).arg(config.label_smoothing).arg(config.focal_gamma);
+    let launch = launch.arg(scale).write(&mut sums.tail.into_cuda()?).arg(accumulate).read_opt(extra);
+    let launch = launch.arg(scratch.counter).arg(scratch.partials);
     // SAFETY: softmax_cross_entropy(const T* logits, const i64* labels, const M* weights, const float* row_weights, D* d,
     // size_t rows, size_t n, i64 ignore_index, double smoothing, double gamma, double scale, float* tail, int accumulate, const double* extra,
     // u32* counter, double* partials); logits and d hold rows · n elements, labels and row_weights rows, weights n, the tail STEP_SUMS_LEN, partials two a block; the block is the kernel's.

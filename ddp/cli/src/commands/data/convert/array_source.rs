@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ddp::data::TargetError;
 use ddp::data::raw::RawRows;
 use ddp::data::row_values::RowValues;
-use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout};
+use ddp::data::{DataError, Dataset, SourceSpec, TargetError, TargetLayout};
 use ddp_rows::arrays::RawArray;
 use ddp_rows::arrays::reader::ArrayReader;
 use ddp_rows::values::element::RawType;

@@ -31,13 +31,13 @@ use ddp_rows::table::types::Destination;
 use ddp_rows::values::element::RawType;
 use ddp_rows::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
 
-use self::input::Input;
 use self::meter::Meter;
 use self::output::Output;
 use self::source::Source;
 use self::target::Target;
 use self::text_copy::TextCopy;
 use crate::cli::{ConvertArgs, ConvertDtype, ConvertSubset};
+use crate::commands::data::convert::input::Input;
 use crate::error::Result;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;

@@ -1,6 +1,6 @@
 //! The advice on dates, formatted numbers, identifiers and constants, and the config that follows it.
 
-use super::kind::Kind;
+use super::column_profile::Kind;
 use super::suggestion_tests::train_a_step;
 use super::tests::{Files, args, inspect_text, kinds, message, noise, rows};
 use super::warning::WarningKind;

@@ -1,10 +1,12 @@
-//! Properties of one column after all rows were read.
+//! Properties of one column after all rows were read: its type, range and values, and what its source says of it in advance.
 
+use std::path::PathBuf;
+
+use ddp::data::Compression;
+use ddp_rows::table::types::Place;
 use serde::Serialize;
 
-use super::collector::Collector;
-use super::kind::Kind;
-use super::origin::Origin;
+use super::collector::{Collector, Column};
 
 /// Most distinct values that are listed individually.
 pub(super) const MAX_SHOWN_VALUES: usize = 20;
@@ -108,5 +110,128 @@ impl ColumnProfile {
 
     pub(super) fn is_feature(&self) -> bool {
         !self.is_target && !matches!(self.kind, Kind::Index | Kind::Dropped)
+    }
+}
+
+/// Type of a column's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Integer,
+    Number,
+    Text,
+    /// True and false, or yes and no.
+    Boolean,
+    /// Dates, with or without a time.
+    Date,
+    /// Times of day.
+    Time,
+    /// Row numbers that pandas wrote, which are not used.
+    Index,
+    /// Values that a model can't use, such as structures and bytes.
+    Other,
+    /// Left out by the user.
+    Dropped,
+    /// All values are missing.
+    Empty,
+    /// An element of an array.
+    #[serde(untagged)]
+    Element(&'static str),
+}
+
+impl Kind {
+    /// The type of a column with `n` values, among which there are numbers or not; a few stray values don't decide on it.
+    pub(super) fn of(column: &Column, n: u64, has_numbers: bool, has_strays: bool) -> Self {
+        let n = if has_strays { n - column.n_odd() } else { n };
+        match () {
+            () if column.types.texts.n > 0 && !has_strays => Kind::Text,
+            () if column.types.n_truths > 0 && column.types.n_truths == n => Kind::Boolean,
+            () if column.types.n_moments > 0 && column.types.n_moments == n && column.types.has_dates() => {
+                Kind::Date
+            }
+            () if column.types.n_moments > 0 && column.types.n_moments == n => Kind::Time,
+            () if column.has_fractions() || column.not_finite.n > 0 => Kind::Number,
+            () if has_numbers => Kind::Integer,
+            () => Kind::Empty,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::Integer => "integer",
+            Kind::Number => "number",
+            Kind::Text => "text",
+            Kind::Boolean => "boolean",
+            Kind::Date => "date",
+            Kind::Time => "time",
+            Kind::Index => "index",
+            Kind::Other => "other",
+            Kind::Dropped => "dropped",
+            Kind::Empty => "empty",
+            Kind::Element(name) => name,
+        }
+    }
+}
+
+/// A file and its size, if it is a regular file.
+#[derive(Debug, Serialize)]
+pub(super) struct FileSize {
+    pub(super) path: String,
+    pub(super) size_bytes: Option<u64>,
+}
+
+/// An array in a file.
+#[derive(Debug, Serialize)]
+pub(super) struct ArrayShape {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) shape: Vec<usize>,
+}
+
+/// Source of rows, and what is known about their columns in advance.
+#[derive(Default)]
+pub(super) struct Origin {
+    pub(super) format: String,
+    pub(super) files: Vec<FileSize>,
+    pub(super) arrays: Vec<ArrayShape>,
+    /// Whether the rows are those of a table, whose columns have names.
+    pub(super) is_table: bool,
+    pub(super) names: Vec<String>,
+    /// Indices of the targets.
+    pub(super) targets: Vec<usize>,
+    /// Types of the columns; `None` if the values determine them.
+    pub(super) kinds: Vec<Option<Kind>>,
+    /// Types of the columns in the file, if it has them; those of folders have none.
+    pub(super) types: Vec<String>,
+    /// Indices of the columns that are texts by their type in the file.
+    pub(super) texts: Vec<usize>,
+    /// Columns that are not used unasked, with the reason: ends of sentences.
+    pub(super) left_out: Vec<String>,
+    /// Whether places are lines, from 1, not rows, from 0.
+    pub(super) has_lines: bool,
+    /// Lines of a config that name arrays.
+    pub(super) keys: Vec<String>,
+}
+
+impl Origin {
+    /// Source of rows in these files.
+    pub(super) fn of_files(title: &str, files: &[PathBuf]) -> Self {
+        let size = |path: &PathBuf| FileSize {
+            path: path.display().to_string(),
+            // Pipes have no size.
+            size_bytes: path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()),
+        };
+        let format = match Compression::of_file(&files[0]) {
+            Compression::None => title.to_owned(),
+            compression => format!("{title}, {}", compression.name()),
+        };
+        Origin { format, files: files.iter().map(size).collect(), ..Origin::default() }
+    }
+
+    /// A place for messages.
+    pub(super) fn place(&self, place: Place) -> String {
+        let number = format!("{} {}", if self.has_lines { "line" } else { "row" }, place.number);
+        if self.files.len() > 1 { format!("{number} of {}", self.files[place.file].path) } else { number }
     }
 }

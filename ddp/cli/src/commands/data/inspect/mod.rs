@@ -5,14 +5,9 @@
 
 mod values;
 mod collector;
-mod kind;
-mod origin;
 mod column_profile;
 mod warning;
-mod dropped;
-mod inspected;
 mod section;
-mod target_warnings;
 mod warnings;
 mod profile;
 mod report;

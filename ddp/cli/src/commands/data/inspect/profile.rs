@@ -6,12 +6,9 @@ use ddp::data::labels::{TargetFacts, decide};
 use serde::Serialize;
 
 use super::collector::{Collector, Column};
-use super::column_profile::{ColumnProfile, ValueCount};
-use super::dropped::{dropped, has_features};
-use super::kind::Kind;
-use super::origin::{ArrayShape, FileSize, Origin};
+use super::column_profile::{ArrayShape, ColumnProfile, FileSize, Kind, Origin, ValueCount};
 use super::section::{self, FittingTask};
-use super::warning::Warning;
+use super::warning::{Warning, dropped, has_features};
 use super::warnings;
 
 /// The result of an inspection, printed as text or as one JSON object.

@@ -4,11 +4,10 @@ use ddp::report::units::mib;
 use ddp::report::visible::visible_lines;
 use ddp_rows::values::time::format_seconds as format_moment;
 
-use super::column_profile::{ColumnProfile, MAX_SHOWN_VALUES};
-use super::kind::Kind;
+use super::column_profile::{ColumnProfile, Kind, MAX_SHOWN_VALUES};
 use super::profile::Profile;
-use super::warning::{count, cut};
-use crate::report::table::table;
+use super::warning::cut;
+use crate::report::stdout::{count, table};
 
 const WIDTH: usize = 96;
 /// Most columns that are all shown, and how many of more.
@@ -37,7 +36,7 @@ pub(super) fn text(profile: &Profile, all: bool) -> String {
 
 fn head(profile: &Profile) -> String {
     let (source, format, n) = (&profile.source, &profile.format, profile.columns.len());
-    let (rows, columns) = (count(profile.n_rows as u64, "row"), count(n as u64, "column"));
+    let (rows, columns) = (count(profile.n_rows, "row"), count(n, "column"));
     let mut text = format!("{source}: {format}, {rows} x {columns}");
     let sizes: Vec<u64> = profile.files.iter().filter_map(|file| file.size_bytes).collect();
     if !sizes.is_empty() {

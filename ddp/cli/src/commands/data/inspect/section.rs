@@ -6,9 +6,7 @@ use ddp::config::{DataFormat, Decimal, Delimiter, Header, Task};
 use ddp::data::{SourceSpec, holds_eval_rows};
 
 use super::collector::Collector;
-use super::column_profile::ColumnProfile;
-use super::kind::Kind;
-use super::origin::Origin;
+use super::column_profile::{ColumnProfile, Kind, Origin};
 use super::warning::{Warning, WarningKind, columns_of};
 
 /// Fewest rows of which the config holds out some for evaluation.

@@ -8,7 +8,7 @@ use ddp::config::Config;
 use ddp::data;
 use ddp_comm::World;
 
-use super::kind::Kind;
+use super::column_profile::Kind;
 use super::profile::Profile;
 use super::warning::WarningKind;
 use super::{profile as profile_of, report};

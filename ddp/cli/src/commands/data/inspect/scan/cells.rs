@@ -7,7 +7,7 @@ use ddp::data::table::{
     CellReader, CellValues, column_missing, index_note, partition_columns, repeated_note, same_names,
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
-use ddp_rows::error::formatted::is_formatted;
+use ddp_rows::error::is_formatted;
 use ddp_rows::table::source::{ColumnType, TableFormat};
 use ddp_rows::table::types::{CellUse, Place};
 use ddp_rows::values::notation::{Meaning, Notation};
@@ -15,8 +15,7 @@ use ddp_rows::values::number::is_code;
 use ddp_rows::write::CellKind;
 
 use crate::commands::data::inspect::collector::{Cells, Collector, Column, is_finite_f32};
-use crate::commands::data::inspect::kind::Kind;
-use crate::commands::data::inspect::origin::Origin;
+use crate::commands::data::inspect::column_profile::{Kind, Origin};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
 

@@ -1,0 +1,132 @@
+//! Arrow IPC: files (Feather version 2, Polars) and streams of record batches.
+//!
+//! Source: <https://arrow.apache.org/docs/format/Columnar.html>; decoded by the crate `arrow-ipc`.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_ipc::CompressionType;
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_schema::{ArrowError, SchemaRef};
+use ddp_kernels::cpu::caught_panic::catch_panic;
+
+use crate::error::{Result, RowsError, WriteError};
+use crate::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::table::source::{ReadOptions, Source};
+use crate::user_file;
+use crate::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
+
+/// Opens a file or a stream of record batches.
+type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+/// Opens a file and reads its schema.
+pub fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
+    let schema = reader(path, None)?.schema();
+    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), schema })))
+}
+
+/// A file or stream whose schema was read.
+struct IpcFile {
+    path: PathBuf,
+    schema: SchemaRef,
+}
+
+impl BatchSource for IpcFile {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
+        for batch in batches(&self.path, vec![root])? {
+            if let Some(len) = list_len_in(batch?.column(0)) {
+                return Ok(Some(len));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&self, selection: &Selection) -> Result<Batches> {
+        batches(&self.path, selection.roots.clone())
+    }
+}
+
+/// The rows of a file with some columns.
+fn batches(path: &Path, columns: Vec<usize>) -> Result<Batches> {
+    let (path, mut reader) = (path.to_owned(), reader(path, Some(columns))?);
+    let batches = std::iter::from_fn(move || guarded(&path, || reader.next().transpose()).transpose());
+    Ok(Box::new(batches.filter(|batch| !matches!(batch, Ok(batch) if batch.num_rows() == 0))))
+}
+
+/// The decoder of a file; `columns` are the indices of those that are read, `None` for all.
+fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<Reader> {
+    let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
+    let mut file = user_file::open("data file", path)?;
+    let mut begin = [0; 6];
+    let is_file = file.read_exact(&mut begin).is_ok() && begin == *b"ARROW1";
+    file.rewind().map_err(unreadable)?;
+    let file = BufReader::with_capacity(1 << 18, file);
+    guarded(path, || {
+        Ok(if is_file {
+            Box::new(FileReader::try_new(file, columns)?) as Reader
+        } else {
+            Box::new(StreamReader::try_new(file, columns)?)
+        })
+    })
+}
+
+/// Runs `call` and converts errors and panics of the library, which damaged content causes, to errors for the user.
+fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ArrowError>) -> Result<T> {
+    let reason = match catch_panic(call) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "its content can't be decoded".to_owned(),
+    };
+    let hint = "is the file cut off, damaged or still being written?";
+    Err(RowsError::Malformed { path: path.to_owned(), format: "Arrow IPC", reason, hint })
+}
+
+/// Writes `.arrow` and `.feather`, compressed by lz4 as pandas does.
+///
+/// Opens the file of a writer.
+pub fn create(schema: &Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
+    let path = files.rows.clone();
+    let batches = RecordBatches::new(schema);
+    let file = BufWriter::with_capacity(1 << 18, staging.create(&path)?);
+    let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME));
+    let writer =
+        options.and_then(|options| FileWriter::try_new_with_options(file, batches.columns(), options));
+    let writer = writer.map_err(|error| failed(&path, error))?;
+    Ok(Box::new(IpcWriter { path, batches, writer }))
+}
+
+/// Writes record batches.
+struct IpcWriter {
+    path: PathBuf,
+    batches: RecordBatches,
+    writer: FileWriter<BufWriter<File>>,
+}
+
+impl ColumnWriter for IpcWriter {
+    fn write(&mut self, rows: Chunk) -> Result<()> {
+        let batch = self.batches.batch(rows);
+        self.writer.write(&batch).map_err(|error| failed(&self.path, error))
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let Self { path, writer, .. } = *self;
+        let file = writer.into_inner().map_err(|error| failed(&path, error))?;
+        let end = || file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all();
+        Ok(end().map_err(|source| WriteError { path: path.clone(), source })?)
+    }
+}
+
+fn failed(path: &Path, error: ArrowError) -> RowsError {
+    let source = match error {
+        ArrowError::IoError(_, source) => source,
+        error => std::io::Error::other(error),
+    };
+    WriteError { path: path.to_owned(), source }.into()
+}
