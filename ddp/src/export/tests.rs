@@ -117,7 +117,7 @@ fn a_layer_of_an_unknown_kind_is_named() {
     assert!(matches!(error, ExportError::UnknownLayer { index: 1, .. }), "{error}");
     let message = ddp_kernels::hint::with_hint(&error);
     assert!(message.contains("layer 1 of the model (double) has no ONNX form"), "{message}");
-    assert!(message.contains("hint: `--format safetensors`"), "{message}");
+    assert!(message.contains("hint: implement `Layer::operators`"), "{message}");
 }
 
 #[test]
