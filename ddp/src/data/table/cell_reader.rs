@@ -102,7 +102,7 @@ impl CellReader {
     ///
     /// # Errors
     /// A list of another length.
-    #[cfg_attr(not(feature = "parquet"), allow(unused_variables))] // Only columnar files have values.
+    #[cfg_attr(not(feature = "parquet"), allow(unused_variables, clippy::ptr_arg))] // Only columnar files have values.
     pub fn values(&mut self, max_rows: usize, values: &mut Vec<CellValues>) -> Result<(u64, usize)> {
         match &mut self.0 {
             Cells::Text(_) => unreachable!("a file of text has no types"),
