@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Takes ranks away from running jobs and checks that the others name the right one, in time, and end everywhere.
 
-  python tests/lost_ranks.py [--binary target/debug/ddp-train] [--trials 24] [--seed 1] [--hosts 0|3] [--out FILE]
+  python tests/lost_ranks.py [--binary target/debug/ddp-train] [--start mpirun|launch] [--trials 24] [--seed 1] [--hosts 0|3] [--out FILE]
 
-Each trial starts a job under mpirun with `watchdog.timeout_s = 1`, waits for a phase, and lets something happen to one rank:
+Each trial starts a job with `watchdog.timeout_s = 1`, under mpirun or by `ddp-train launch --launcher env` without MPI, waits for
+a phase, and lets something happen to one rank:
 
   kill        SIGKILL                                named within 3 s
   stop        SIGSTOP                                named within 3 s
@@ -11,7 +12,7 @@ Each trial starts a job under mpirun with `watchdog.timeout_s = 1`, waits for a 
   cut         the host's network link goes down      named within 3 s, all hosts end       (--hosts only)
   heal        the link is down for 5 s, timeout 10   trips nothing                         (--hosts only)
 
-Phases: start, step, evaluation, checkpoint. All ranks must have exited 2 s after the report, the survivors with status 75.
+Phases: start, step, evaluation, checkpoint. All ranks must have exited 2 s after the report, the survivors with status 75 (`launch` itself, which shows no others).
 With --hosts the ranks run in network namespaces, each with a link and a hostname of its own; that needs root and iproute2.
 With --out the results are written as JSON lines; the exit status is 0 only if every trial was right.
 """
@@ -131,6 +132,10 @@ def start(args, folder, n_ranks, phase, timeout_s, hosts):
     command = [args.binary, "train", "--out", str(folder / "out"), "--quiet", "--threads", "1"]
     for setting in sets:
         command += ["--set", setting.replace("ROWS", json.dumps(str(rows)))]
+    if args.start == "launch":
+        command[1:1] = ["launch", "--launcher", "env", "-n", str(n_ranks), "--max-restarts", "0", "--"]
+        with (folder / "stderr").open("w") as stderr:
+            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
     wrapper = executable(folder / "rank.sh", WRAPPER)
     flags = ["--oversubscribe", "--bind-to", "none", "--quiet", "-n", str(n_ranks), "-x", "STATUSES"]
     env = {
@@ -162,6 +167,19 @@ def wait_for(condition, seconds, what):
         time.sleep(0.01)
 
 
+def pids_of_launch(launch, n_ranks):
+    """The ranks among the processes that `ddp-train launch` started."""
+    found = {}
+    for task in pathlib.Path(f"/proc/{launch}/task").glob("*/children"):
+        for pid in task.read_text().split():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            found.update({int(word[5:]): int(pid) for word in words if word.startswith(b"RANK=")})
+    return [found[rank] for rank in range(n_ranks)] if len(found) == n_ranks else None
+
+
 def pids(folder, n_ranks):
     files = [folder / f"pid.{rank}" for rank in range(n_ranks)]
     if not all(file.exists() and file.read_text().strip() for file in files):
@@ -185,8 +203,9 @@ def trial(args, fault, phase, n_ranks, victim, hosts, draw):
     job = start(args, folder, n_ranks, phase, timeout_s, hosts)
     ranks = []
     try:
-        wait_for(lambda: pids(folder, n_ranks), 20, NO_START)
-        ranks = pids(folder, n_ranks)
+        find = (lambda: pids_of_launch(job.pid, n_ranks)) if args.start == "launch" else (lambda: pids(folder, n_ranks))
+        wait_for(find, 20, NO_START)
+        ranks = find()
         wait_for(lambda: all("watchdog" in threads(pid) for pid in ranks), 60, "no watchdog runs")
         metrics = folder / "out" / "metrics.jsonl"
         if phase != "start":
@@ -216,7 +235,7 @@ def trial(args, fault, phase, n_ranks, victim, hosts, draw):
         wait_for(lambda: not any(is_there(pid) for pid in ranks), 8, "lost ranks still run")
         result["all_gone_s"] = round(time.monotonic() - began, 3)
         if result["all_gone_s"] > 5:
-            return result, "it took too long"
+            return result, f"it took too long: {result['all_gone_s']} s"
         statuses = [folder / f"status.{rank}" for rank in survivors]
         time.sleep(0.2)
         # mpirun kills the wrapper of a rank that has just ended.
@@ -229,6 +248,8 @@ def trial(args, fault, phase, n_ranks, victim, hosts, draw):
             wait_for(lambda: "hint: " in stderr.read_text(), 5, f"nothing was said{logs(folder)}")
         else:
             job.wait(timeout=20)
+            if args.start == "launch" and job.returncode != 75:
+                return result, f"status {job.returncode} of launch"
         text = stderr.read_text()
         result["report"] = text.strip()[-1500:]
         named = re.search(r"error: rank (\d+) \(host", text)
@@ -238,7 +259,8 @@ def trial(args, fault, phase, n_ranks, victim, hosts, draw):
             is_right = f"probably this host, {hosts.names[0]}, is the one that is cut off" in text
         if not is_right:
             return result, f"not named: {text}{logs(folder)}"
-        if text.count("error: ") != 1:
+        # `launch` ends with an error of its own, about the job.
+        if text.count("error: rank " if args.start == "launch" else "error: ") != 1:
             return result, f"said more than once: {text}"
         # mpirun wakes a frozen rank to end it, and Open MPI in that rank may then find its connections closed.
         of_lost = re.compile(r"\[[^]]*\]\[\[\d+,\d+\],(\d+)\]\[.*/btl_tcp_")
@@ -285,6 +307,7 @@ args_rows = 1_000_000
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "target" / "debug" / "ddp-train"))
+    parser.add_argument("--start", choices=["mpirun", "launch"], default="mpirun", help="what starts the ranks")
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=0)
@@ -292,6 +315,8 @@ def main():
     parser.add_argument("--phases", help="only these, separated by commas")
     parser.add_argument("--out", help="file for the results as JSON lines")
     args = parser.parse_args()
+    if args.hosts and args.start == "launch":
+        sys.exit("--start launch starts the ranks of one host")
     if args.hosts and (os.geteuid() != 0 or not shutil.which("ip")):
         print("skipped: needs root and iproute2, for network namespaces")
         sys.exit(77)

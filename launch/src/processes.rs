@@ -195,13 +195,18 @@ impl Started {
         if is_hung {
             self.ended.get_or_insert(Ended::Hung);
         }
-        if self.failed.is_some_and(|(_, since)| since.elapsed() > FAILED_DEADLINE) {
+        if self.failed.is_some_and(|(_, since)| since.elapsed() > FAILED_DEADLINE || self.are_frozen()) {
             self.end();
         }
         if !self.running.is_empty() {
             return None;
         }
         self.failed.map(|(code, _)| Ended::Code(code)).or(self.ended)
+    }
+
+    /// Whether a signal has stopped all that are left: they cannot end by themselves.
+    fn are_frozen(&self) -> bool {
+        self.pids().all(|pid| read(pid).is_some_and(|process| process.is_frozen))
     }
 
     fn note(&mut self, status: ExitStatus) {

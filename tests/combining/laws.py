@@ -198,7 +198,9 @@ def evaluates_alike(trial, base, draw):
         # The model is the best one: of averaged weights, or of the weights themselves.
         if best.get("is_last"):
             want = {f"eval_{key[5:]}": of for key, of in end.items() if key.startswith("last_") and isinstance(of, float)}
-        is_last = best["step"] == end["steps"]
+        # Where every step was withheld, all evaluations are of one step, and batch norm's statistics still differ.
+        epochs = [event["epoch"] for event in base.events("epoch")]
+        is_last = (best["step"], best["epoch"]) == (end["steps"], epochs[-1] if epochs else best["epoch"])
         want = {**(want if is_last else {}), **({best["metric"]: best["value"]} if "." not in best["metric"] else {})}
     tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 3e-2)
     for key, of in want.items():

@@ -226,7 +226,7 @@ fn packed_files() {
     place.write("t.csv", table.as_bytes());
     for name in ["t.csv", "t.csv.gz", "t.csv.zst"] {
         let sets = [&format!("data.train={name}"), "data.loader_memory_mib=4"];
-        refused(&place, &sets, &[&format!("`{name}` needs"), "or more as rows of f32", "is 4", "hint: "]);
+        refused(&place, &sets, &[&format!("`{name}` needs"), "or more as rows of f32", "allows 4", "hint: "]);
     }
 }
 
