@@ -94,10 +94,12 @@ def make(python, folder, name, rows, features, dtype="f4"):
         "import numpy as np, sys\n"
         "path, rows, features, dtype = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]\n"
         "rng = np.random.default_rng(0)\n"
-        "x = np.lib.format.open_memmap(path + '.npy', mode='w+', dtype=dtype, shape=(rows, features))\n"
-        "for i in range(0, rows, 1 << 16):\n"
-        "    some = rng.standard_normal((min(1 << 16, rows - i), features), dtype=np.float32)\n"
-        "    x[i:i + (1 << 16)] = (16 * some).astype('i1').astype('u1') if dtype == 'u1' else some\n"
+        "with open(path + '.npy', 'wb') as file:\n"
+        "    about = {'descr': np.dtype(dtype).str, 'fortran_order': False, 'shape': (rows, features)}\n"
+        "    np.lib.format.write_array_header_1_0(file, about)\n"
+        "    for i in range(0, rows, 1 << 16):\n"
+        "        some = rng.standard_normal((min(1 << 16, rows - i), features), dtype=np.float32)\n"
+        "        ((16 * some).astype('i1').astype('u1') if dtype == 'u1' else some.astype(dtype)).tofile(file)\n"
         "np.save(path + '_y.npy', rng.integers(0, 10, rows))\n"
     )
     path = str(pathlib.Path(folder) / name)
@@ -119,7 +121,7 @@ def forms(opt, folder):
     sets = lambda **keys: [arg for key, value in keys.items() for arg in ("--set", f"{key.replace('__', '.')}={value}")]
     for (features, dtype), rows in SHAPES.items():
         x, y = make(opt.python, folder, f"x{features}{dtype}", rows, features, dtype)
-        features = shown(features, dtype)
+        features = shape_name(features, dtype)
         for workers in (0, 2):
             command = [opt.python, "-c", TORCH_SIDE, x, y, str(workers), str(BATCH), str(opt.seconds)]
             found.append((f"{features} features, torch DataLoader, {workers} workers", command))
@@ -146,7 +148,7 @@ def forms(opt, folder):
     return found
 
 
-def shown(features, dtype):
+def shape_name(features, dtype):
     return f"{features} {dtype}"
 
 
@@ -161,10 +163,10 @@ def bars(medians):
     found = []
     for features, dtype in SHAPES:
         for threads in (1, 2):
-            features_shown = shown(features, dtype)
-            value = ratio(f"{features_shown} features, ours, {threads} threads", f"{features_shown} features, torch index_select, {threads} threads")
-            found.append((f"{features_shown} features: ours over index_select, {threads} threads", value, 1.2))
-    for features, want in ((shown(64, "f4"), 10), (shown(1024, "f4"), 3)):
+            shape = f"{shape_name(features, dtype)} features"
+            value = ratio(f"{shape}, ours, {threads} threads", f"{shape}, torch index_select, {threads} threads")
+            found.append((f"{shape}: ours over index_select, {threads} threads", value, 1.2))
+    for features, want in ((shape_name(64, "f4"), 10), (shape_name(1024, "f4"), 3)):
         best = max((medians.get(f"{features} features, ours, {t} threads", 0) for t in (1, 2)), default=0)
         for workers in (0, 2):
             theirs = medians.get(f"{features} features, torch DataLoader, {workers} workers")
@@ -200,7 +202,7 @@ def main():
     for r in runs:
         r.pop("source", None)
     about = {"machine": machine(), "versions": versions(opt), "batch": BATCH,
-             "shapes": {shown(*shape): rows for shape, rows in SHAPES.items()}}
+             "shapes": {shape_name(*shape): rows for shape, rows in SHAPES.items()}}
     records.write(opt.out, about, [*({"summary": name, **row} for name, row in summary.items()), *found, *runs])
     for name, row in summary.items():
         print(f"{name:50} {row['median']:14,.0f} rows/s ({row['min']:,.0f} to {row['max']:,.0f})")
