@@ -13,7 +13,7 @@ const RANKS_PER_HOST: &str = "PET_NPROC_PER_NODE";
 const ADDRESS: &str = "PET_MASTER_ADDR";
 const PORT: &str = "PET_MASTER_PORT";
 
-/// This host among those of its job.
+/// Position of this host in its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPlace {
     /// Its number, from 0.
@@ -69,7 +69,7 @@ impl HostPlace {
         }
     }
 
-    /// Variables for each of the `n_ranks` processes of this host, by which they join those of the other hosts, which start as many.
+    /// Environment of each of the `n_ranks` processes of this host. Every other host must start as many.
     pub fn rank_variables(&self, n_ranks: usize) -> Vec<Vec<(&'static str, String)>> {
         let first = self.rank * n_ranks;
         let of_rank = |local_rank| {

@@ -34,7 +34,7 @@ Config = Union[Path, Mapping[str, Any]]
 
 
 class TrainError(RuntimeError):
-    """The program ended with another status than 0; its last words are the message."""
+    """The program failed; the message is the end of its stderr."""
 
     def __init__(self, status: int, stderr: str):
         super().__init__(stderr.strip() or f"ddp-train ended with status {status}")
@@ -137,7 +137,7 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     "numpy": a function of rows (as of `Run.predict`), which returns an array of labels or values, or with proba=True of
     probabilities. Each call starts the program, so give it many rows.
     "torch": a torch.nn.Module in evaluation mode, with the preprocessing inside. Its input are the columns as numbers, made of the
-    texts of rows by `module.columns.tensor(rows)`; `module.labels` are the labels of its outputs. Needs torch and safetensors.
+    strings of rows (dicts) by `module.columns.tensor(rows)`; `module.labels` are the labels of its outputs. Needs torch and safetensors.
     """
     folder = run.folder if isinstance(run, Run) else pathlib.Path(run)
     model = folder / "model.safetensors" if folder.is_dir() else folder
@@ -227,7 +227,7 @@ def _toml(value: Any) -> str:
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    # JSON's strings, numbers and truth values are those of TOML.
+    # JSON strings, numbers and booleans are valid TOML.
     if isinstance(value, (str, bool, int, float)):
         return json.dumps(value, ensure_ascii=False)
     raise TypeError(f"a config holds no {type(value).__name__}, got {value!r}")

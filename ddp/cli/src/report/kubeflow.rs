@@ -142,7 +142,7 @@ impl Server {
             .map_err(|error| io::Error::new(error.kind(), format!("curl: {error}")))?;
         if let Some(mut stdin) = curl.stdin.take() {
             for (name, value) in config {
-                // The quotes of curl's config are those of JSON, for text without control characters.
+                // curl's config quotes strings as JSON does, if they hold no control characters.
                 writeln!(stdin, "{name} = {}", Value::String(value))?;
             }
         }
