@@ -80,6 +80,8 @@ struct CurrentStage {
     /// Files to remove before a signal ends the process as it ends any program.
     unfinished: OnceLock<Unfinished>,
     changed: Condvar,
+    /// Set once the log says that the run stops.
+    is_answered: OnceLock<()>,
 }
 
 impl CurrentStage {
@@ -200,7 +202,7 @@ impl StopSignals {
                     origin.process.is_some_and(|sender| u32::try_from(sender.pid) == Ok(parent));
                 if ends_with_mpirun && origin.signal == SIGTERM && is_from_parent {
                     // On the terminal it could hide the message of the rank whose death is the reason.
-                    info!(target: LOG_FILE, "received SIGTERM; stopping after this step");
+                    signals.say_once(SIGTERM);
                     std::thread::sleep(GRACE);
                     // The watchdog ends the process in its own way.
                     let watchdog = signals.stage.watchdog.get();
@@ -220,9 +222,7 @@ impl StopSignals {
                     (Stage::Preparing { rank, world_size }, signal) => {
                         signals.end_unsaved(signal, rank, world_size)
                     }
-                    (_, SIGINT) => info!(target: STOPPING, "stopping after this step; again to quit now"),
-                    (_, SIGTERM) => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
-                    _ => info!(target: STOPPING, "stopping after this step"),
+                    (_, signal) => signals.say_once(signal),
                 }
             }
         };
@@ -243,7 +243,7 @@ impl StopSignals {
                     warn!(target: STOPPING, "{}", unsaved(name(LAUNCHER_ENDED)));
                     low_level::exit(exit_code::SAVED.into());
                 }
-                _ => warn!(target: LOG_FILE, "the launcher has ended; stopping after this step"),
+                _ => signals.say_once(LAUNCHER_ENDED),
             }
         };
         std::thread::Builder::new().name("launcher".to_owned()).spawn(watch).map(drop)
@@ -251,11 +251,21 @@ impl StopSignals {
 
     /// Name of the last received signal, if any; called between two steps or evaluation batches.
     pub fn received(&self) -> Option<&'static str> {
-        let last = self.last();
-        if last.is_some() {
-            self.is_seen.store(true, Ordering::Relaxed);
-        }
-        last.map(name)
+        let signal = self.last()?;
+        self.is_seen.store(true, Ordering::Relaxed);
+        self.say_once(signal);
+        Some(name(signal))
+    }
+
+    /// Says that the run stops: at once from the thread that waits for signals, or from the run if it stops before that thread gets
+    /// to it.
+    fn say_once(&self, signal: i32) {
+        self.stage.is_answered.get_or_init(|| match signal {
+            SIGINT => info!(target: STOPPING, "stopping after this step; again to quit now"),
+            SIGTERM => info!(target: LOG_FILE, "received SIGTERM; stopping after this step"),
+            LAUNCHER_ENDED => warn!(target: LOG_FILE, "the launcher has ended; stopping after this step"),
+            _ => info!(target: STOPPING, "stopping after this step"),
+        });
     }
 
     /// Why the ranks stop, after one of them has received a signal: only some ranks know which one it was.
