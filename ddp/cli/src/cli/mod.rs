@@ -26,6 +26,7 @@ mod tips;
 mod tests;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
@@ -56,6 +57,7 @@ pub use crate::cli::run_config::graph_mode_name;
 pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
 use crate::report::progress::ProgressChoice;
+use crate::report::prometheus;
 
 /// Data-parallel training of dense networks on CPUs and GPUs
 #[derive(Debug, Parser)]
@@ -273,6 +275,11 @@ pub struct TrainArgs {
     /// Also write the lines of metrics.jsonl to stdout
     #[arg(long)]
     pub json: bool,
+
+    /// Serve metrics of the running job for Prometheus at http://ADDRESS/metrics, on rank 0: PORT for this host alone, :PORT for all
+    /// interfaces
+    #[arg(long, value_name = "ADDRESS", value_parser = prometheus::address)]
+    pub metrics_addr: Option<SocketAddr>,
 
     /// Refuse a world of another number of ranks
     #[arg(long, value_name = "N", value_parser = count)]

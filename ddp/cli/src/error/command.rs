@@ -177,6 +177,16 @@ pub enum CommandError {
     #[error("the run had no evaluation data")]
     #[diagnostic(help("name the rows to evaluate with --data"))]
     NoEvalData,
+    /// Metrics cannot be served.
+    #[error("--metrics-addr {}: {source}", address.as_deref().unwrap_or_default())]
+    #[diagnostic(help(
+        "another process may have this port, such as another run: choose another one, or 0 for a free one, which is printed"
+    ))]
+    MetricsAddress {
+        /// The flag's value.
+        address: Option<String>,
+        source: io::Error,
+    },
 }
 
 impl CommandError {
@@ -188,7 +198,8 @@ impl CommandError {
             Self::NoGpuToCheck { .. }
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }
-            | Self::ContainerTooSmall { .. } => exit_code::ENVIRONMENT,
+            | Self::ContainerTooSmall { .. }
+            | Self::MetricsAddress { .. } => exit_code::ENVIRONMENT,
             _ => exit_code::USAGE,
         }
     }

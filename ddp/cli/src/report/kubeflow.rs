@@ -4,20 +4,19 @@
 //!
 //! Source: Kubeflow Trainer, `docs/user-guides/trainjob-progress.md`, "Raw HTTP".
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
-use std::ops::Range;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Value, json};
 use tracing::warn;
+
+use super::live::{Live, TIME};
 
 /// Least time between two posts.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -33,41 +32,29 @@ struct Server {
     token: String,
 }
 
-/// Rows and metrics of the run so far.
-#[derive(Debug)]
-struct State {
-    rows: Range<u64>,
-    n_done: AtomicU64,
-    metrics: Mutex<BTreeMap<String, f64>>,
-    since: Instant,
-}
-
 /// A thread that posts the progress of a run until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Posts {
-    state: Arc<State>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Posts {
-    /// Posts the progress of a run over `rows`, from those that are done to all, if there is a server for it.
-    pub(crate) fn start(rows: Range<u64>) -> Option<Self> {
+    /// Posts the progress of `run`, if there is a server for it.
+    pub(super) fn start(run: &Arc<Live>) -> Option<Self> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let server = Server {
             url: set("KUBEFLOW_TRAINER_SERVER_URL")?,
             ca_cert: set("KUBEFLOW_TRAINER_SERVER_CA_CERT")?,
             token: set("KUBEFLOW_TRAINER_SERVER_TOKEN")?,
         };
-        let n_done = AtomicU64::new(rows.start);
-        let state = Arc::new(State { rows, n_done, metrics: Mutex::default(), since: Instant::now() });
         let (end, ended) = mpsc::channel();
-        let of_thread = Arc::clone(&state);
+        let run = Arc::clone(run);
         let post = move || {
             let mut is_failing = false;
             loop {
                 let is_last = ended.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
-                let posted = server.post(&of_thread.status());
+                let posted = server.post(&status(&run));
                 if let (Err(error), false) = (&posted, is_failing) {
                     warn!("the progress of the TrainJob can't be posted, and training continues: {error}");
                 }
@@ -78,16 +65,7 @@ impl Posts {
             }
         };
         let thread = std::thread::Builder::new().name("trainjob status".to_owned()).spawn(post).ok()?;
-        Some(Posts { state, end: Some(end), thread: Some(thread) })
-    }
-
-    pub(crate) fn advance(&self, n_rows: u64) {
-        self.state.n_done.fetch_add(n_rows, Ordering::Relaxed);
-    }
-
-    pub(crate) fn set(&self, metrics: impl IntoIterator<Item = (&'static str, f64)>) {
-        let metrics = metrics.into_iter().map(|(name, value)| (name.to_owned(), value));
-        self.state.metrics.lock().unwrap_or_else(PoisonError::into_inner).extend(metrics);
+        Some(Posts { end: Some(end), thread: Some(thread) })
     }
 }
 
@@ -99,26 +77,23 @@ impl Drop for Posts {
     }
 }
 
-impl State {
-    fn status(&self) -> Value {
-        let (done, all) = (self.n_done.load(Ordering::Relaxed), self.rows.end.max(1));
-        let here = done.saturating_sub(self.rows.start);
-        let left_s = (here > 0)
-            .then(|| self.since.elapsed().as_secs_f64() / here as f64 * all.saturating_sub(done) as f64);
-        let metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
-        let metrics: Vec<_> =
-            metrics.iter().map(|(name, value)| json!({"name": name, "value": value.to_string()})).collect();
-        let now = DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Secs, true);
-        let mut status = json!({
-            "progressPercentage": (100 * done / all).min(100),
-            "metrics": metrics,
-            "lastUpdatedTime": now,
-        });
-        if let Some(left_s) = left_s {
-            status["estimatedRemainingSeconds"] = json!(left_s.ceil() as u64);
-        }
-        json!({"trainerStatus": status})
+fn status(run: &Live) -> Value {
+    let metrics: Vec<_> = run
+        .metrics()
+        .into_iter()
+        .filter(|(name, _)| !name.starts_with(TIME))
+        .map(|(name, value)| json!({"name": name, "value": value.to_string()}))
+        .collect();
+    let now = DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Secs, true);
+    let mut status = json!({
+        "progressPercentage": (100.0 * run.done()) as u64,
+        "metrics": metrics,
+        "lastUpdatedTime": now,
+    });
+    if let Some(left_s) = run.left_s() {
+        status["estimatedRemainingSeconds"] = json!(left_s.ceil() as u64);
     }
+    json!({"trainerStatus": status})
 }
 
 impl Server {

@@ -2,7 +2,9 @@
 
 pub(crate) mod page;
 mod failed_run;
+mod live;
 pub(crate) mod kubeflow;
+pub(crate) mod prometheus;
 pub mod log;
 pub(crate) mod progress;
 pub mod stdout;

@@ -1,6 +1,8 @@
 //! Progress of a run on stderr of rank 0: a bar or plain lines.
 
 use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +11,14 @@ use ddp::config::EvalMetric;
 use ddp::report::EvalMetrics;
 use ddp::report::metrics::{BestEvent, EndEvent, EndTime, EpochEvent, EvalEvent, LastMetrics, StepEvent};
 use ddp::report::notes::PROGRESS;
+use ddp::report::times::Part;
 use ddp::report::units::rate;
 use tracing::info;
 
 use crate::report::kubeflow::Posts;
+use crate::report::live::{Live, TIME};
 use crate::report::log::{ShownBar, Terminal};
+use crate::report::prometheus::Server;
 
 /// Least training time, in s, of a run whose time is reported: the first steps of a run are slower than the others.
 const MIN_TRAIN_S: f64 = 5.0;
@@ -44,30 +49,42 @@ impl ProgressChoice {
 pub(crate) struct Progress {
     /// `None` if no bar is shown.
     bar: Option<ShownBar>,
+    /// `None` unless somebody follows the run from outside.
+    live: Option<Arc<Live>>,
     /// `None` unless a Kubeflow TrainJob wants the progress.
     posts: Option<Posts>,
+    /// `None` unless metrics are served.
+    server: Option<Server>,
     n_epochs: Option<u64>,
 }
 
 impl Progress {
     /// Progress over `total_rows` rows of all ranks and epochs, of which `first_row` are already done; `n_epochs` if it is known.
-    /// With `quiet` no bar is shown; the terminal then shows no lines either.
+    /// With `quiet` no bar is shown; the terminal then shows no lines either. Metrics for Prometheus are served at `metrics_addr`.
+    ///
+    /// # Errors
+    /// The address is in use or not one of this host.
     pub(crate) fn new(
         terminal: &Arc<Terminal>,
         choice: ProgressChoice,
         quiet: bool,
+        metrics_addr: Option<SocketAddr>,
         rows: Range<u64>,
         n_epochs: Option<u64>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let has_bar = choice.may_have_bar() && !quiet && terminal.takes_bar();
         terminal.set_prints_progress(!has_bar && choice != ProgressChoice::None);
         let bar = has_bar.then(|| terminal.show_bar(rows.end, rows.start, true, "starting"));
-        Self { bar, posts: Posts::start(rows), n_epochs }
+        let live = Arc::new(Live::new(rows));
+        let posts = Posts::start(&live);
+        let server = metrics_addr.map(|address| Server::start(&live, address)).transpose()?;
+        let live = (posts.is_some() || server.is_some()).then_some(live);
+        Ok(Self { bar, live, posts, server, n_epochs })
     }
 
-    fn post_eval(&self, eval: &EvalMetrics) {
-        if let Some(posts) = &self.posts {
-            posts.set(eval.iter().map(|(metric, value)| (metric.name(), value)));
+    fn set_eval(&self, eval: &EvalMetrics) {
+        if let Some(live) = &self.live {
+            live.set(eval.iter().map(|(metric, value)| (metric.name(), value)));
         }
     }
 
@@ -104,8 +121,8 @@ impl ddp::report::progress::Progress for Progress {
         if let Some(bar) = &self.bar {
             bar.advance(n_rows);
         }
-        if let Some(posts) = &self.posts {
-            posts.advance(n_rows);
+        if let Some(live) = &self.live {
+            live.advance(n_rows);
         }
     }
 
@@ -114,8 +131,11 @@ impl ddp::report::progress::Progress for Progress {
             bar.set_message(&format!("epoch {}, loss {}", self.epoch(event.epoch), short(event.loss)));
         }
         let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = *event;
-        if let Some(posts) = &self.posts {
-            posts.set([("loss", loss), ("lr", lr), ("samples_per_s", samples_per_s)]);
+        if let Some(live) = &self.live {
+            live.set([("step", step as f64), ("epoch", epoch as f64), ("loss", loss), ("lr", lr)]);
+            live.set([("grad_norm", grad_norm), ("samples_per_s", samples_per_s)]);
+            let times = event.time.iter().flat_map(|ms| Part::ALL.map(|part| (part, ms.get(part) * 1e-3)));
+            live.set(times.map(|(part, s)| (format!("{TIME}{}", part.name()), s)));
         }
         info!(target: PROGRESS, step, epoch, loss, lr, grad_norm, samples_per_s, "{}", self.step_line(event));
     }
@@ -123,7 +143,7 @@ impl ddp::report::progress::Progress for Progress {
     fn epoch_end(&self, event: &EpochEvent) {
         let EpochEvent { epoch, step, train_loss, .. } = *event;
         let text = self.epoch_line(event);
-        self.post_eval(&event.eval);
+        self.set_eval(&event.eval);
         match &self.bar {
             Some(bar) => {
                 bar.set_message(&format!("epoch {}, loss {}", self.epoch(epoch), short(train_loss)));
@@ -135,7 +155,7 @@ impl ddp::report::progress::Progress for Progress {
 
     fn eval(&self, event: &EvalEvent) {
         let (step, epoch) = (event.step, event.epoch);
-        self.post_eval(&event.eval);
+        self.set_eval(&event.eval);
         let mut text = format!("step {step}  epoch {}", self.epoch(epoch));
         append_eval(&mut text, &event.eval);
         append_last(&mut text, &event.last);
@@ -147,8 +167,9 @@ impl ddp::report::progress::Progress for Progress {
 
     fn end(&mut self, event: &EndEvent, folder: Option<&Path>) {
         self.bar = None;
-        self.post_eval(&event.eval);
+        self.set_eval(&event.eval);
         self.posts = None;
+        self.server = None;
         let EndEvent { steps, samples, train_loss, elapsed_s, train_s, .. } = *event;
         info!(steps, samples, train_loss, elapsed_s, train_s, "{}", end_lines(event, folder));
     }
@@ -232,7 +253,7 @@ mod tests {
     use super::*;
 
     fn progress(n_epochs: Option<u64>) -> Progress {
-        Progress { posts: None, bar: None, n_epochs }
+        Progress { live: None, posts: None, server: None, bar: None, n_epochs }
     }
 
     #[test]
@@ -320,7 +341,7 @@ mod tests {
             (ProgressChoice::None, false, true, false, false),
         ] {
             let (terminal, _) = Terminal::in_memory(is_terminal);
-            let progress = Progress::new(&terminal, choice, quiet, 0..10, None);
+            let progress = Progress::new(&terminal, choice, quiet, None, 0..10, None).unwrap();
             let got = (progress.bar.is_some(), terminal.prints_progress());
             assert_eq!(got, (has_bar, prints), "{choice:?}, quiet {quiet}, terminal {is_terminal}");
         }
@@ -329,7 +350,7 @@ mod tests {
     #[test]
     fn the_bar_shows_epoch_and_loss() {
         let (terminal, text) = Terminal::in_memory(true);
-        let progress = Progress::new(&terminal, ProgressChoice::Auto, false, 0..100, Some(2));
+        let progress = Progress::new(&terminal, ProgressChoice::Auto, false, None, 0..100, Some(2)).unwrap();
         let state = || (text(), progress.bar.as_ref().unwrap().state());
         assert_eq!(state(), (String::new(), (0, "starting".to_owned())));
         progress.advance(10);

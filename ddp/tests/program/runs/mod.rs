@@ -10,6 +10,7 @@ mod metrics;
 mod ordinal;
 mod parity;
 mod precision;
+mod prometheus;
 mod quality;
 mod resume;
 mod review;

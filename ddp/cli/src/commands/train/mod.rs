@@ -248,7 +248,7 @@ impl<'w> Run<'w> {
             run_dir,
             resume_command: run_dir.map_or_else(String::new, |folder| resume_command(world, args, folder)),
         };
-        let progress = self.progress(&state);
+        let progress = world.collective_result(self.progress(&state))?;
         Ok(TrainingLoop::new(plan, evaluations, loader, saver, metrics, progress, state))
     }
 
@@ -258,17 +258,21 @@ impl<'w> Run<'w> {
         StatisticsRows::new(config, data, partition.micro_rows(data.train.len()), loading)
     }
 
-    fn progress(&self, state: &RunState) -> Box<dyn ddp::report::progress::Progress> {
+    fn progress(&self, state: &RunState) -> Result<Box<dyn ddp::report::progress::Progress>, CommandError> {
         let Run { world, log, args, plan: Plan { config, partition, .. }, .. } = self;
         if world.rank().0 > 0 {
-            return Box::new(());
+            return Ok(Box::new(()));
         }
         let n_rows = state.n_rows;
         let (total_rows, n_epochs) = match config.train.length {
             Length::Epochs(n) => ((n as u64).saturating_mul(n_rows), Some(n as u64)),
             Length::Steps(n) => ((n as u64).saturating_mul(n_rows.min(partition.global_rows as u64)), None),
         };
-        Box::new(Progress::new(log.terminal(), args.progress, args.quiet, state.cursor..total_rows, n_epochs))
+        let (rows, address) = (state.cursor..total_rows, args.metrics_addr);
+        let progress = Progress::new(log.terminal(), args.progress, args.quiet, address, rows, n_epochs);
+        let unserved =
+            |source| CommandError::MetricsAddress { address: address.map(|of| of.to_string()), source };
+        Ok(Box::new(progress.map_err(unserved)?))
     }
 
     /// Writes the model file of a complete run, which marks it as complete. Collective.

@@ -1,0 +1,194 @@
+//! Metrics of a running job for Prometheus, at `--metrics-addr` of rank 0.
+//!
+//! Source: Prometheus, "Exposition formats", text format 0.0.4.
+
+use std::fmt::Write as _;
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tracing::info;
+
+use super::live::{Live, TIME};
+
+/// Time in which a client sends its request and takes the answer.
+const CLIENT: Duration = Duration::from_secs(2);
+/// Most bytes of a request.
+const MAX_REQUEST: usize = 8192;
+
+/// Parses `ADDRESS:PORT`, `:PORT` for all interfaces, or `PORT` of the loopback interface.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    if let Some(Ok(port)) = text.strip_prefix(':').map(str::parse) {
+        return Ok((Ipv4Addr::UNSPECIFIED, port).into());
+    }
+    text.parse().map_err(|_| {
+        "expected PORT for this host alone, :PORT for all interfaces, or an IP address with its port, \
+         such as 10.0.0.5:9400"
+            .to_owned()
+    })
+}
+
+/// A thread that answers requests until this value is dropped.
+#[derive(Debug)]
+pub(super) struct Server {
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves the metrics of `run` at `address`.
+    ///
+    /// # Errors
+    /// The address is in use or not one of this host.
+    pub(super) fn start(run: &Arc<Live>, address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let (run, ended) = (Arc::clone(run), Arc::clone(&ends));
+        let serve = move || {
+            for client in listener.incoming() {
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                // A client that leaves early is no concern of the run.
+                let _ = client.and_then(|client| answer(client, &run));
+            }
+        };
+        let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(serve)?;
+        info!("metrics for Prometheus at http://{address}/metrics");
+        Ok(Server { address, ends, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // The thread waits for a client.
+        let is_awake = TcpStream::connect_timeout(&self.address, CLIENT).is_ok();
+        if let (true, Some(thread)) = (is_awake, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(mut client: TcpStream, run: &Live) -> io::Result<()> {
+    client.set_read_timeout(Some(CLIENT))?;
+    client.set_write_timeout(Some(CLIENT))?;
+    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
+    while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") && request.len() < MAX_REQUEST {
+        match client.read(&mut piece)? {
+            0 => break,
+            n => request.extend_from_slice(&piece[..n]),
+        }
+    }
+    let line = String::from_utf8_lossy(&request);
+    let mut words = line.split_whitespace();
+    let (status, body) = match (words.next(), words.next()) {
+        (Some("GET"), Some("/metrics")) => ("200 OK", text(run)),
+        (Some("GET"), _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "GET /metrics\n".to_owned()),
+    };
+    write!(
+        client,
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The metrics of a run. Names that begin alike are one metric with a label: `time.forward` is `step_seconds{part="forward"}`.
+fn text(run: &Live) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+        if values.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "# HELP ddp_train_{name} {help}\n# TYPE ddp_train_{name} {kind}");
+        for (labels, value) in values {
+            let value =
+                if value.is_finite() { value.to_string() } else { prometheus_name(*value).to_owned() };
+            let _ = writeln!(text, "ddp_train_{name}{labels} {value}");
+        }
+    };
+    let metrics = run.metrics();
+    let plain =
+        |value: Option<f64>| value.map(|value| (String::new(), value)).into_iter().collect::<Vec<_>>();
+    let of = |name: &str| plain(metrics.get(name).copied());
+    let labeled = |prefix: &str, label: &str| -> Vec<_> {
+        let named = metrics.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, *value)));
+        named.map(|(name, value)| (format!("{{{label}=\"{name}\"}}"), value)).collect()
+    };
+    add(
+        "last_step_timestamp_seconds",
+        "gauge",
+        "End of the last step, since 1970.",
+        &plain(run.last_step_s()),
+    );
+    add(
+        "rows_total",
+        "counter",
+        "Rows used by all ranks since the run began.",
+        &plain(Some(run.n_done() as f64)),
+    );
+    add("done_ratio", "gauge", "Share of the rows of the run that are used.", &plain(Some(run.done())));
+    add("left_seconds", "gauge", "Estimated time until the end of the run.", &plain(run.left_s()));
+    add("step", "gauge", "Last logged step.", &of("step"));
+    add("epoch", "gauge", "Epoch of the last logged step, from 1.", &of("epoch"));
+    add("loss", "gauge", "Loss of the last logged step.", &of("loss"));
+    add("learning_rate", "gauge", "Learning rate of the last logged step.", &of("lr"));
+    add("gradient_norm", "gauge", "Norm of the gradient of the last logged step.", &of("grad_norm"));
+    add("rows_per_second", "gauge", "Rows of all ranks per second.", &of("samples_per_s"));
+    add("step_seconds", "gauge", "Time of a step of rank 0 by what it is spent on.", &labeled(TIME, "part"));
+    add("evaluation", "gauge", "Metrics of the last evaluation.", &labeled("eval_", "metric"));
+    text
+}
+
+fn prometheus_name(value: f64) -> &'static str {
+    match value {
+        f64::INFINITY => "+Inf",
+        f64::NEG_INFINITY => "-Inf",
+        _ => "NaN",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_of_this_host() {
+        let of = |text: &str| address(text).map(|address| address.to_string());
+        assert_eq!(of("9400").unwrap(), "127.0.0.1:9400");
+        assert_eq!(of(":9400").unwrap(), "0.0.0.0:9400");
+        assert_eq!(of("[::1]:9400").unwrap(), "[::1]:9400");
+        for bad in ["", "localhost", "70000", "10.0.0.5"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn metrics_have_help_type_and_value() {
+        let run = Live::new(100..1000);
+        assert!(!text(&run).contains("last_step"), "{}", text(&run));
+        run.advance(400);
+        run.set([("loss", 0.5), ("time.forward", 2e-3), ("eval_accuracy", f64::NAN)]);
+        let text = text(&run);
+        for part in [
+            "# HELP ddp_train_loss Loss of the last logged step.\n# TYPE ddp_train_loss gauge\nddp_train_loss 0.5\n",
+            "# TYPE ddp_train_rows_total counter\nddp_train_rows_total 500\n",
+            "ddp_train_done_ratio 0.5\n",
+            "ddp_train_step_seconds{part=\"forward\"} 0.002\n",
+            "ddp_train_evaluation{metric=\"accuracy\"} NaN\n",
+            "ddp_train_last_step_timestamp_seconds 1",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("learning_rate"), "{text}");
+    }
+}
