@@ -123,6 +123,25 @@ class Program:
         return Refused(text)
 
 
+def wait_for_step(process, out, step):
+    """Waits until the event of this step is written, or the process has ended."""
+    while process.poll() is None:
+        try:
+            if f'"step":{step},' in (out / "metrics.jsonl").read_text():
+                break
+        except OSError:
+            pass
+        time.sleep(0.002)
+
+
+def is_rank(pid):
+    """Whether this is a rank that `launch` has started."""
+    try:
+        return b"launch" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def kill(process):
     """Ends a process that was started here and all of its session: mpirun gives its ranks groups of their own."""
     while members := of_session(process.pid):
@@ -230,19 +249,29 @@ class Trial:
         line = line + ["--resume", "auto"] if with_config else ["train", "--resume", out, *line[4:]]
         return self.judge(Run(out, self.program.run(ranks or self.ranks, *line)))
 
+    def launch(self, out, *sets, kill_at=None):
+        """Trains under `launch`, whose ranks meet without MPI; `kill_at` kills one of them as soon as this step is written."""
+        line = ["launch", "-n", self.ranks, "--launcher", "env", "--", *self.args(out, *sets)]
+        if kill_at is None:
+            return self.program.run(1, *line)
+        process = self.program.start(1, *line)
+        wait_for_step(process, out, kill_at)
+        for rank in sorted(of_session(process.pid)):
+            if rank != process.pid and is_rank(rank):
+                os.kill(rank, signal.SIGKILL)
+                break
+        try:
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            stdout, stderr = process.communicate()
+        return Ended(self.program.line(1, *line), process.returncode, stdout, stderr)
+
     def kill_at(self, name, step, *sets, ranks=None):
         """Trains, and kills all ranks as soon as this step is written; returns whether the run was complete before."""
         out = self.folder / name
         process = self.program.start(ranks or self.ranks, *self.args(out, *sets))
-        metrics = out / "metrics.jsonl"
-        while process.poll() is None:
-            try:
-                text = metrics.read_text()
-            except OSError:
-                text = ""
-            if f'"step":{step},' in text:
-                break
-            time.sleep(0.002)
+        wait_for_step(process, out, step)
         kill(process)
         process.communicate()
         return (out / "done.json").exists()
