@@ -234,10 +234,10 @@ class Trial:
             raise Diverged(ended.stderr.strip().split("\n")[0])
         raise Broken("a config that is accepted trains", str(ended))
 
-    def stop_at(self, name, step, *sets, ranks=None):
+    def stop_at(self, name, step, *sets, ranks=None, more=()):
         """Trains until after this step."""
         out = self.folder / name
-        ended = self.program.run(ranks or self.ranks, *self.args(out, *sets, f"train.stop_after_steps={step}"))
+        ended = self.program.run(ranks or self.ranks, *self.args(out, *sets, f"train.stop_after_steps={step}"), *more)
         if ended.status == STOPPED:
             return Run(out, ended)
         return self.judge(Run(out, ended))
@@ -249,9 +249,9 @@ class Trial:
         line = line + ["--resume", "auto"] if with_config else ["train", "--resume", out, *line[4:]]
         return self.judge(Run(out, self.program.run(ranks or self.ranks, *line)))
 
-    def launch(self, out, *sets, kill_at=None):
+    def launch(self, out, *sets, kill_at=None, more=()):
         """Trains under `launch`, whose ranks meet without MPI; `kill_at` kills one of them as soon as this step is written."""
-        line = ["launch", "-n", self.ranks, "--launcher", "env", "--", *self.args(out, *sets)]
+        line = ["launch", "-n", self.ranks, "--launcher", "env", "--", *self.args(out, *sets), *more]
         if kill_at is None:
             return self.program.run(1, *line)
         process = self.program.start(1, *line)
@@ -267,10 +267,10 @@ class Trial:
             stdout, stderr = process.communicate()
         return Ended(self.program.line(1, *line), process.returncode, stdout, stderr)
 
-    def kill_at(self, name, step, *sets, ranks=None):
+    def kill_at(self, name, step, *sets, ranks=None, more=()):
         """Trains, and kills all ranks as soon as this step is written; returns whether the run was complete before."""
         out = self.folder / name
-        process = self.program.start(ranks or self.ranks, *self.args(out, *sets))
+        process = self.program.start(ranks or self.ranks, *self.args(out, *sets), *more)
         wait_for_step(process, out, step)
         kill(process)
         process.communicate()

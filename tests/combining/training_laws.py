@@ -4,7 +4,7 @@ import json
 import struct
 
 from . import keys as of_keys
-from .checks import check_as_one, check_bits, check_weights, differs, global_rows, must_train, other_ranks, precision
+from .checks import check_as_one, check_bits, check_weights, differs, global_rows, is_fixed, must_train, other_ranks, precision
 from .runs import DONE, STOPPED, Broken, Diverged, Refused, Run
 
 
@@ -172,6 +172,29 @@ def restarts_after_a_loss(trial, base, draw):
     if ended.status != DONE:
         raise Broken(law, str(ended))
     check_weights(law, Run(out, ended), base, "after the loss")
+
+
+def a_life_of_interruptions(trial, base, draw):
+    """(b) A run that is stopped, killed and moved to other ranks again and again has the weights of one that nothing disturbed."""
+    law, step, sets, resume = "a life of interruptions", 0, ["checkpoint.every_steps=1", "log.every_steps=1"], ["--resume", "auto"]
+    ranks, told = trial.ranks, []
+    while step < base.n_steps() - 1 and len(told) < 4:
+        step = draw.randint(step + 1, base.n_steps() - 1)
+        same_rows = global_rows(trial, trial.ranks)
+        if draw.random() < 0.5:
+            told.append(f"stopped after step {step} on {ranks} ranks")
+            stop = lambda: trial.stop_at("life", step, *sets, *same_rows, ranks=ranks, more=resume)
+            if must_train(law, stop).ended.status != STOPPED:
+                raise Broken(law, f"{', '.join(told)}: it went on to its end")
+        else:
+            told.append(f"killed at step {step} on {ranks} ranks")
+            if trial.kill_at("life", step, *sets, *same_rows, ranks=ranks, more=resume):
+                break
+        ranks = other_ranks(trial, draw) if is_fixed(trial) else trial.ranks
+    if not told:
+        return
+    got = must_train(law, lambda: trial.train("life", *sets, *global_rows(trial, trial.ranks), ranks=ranks, more=resume))
+    check_weights(law, got, base, ", ".join(told))
 
 
 def starts_from_its_model(trial, base, draw):
