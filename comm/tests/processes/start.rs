@@ -108,7 +108,18 @@ pub(crate) fn start_processes(
     let codes: Vec<i32> = children.iter_mut().map(code_of).collect();
     let elapsed = began.elapsed();
     let code = codes.iter().copied().find(|code| *code != 0).unwrap_or(0);
-    Run { code, codes, stderr: reading.join().unwrap(), elapsed }
+    Run { code, codes, stderr: without_reports(&reading.join().unwrap()), elapsed }
+}
+
+/// Lines of the ranks: mpirun of Open MPI 5 adds reports between lines of dashes.
+fn without_reports(text: &str) -> String {
+    let mut is_report = false;
+    let mut is_of_rank = |line: &str| {
+        let is_border = line.len() > 20 && line.bytes().all(|byte| byte == b'-');
+        is_report ^= is_border;
+        !is_border && !is_report
+    };
+    text.split_inclusive('\n').filter(|line| is_of_rank(line.trim_end())).collect()
 }
 
 fn mpirun(n_ranks: usize, variables: &Variables) -> Command {

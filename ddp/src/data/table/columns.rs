@@ -450,7 +450,7 @@ fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
     } else if names.len() == 1 && names[0].contains([',', ';', '\t', '|']) {
         "set `data.delimiter` to the character between the columns".to_owned()
     } else {
-        format!("set `data.target` to one of the columns: {}", shown(names))
+        format!("set `data.target` (--target) to one of the columns: {}", shown(names))
     };
     CsvError::TargetMissing { path: path.to_owned(), target: target.to_owned(), hint }.into()
 }

@@ -19,7 +19,10 @@ fn columns_that_are_not_there() {
     for (set, parts) in [
         (
             "data.target=kind",
-            ["no target column \"kind\"", "hint: set `data.target` to one of the columns: id, city"],
+            [
+                "no target column \"kind\"",
+                "hint: set `data.target` (--target) to one of the columns: id, city",
+            ],
         ),
         ("data.target=lable", ["no target column \"lable\"", "hint: did you mean \"label\"?"]),
         (

@@ -131,8 +131,14 @@ fn headers_that_are_none() {
         &["no feature columns", "hint: column 1 has no name and is left out"],
     );
     assert_refused(classes_of("x,lable\n1,0\n"), &["no target column \"label\"", "did you mean \"lable\"?"]);
-    assert_refused(classes_of("x,y,z\n1,0,1\n"), &["set `data.target` to one of the columns: x, y, z"]);
-    assert_refused(classes_of(",x,z\n0,1,0\n"), &["set `data.target` to one of the columns: x, z"]);
+    assert_refused(
+        classes_of("x,y,z\n1,0,1\n"),
+        &["set `data.target` (--target) to one of the columns: x, y, z"],
+    );
+    assert_refused(
+        classes_of(",x,z\n0,1,0\n"),
+        &["set `data.target` (--target) to one of the columns: x, z"],
+    );
     let wide = (0..99).map(|i| format!("c{i},")).collect::<String>() + "end\n";
     assert_refused(classes_of(&wide), &["c0, c1, c2, c3, c4, c5, c6, ... end"]);
     assert_refused(
