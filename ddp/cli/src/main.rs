@@ -11,7 +11,8 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, config, data, describe, devices, doctor, eval, launch, man, predict, report, train,
+    bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, man, predict, report,
+    train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -83,6 +84,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),
+        Command::FindLr(args) => find::find_lr(&world, &log, args),
+        Command::FindBatchSize(args) => find::find_batch_size(&world, &log, args),
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, &log, args, unfinished),
         Command::Describe(args) => describe::describe(&world, args),

@@ -21,6 +21,7 @@ mod few_flags;
 mod predict;
 mod data;
 mod bench;
+mod find;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use self::few_flags::{
     CheckArgs, CheckMode, Checked, ConfigCommand, ConfigKeysArgs, DescribeArgs, DoctorArgs, ReportArgs,
     StartCheckArgs,
 };
+pub use self::find::{FindBatchSizeArgs, FindLrArgs};
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
@@ -125,6 +127,8 @@ impl Cli {
         matches!(
             &self.command,
             Command::Train(_)
+                | Command::FindLr(_)
+                | Command::FindBatchSize(_)
                 | Command::Eval(_)
                 | Command::Predict(_)
                 | Command::Bench(_)
@@ -134,7 +138,12 @@ impl Cli {
 
     /// Log options from the flags; `directives` comes from `RUST_LOG`.
     pub fn log_options(&self, directives: Option<String>) -> LogOptions {
-        let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
+        let quiet = match &self.command {
+            Command::Train(args)
+            | Command::FindLr(FindLrArgs { train: args, .. })
+            | Command::FindBatchSize(FindBatchSizeArgs { train: args, .. }) => args.quiet,
+            _ => false,
+        };
         LogOptions { verbosity: self.log.verbose, quiet, format: self.log.log_format, directives }
     }
 }
@@ -146,6 +155,10 @@ pub enum Command {
     Train(TrainArgs),
     /// Start the ranks of a training run, and start them again when a rank or host is lost
     Launch(LaunchArgs),
+    /// Find a learning rate for a run, by a test over a range of rates
+    FindLr(FindLrArgs),
+    /// Find the largest batch that fits into memory, and the smallest that is fast
+    FindBatchSize(FindBatchSizeArgs),
     /// Evaluate a trained model
     Eval(EvalArgs),
     /// Predict rows with a trained model

@@ -28,6 +28,9 @@ const COMMANDS: &[(&str, &str)] = &[
     ("diagnose", "doctor"),
     ("summary", "describe"),
     ("benchmark", "bench"),
+    ("lr-find", "find-lr"),
+    ("lr_find", "find-lr"),
+    ("scale-batch-size", "find-batch-size"),
 ];
 
 /// Flags by their names in other programs.

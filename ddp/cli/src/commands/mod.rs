@@ -37,6 +37,7 @@ pub mod man;
 pub mod report;
 mod watchdog;
 pub mod train;
+pub mod find;
 mod model_device;
 pub mod bench;
 pub mod doctor;

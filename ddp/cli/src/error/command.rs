@@ -173,6 +173,33 @@ pub enum CommandError {
         /// A metric of the model's task.
         example: String,
     },
+    /// A flag about the folder of a run, for a command that makes none.
+    #[error("{flag}: this command makes no run, so it has no folder")]
+    #[diagnostic(help("leave {flag} out"))]
+    NoFolder { flag: &'static str },
+    /// The range of learning rates is empty.
+    #[error("--from {from:e} --to {to:e}: expected a rate above that of --from")]
+    #[diagnostic(help("for example --from 1e-7 --to 10"))]
+    EmptyRange { from: f64, to: f64 },
+    /// The loss falls at no learning rate of the test.
+    #[error("the loss fell at no learning rate from {from:e} to {to:e}: it was lowest at the first one")]
+    #[diagnostic(help("try a lower --from, or more --steps; `ddp-train data inspect` checks the data"))]
+    NoRate { from: f64, to: f64 },
+    /// Even the smallest batch needs more memory than there is.
+    #[error(
+        "no batch fits: one of {rows} rows per rank needs {}, and {} may be used",
+        size(*needed), size(*allowed)
+    )]
+    #[diagnostic(help(
+        "use a smaller model, more ranks with `comm.zero = 1`, or a machine with more memory; `ddp-train describe` lists what takes it"
+    ))]
+    NoBatchFits {
+        rows: usize,
+        /// Bytes that it needs on the rank's device.
+        needed: u64,
+        /// Bytes that the command takes.
+        allowed: u64,
+    },
     /// The model was trained without evaluation data, and the command names no data.
     #[error("the run had no evaluation data")]
     #[diagnostic(help("name the rows to evaluate with --data"))]
@@ -184,17 +211,27 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::ManPage { .. } => exit_code::IO,
-            Self::SelfCheck { .. } | Self::Doctor { .. } => exit_code::FAILED,
+            Self::SelfCheck { .. } | Self::Doctor { .. } | Self::NoRate { .. } => exit_code::FAILED,
             Self::NoGpuToCheck { .. }
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }
-            | Self::ContainerTooSmall { .. } => exit_code::ENVIRONMENT,
+            | Self::ContainerTooSmall { .. }
+            | Self::NoBatchFits { .. } => exit_code::ENVIRONMENT,
             _ => exit_code::USAGE,
         }
     }
 
     /// Whether every rank fails with this same error at the same point.
     pub(crate) fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::OtherWorldSize { .. } | Self::OtherHostCount { .. } | Self::Doctor { .. })
+        matches!(
+            self,
+            Self::OtherWorldSize { .. }
+                | Self::OtherHostCount { .. }
+                | Self::Doctor { .. }
+                | Self::NoFolder { .. }
+                | Self::EmptyRange { .. }
+                | Self::NoRate { .. }
+                | Self::NoBatchFits { .. }
+        )
     }
 }

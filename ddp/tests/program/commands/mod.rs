@@ -8,6 +8,7 @@ mod describe;
 mod devices;
 mod doctor;
 mod export;
+mod find;
 mod importance;
 mod logging;
 mod other_names;

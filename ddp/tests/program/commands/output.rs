@@ -196,7 +196,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 22] = [
+const RESULTS: [&[&str]; 24] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -228,6 +228,8 @@ const RESULTS: [&[&str]; 22] = [
     ],
     &["describe"],
     &["describe", "--json"],
+    &["find-lr", "--device", "cpu"],
+    &["find-batch-size", "--device", "cpu", "--max", "2"],
     &["data", "inspect", "rows.csv"],
     &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
     &["devices"],
