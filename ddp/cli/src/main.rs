@@ -12,7 +12,7 @@ use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
     bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, man, predict, report,
-    train,
+    runs, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -86,6 +86,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::FindLr(args) => find::find_lr(&world, &log, args),
         Command::FindBatchSize(args) => find::find_batch_size(&world, &log, args),
+        Command::Runs(command) => runs::runs(&world, command),
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, &log, args, unfinished),
         Command::Describe(args) => describe::describe(&world, args),

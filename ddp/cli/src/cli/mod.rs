@@ -22,6 +22,7 @@ mod predict;
 mod data;
 mod bench;
 mod find;
+mod runs;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ pub use self::find::{FindBatchSizeArgs, FindLrArgs};
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
+pub use self::runs::{RunsCommand, RunsDiffArgs, RunsLsArgs, RunsShowArgs};
 pub use crate::cli::run_config::graph_mode_name;
 pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
@@ -159,6 +161,9 @@ pub enum Command {
     FindLr(FindLrArgs),
     /// Find the largest batch that fits into memory, and the smallest that is fast
     FindBatchSize(FindBatchSizeArgs),
+    /// List, compare and show runs
+    #[command(subcommand)]
+    Runs(RunsCommand),
     /// Evaluate a trained model
     Eval(EvalArgs),
     /// Predict rows with a trained model

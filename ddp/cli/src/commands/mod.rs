@@ -38,6 +38,7 @@ pub mod report;
 mod watchdog;
 pub mod train;
 pub mod find;
+pub mod runs;
 mod model_device;
 pub mod bench;
 pub mod doctor;

@@ -16,4 +16,5 @@ mod output;
 mod predict;
 mod predict_ended;
 mod report;
+mod runs;
 mod short_commands;

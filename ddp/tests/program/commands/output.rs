@@ -196,7 +196,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 24] = [
+const RESULTS: [&[&str]; 27] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -230,6 +230,9 @@ const RESULTS: [&[&str]; 24] = [
     &["describe", "--json"],
     &["find-lr", "--device", "cpu"],
     &["find-batch-size", "--device", "cpu", "--max", "2"],
+    &["runs", "ls", "."],
+    &["runs", "diff", "out", "out"],
+    &["runs", "show", "out", "--json"],
     &["data", "inspect", "rows.csv"],
     &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
     &["devices"],
