@@ -23,6 +23,7 @@ mod data;
 mod bench;
 mod find;
 mod runs;
+mod sweep;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ pub use self::launch::{LaunchArgs, LauncherName, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 pub use self::runs::{RunsCommand, RunsDiffArgs, RunsLsArgs, RunsShowArgs};
+pub use self::sweep::{Grid, Range, SweepArgs};
 pub use crate::cli::run_config::graph_mode_name;
 pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
@@ -161,6 +163,8 @@ pub enum Command {
     FindLr(FindLrArgs),
     /// Find the largest batch that fits into memory, and the smallest that is fast
     FindBatchSize(FindBatchSizeArgs),
+    /// Train runs over values of config keys and seeds, and compare them
+    Sweep(SweepArgs),
     /// List, compare and show runs
     #[command(subcommand)]
     Runs(RunsCommand),

@@ -31,6 +31,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("lr-find", "find-lr"),
     ("lr_find", "find-lr"),
     ("scale-batch-size", "find-batch-size"),
+    ("tune", "sweep"),
+    ("search", "sweep"),
     ("list", "runs ls"),
     ("compare", "runs diff"),
 ];

@@ -39,6 +39,7 @@ mod watchdog;
 pub mod train;
 pub mod find;
 pub mod runs;
+pub mod sweep;
 mod model_device;
 pub mod bench;
 pub mod doctor;

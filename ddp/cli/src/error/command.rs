@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ddp::config::UnknownMetric;
 use ddp::exit_code;
 use ddp::host_memory::size;
+use ddp_comm::Launcher;
 
 /// Maximum number of threads of a rank per core of its host.
 pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
@@ -200,6 +201,30 @@ pub enum CommandError {
         /// Bytes that the command takes.
         allowed: u64,
     },
+    /// A sweep is one of several ranks.
+    #[error("`ddp-train sweep` starts its runs itself, but {launcher} has started it")]
+    #[diagnostic(help("run it without mpirun and srun; `--ranks N` gives each run N ranks"))]
+    SweepUnderLauncher { launcher: Launcher },
+    /// A sweep sets a key twice.
+    #[error("{key} is set by more than one of --grid, --range and --seeds")]
+    #[diagnostic(help("name each key once; --seeds sets train.seed"))]
+    KeyTwice { key: String },
+    /// A flag of a single run among those of a sweep.
+    #[error("{flag} after --: the runs of a sweep have folders of their own")]
+    #[diagnostic(help(
+        "leave it out: runs that were interrupted are resumed, and --out of the sweep names their folder"
+    ))]
+    FlagOfOneRun { flag: &'static str },
+    /// There are not enough GPUs for the runs side by side.
+    #[error("--jobs {jobs}: the GPUs here are enough for {max} side by side, with {ranks} GPU(s) each")]
+    #[diagnostic(help("lower --jobs or --ranks, or compute on the CPU with `-- --device cpu`"))]
+    TooManyJobs { jobs: usize, max: usize, ranks: usize },
+    /// The folder holds a sweep of another config.
+    #[error("`{}` holds a sweep of another config: {what}", path.display())]
+    #[diagnostic(help(
+        "name another folder with --out, or restore the config; values of --grid, --range and --seeds may be added"
+    ))]
+    OtherSweep { path: PathBuf, what: String },
     /// The model was trained without evaluation data, and the command names no data.
     #[error("the run had no evaluation data")]
     #[diagnostic(help("name the rows to evaluate with --data"))]
@@ -216,7 +241,8 @@ impl CommandError {
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }
             | Self::ContainerTooSmall { .. }
-            | Self::NoBatchFits { .. } => exit_code::ENVIRONMENT,
+            | Self::NoBatchFits { .. }
+            | Self::SweepUnderLauncher { .. } => exit_code::ENVIRONMENT,
             _ => exit_code::USAGE,
         }
     }

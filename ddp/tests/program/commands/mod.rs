@@ -18,3 +18,4 @@ mod predict_ended;
 mod report;
 mod runs;
 mod short_commands;
+mod sweep;

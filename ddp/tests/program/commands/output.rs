@@ -196,7 +196,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 27] = [
+const RESULTS: [&[&str]; 28] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -230,6 +230,7 @@ const RESULTS: [&[&str]; 27] = [
     &["describe", "--json"],
     &["find-lr", "--device", "cpu"],
     &["find-batch-size", "--device", "cpu", "--max", "2"],
+    &["sweep", "--out", "swept", "--epochs", "1", "--", "--device", "cpu"],
     &["runs", "ls", "."],
     &["runs", "diff", "out", "out"],
     &["runs", "show", "out", "--json"],
