@@ -11,7 +11,8 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, config, data, describe, devices, doctor, eval, launch, man, predict, report, train,
+    bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, man, predict, report,
+    runs, sweep, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         Ok(cli) if cli.is_run() => {}
         Ok(Cli { command: Command::Predict(_) | Command::Eval(_), .. }) => signals.end_without(&unfinished),
         Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
+        // It asks for signals itself; a second SIGINT ends it at once, and its runs still save and end.
+        Ok(Cli { command: Command::Sweep(_), .. }) => {}
         _ => signals.end_at_once(),
     }
     let of_doctor = match &cli {
@@ -83,6 +86,10 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),
+        Command::FindLr(args) => find::find_lr(&world, &log, args),
+        Command::FindBatchSize(args) => find::find_batch_size(&world, &log, args),
+        Command::Sweep(args) => sweep::sweep(&world, &signals, args),
+        Command::Runs(command) => runs::runs(&world, command),
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, &log, args, unfinished),
         Command::Describe(args) => describe::describe(&world, args),

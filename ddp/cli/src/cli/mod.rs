@@ -21,6 +21,9 @@ mod few_flags;
 mod predict;
 mod data;
 mod bench;
+mod find;
+mod runs;
+mod sweep;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -50,9 +53,12 @@ pub use self::few_flags::{
     CheckArgs, CheckMode, Checked, ConfigCommand, ConfigKeysArgs, DescribeArgs, DoctorArgs, ReportArgs,
     StartCheckArgs,
 };
+pub use self::find::{FindBatchSizeArgs, FindLrArgs};
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
+pub use self::runs::{RunsCommand, RunsDiffArgs, RunsLsArgs, RunsShowArgs};
+pub use self::sweep::{Grid, Range, SweepArgs};
 pub use crate::cli::run_config::graph_mode_name;
 pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
@@ -127,6 +133,8 @@ impl Cli {
         matches!(
             &self.command,
             Command::Train(_)
+                | Command::FindLr(_)
+                | Command::FindBatchSize(_)
                 | Command::Eval(_)
                 | Command::Predict(_)
                 | Command::Bench(_)
@@ -136,7 +144,12 @@ impl Cli {
 
     /// Log options from the flags; `directives` comes from `RUST_LOG`.
     pub fn log_options(&self, directives: Option<String>) -> LogOptions {
-        let quiet = matches!(&self.command, Command::Train(args) if args.quiet);
+        let quiet = match &self.command {
+            Command::Train(args)
+            | Command::FindLr(FindLrArgs { train: args, .. })
+            | Command::FindBatchSize(FindBatchSizeArgs { train: args, .. }) => args.quiet,
+            _ => false,
+        };
         LogOptions { verbosity: self.log.verbose, quiet, format: self.log.log_format, directives }
     }
 }
@@ -148,6 +161,15 @@ pub enum Command {
     Train(TrainArgs),
     /// Start the ranks of a training run, and start them again when a rank or host is lost
     Launch(LaunchArgs),
+    /// Find a learning rate for a run, by a test over a range of rates
+    FindLr(FindLrArgs),
+    /// Find the largest batch that fits into memory, and the smallest that is fast
+    FindBatchSize(FindBatchSizeArgs),
+    /// Train runs over values of config keys and seeds, and compare them
+    Sweep(SweepArgs),
+    /// List, compare and show runs
+    #[command(subcommand)]
+    Runs(RunsCommand),
     /// Evaluate a trained model
     Eval(EvalArgs),
     /// Predict rows with a trained model

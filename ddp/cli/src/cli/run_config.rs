@@ -152,6 +152,19 @@ impl RunConfigArgs {
         }
         Overrides { sets: self.set.clone(), shorts }
     }
+
+    /// Arguments of `train` for this run with `sets`, key by value, which take the place of values given for the same keys.
+    pub fn words_with(&self, sets: &[(&str, String)]) -> Vec<String> {
+        let Overrides { sets: typed, shorts } = self.overrides();
+        let is_kept = |key: &str| sets.iter().all(|(of, _)| *of != key);
+        let typed = typed.into_iter().filter(|set| is_kept(set.split('=').next().unwrap_or_default().trim()));
+        // The run itself has no flag.
+        let shorts = shorts.into_iter().filter(|short| !short.flag.is_empty() && is_kept(short.key));
+        let shorts = shorts.map(|short| format!("{}={}", short.key, short.value));
+        let new = sets.iter().map(|(key, value)| format!("{key}={value}"));
+        let run = self.run.iter().map(|run| run.display().to_string());
+        run.chain(typed.chain(shorts).chain(new).flat_map(|set| ["--set".to_owned(), set])).collect()
+    }
 }
 
 fn short(key: &'static str, flag: &'static str, raw: String, value: Value) -> ShortForm {

@@ -28,6 +28,13 @@ const COMMANDS: &[(&str, &str)] = &[
     ("diagnose", "doctor"),
     ("summary", "describe"),
     ("benchmark", "bench"),
+    ("lr-find", "find-lr"),
+    ("lr_find", "find-lr"),
+    ("scale-batch-size", "find-batch-size"),
+    ("tune", "sweep"),
+    ("search", "sweep"),
+    ("list", "runs ls"),
+    ("compare", "runs diff"),
 ];
 
 /// Flags by their names in other programs.

@@ -55,10 +55,10 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
 
 /// Arguments of `ddp-train train`.
 #[derive(Debug, Clone)]
-struct TrainCommand {
-    args: TrainArgs,
+pub(super) struct TrainCommand {
+    pub(super) args: TrainArgs,
     /// Arguments as typed, without the word `train`.
-    words: Vec<OsString>,
+    pub(super) words: Vec<OsString>,
 }
 
 impl TrainCommand {
@@ -66,7 +66,7 @@ impl TrainCommand {
     ///
     /// # Errors
     /// [`LaunchError::NoRun`]; [`Stop::Reported`] if clap has printed help or an error.
-    fn parse(words: &[OsString]) -> Result<Self, Stop> {
+    pub(super) fn parse(words: &[OsString]) -> Result<Self, Stop> {
         let is_command = |word: &&OsString| {
             Cli::command().get_subcommands().any(|command| *word == OsStr::new(command.get_name()))
         };

@@ -33,10 +33,18 @@ fn write(args: &ReportArgs) -> Result<()> {
         (None, [run]) => run.join(REPORT_FILE),
         (None, _) => PathBuf::from(REPORT_FILE),
     };
-    check_out(&out)?;
-    let page = page::make(&args.runs).map_err(|(path, source)| CommandError::NoRun { path, source })?;
-    write_atomic(&out, page.as_bytes())?;
+    write_page(&args.runs, &out)?;
     Ok(print_result(&format!("{}\n", out.display()))?)
+}
+
+/// Writes the page of `runs` to `out`, in place of an earlier page.
+///
+/// # Errors
+/// [`CommandError::NoRun`], [`CommandError::NoPage`]; the error of the write.
+pub(super) fn write_page(runs: &[PathBuf], out: &Path) -> Result<()> {
+    check_out(out)?;
+    let page = page::make(runs).map_err(|(path, source)| CommandError::NoRun { path, source })?;
+    Ok(write_atomic(out, page.as_bytes())?)
 }
 
 /// Refuses to replace anything but a page.

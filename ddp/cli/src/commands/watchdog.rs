@@ -23,7 +23,7 @@ const NCCL_ANSWERS: Duration = Duration::from_millis(700);
 
 /// Reaction of a command to a lost rank.
 #[derive(Debug, Clone)]
-pub(super) enum Watched {
+pub(crate) enum Watched {
     /// A run, which has events and can resume from a checkpoint.
     Run(FailedRun),
     /// A command that must be repeated. Its temporary files are removed.

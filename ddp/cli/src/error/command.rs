@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ddp::config::UnknownMetric;
 use ddp::exit_code;
 use ddp::host_memory::size;
+use ddp_comm::Launcher;
 
 /// Maximum number of threads of a rank per core of its host.
 pub(crate) const MAX_THREADS_PER_CORE: usize = 4;
@@ -173,6 +174,57 @@ pub enum CommandError {
         /// A metric of the model's task.
         example: String,
     },
+    /// A flag about the folder of a run, for a command that makes none.
+    #[error("{flag}: this command makes no run, so it has no folder")]
+    #[diagnostic(help("leave {flag} out"))]
+    NoFolder { flag: &'static str },
+    /// The range of learning rates is empty.
+    #[error("--from {from:e} --to {to:e}: expected a rate above that of --from")]
+    #[diagnostic(help("for example --from 1e-7 --to 10"))]
+    EmptyRange { from: f64, to: f64 },
+    /// The loss falls at no learning rate of the test.
+    #[error("the loss fell at no learning rate from {from:e} to {to:e}: it was lowest at the first one")]
+    #[diagnostic(help("try a lower --from, or more --steps; `ddp-train data inspect` checks the data"))]
+    NoRate { from: f64, to: f64 },
+    /// Even the smallest batch needs more memory than there is.
+    #[error(
+        "no batch fits: one of {rows} rows per rank needs {}, and {} may be used",
+        size(*needed), size(*allowed)
+    )]
+    #[diagnostic(help(
+        "use a smaller model, more ranks with `comm.zero = 1`, or a machine with more memory; `ddp-train describe` lists what takes it"
+    ))]
+    NoBatchFits {
+        rows: usize,
+        /// Bytes that it needs on the rank's device.
+        needed: u64,
+        /// Bytes that the command takes.
+        allowed: u64,
+    },
+    /// A sweep is one of several ranks.
+    #[error("`ddp-train sweep` starts its runs itself, but {launcher} has started it")]
+    #[diagnostic(help("run it without mpirun and srun; `--ranks N` gives each run N ranks"))]
+    SweepUnderLauncher { launcher: Launcher },
+    /// A sweep sets a key twice.
+    #[error("{key} is set by more than one of --grid, --range and --seeds")]
+    #[diagnostic(help("name each key once; --seeds sets train.seed"))]
+    KeyTwice { key: String },
+    /// A flag of a single run among those of a sweep.
+    #[error("{flag} after --: the runs of a sweep have folders of their own")]
+    #[diagnostic(help(
+        "leave it out: runs that were interrupted are resumed, and --out of the sweep names their folder"
+    ))]
+    FlagOfOneRun { flag: &'static str },
+    /// There are not enough GPUs for the runs side by side.
+    #[error("--jobs {jobs}: the GPUs here are enough for {max} side by side, with {ranks} GPU(s) each")]
+    #[diagnostic(help("lower --jobs or --ranks, or compute on the CPU with `-- --device cpu`"))]
+    TooManyJobs { jobs: usize, max: usize, ranks: usize },
+    /// The folder holds a sweep of another config.
+    #[error("`{}` holds a sweep of another config: {what}", path.display())]
+    #[diagnostic(help(
+        "name another folder with --out, or restore the config; values of --grid, --range and --seeds may be added"
+    ))]
+    OtherSweep { path: PathBuf, what: String },
     /// The model was trained without evaluation data, and the command names no data.
     #[error("the run had no evaluation data")]
     #[diagnostic(help("name the rows to evaluate with --data"))]
@@ -194,18 +246,29 @@ impl CommandError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::ManPage { .. } => exit_code::IO,
-            Self::SelfCheck { .. } | Self::Doctor { .. } => exit_code::FAILED,
+            Self::SelfCheck { .. } | Self::Doctor { .. } | Self::NoRate { .. } => exit_code::FAILED,
             Self::NoGpuToCheck { .. }
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }
             | Self::ContainerTooSmall { .. }
-            | Self::MetricsAddress { .. } => exit_code::ENVIRONMENT,
+            | Self::MetricsAddress { .. }
+            | Self::NoBatchFits { .. }
+            | Self::SweepUnderLauncher { .. } => exit_code::ENVIRONMENT,
             _ => exit_code::USAGE,
         }
     }
 
     /// Whether every rank fails with this same error at the same point.
     pub(crate) fn is_same_on_all_ranks(&self) -> bool {
-        matches!(self, Self::OtherWorldSize { .. } | Self::OtherHostCount { .. } | Self::Doctor { .. })
+        matches!(
+            self,
+            Self::OtherWorldSize { .. }
+                | Self::OtherHostCount { .. }
+                | Self::Doctor { .. }
+                | Self::NoFolder { .. }
+                | Self::EmptyRange { .. }
+                | Self::NoRate { .. }
+                | Self::NoBatchFits { .. }
+        )
     }
 }

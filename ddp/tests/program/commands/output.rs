@@ -196,7 +196,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 22] = [
+const RESULTS: [&[&str]; 28] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -228,6 +228,12 @@ const RESULTS: [&[&str]; 22] = [
     ],
     &["describe"],
     &["describe", "--json"],
+    &["find-lr", "--device", "cpu"],
+    &["find-batch-size", "--device", "cpu", "--max", "2"],
+    &["sweep", "--out", "swept", "--epochs", "1", "--", "--device", "cpu"],
+    &["runs", "ls", "."],
+    &["runs", "diff", "out", "out"],
+    &["runs", "show", "out", "--json"],
     &["data", "inspect", "rows.csv"],
     &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
     &["devices"],

@@ -106,6 +106,28 @@ fn rows_and_models_that_do_not_fit_are_refused_before_they_are_allocated() {
     assert!(!Path::new(&out).exists(), "nothing was written");
 }
 
+#[test]
+fn the_largest_batch_fits_the_container() {
+    let folder = temp_dir();
+    let row = vec!["1"; 20].join(",");
+    let names: Vec<String> = (0..20).map(|column| format!("c{column}")).collect();
+    let rows = format!("{},y\n{}", names.join(","), format!("{row},a\n{row},b\n").repeat(20_000));
+    let csv = write(folder.path(), "rows.csv", &rows).display().to_string();
+    let find = ["find-batch-size", &csv, "--target", "y", "--hidden", "64,64", "--json"];
+    let args = [&find[..], &CPU[..]].concat();
+    let Some(group) = Group::new(60) else { return };
+    let outcome = group.run(&args);
+    assert!(outcome.status.success(), "{outcome:?}");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let largest = report["batches"].as_array().unwrap().last().unwrap();
+    assert_eq!(largest["batch_size"], report["largest_batch_size"]);
+    assert!((500..40_000).contains(&largest["batch_size"].as_u64().unwrap()), "{report}");
+    assert!(largest["memory_bytes"].as_u64().unwrap() <= 54 << 20, "{report}");
+    let args = [&["find-batch-size", "--set", "model.hidden=[4096,4096]"], &CPU[..]].concat();
+    let parts = ["no batch fits: one of 1 rows per rank needs ", ", and ", "hint: "];
+    assert_says(&group.run(&args), 78, &parts);
+}
+
 /// The model fits the container, but not next to the program itself.
 #[test]
 fn a_rank_that_is_killed_for_memory_is_not_started_again() {

@@ -4,6 +4,7 @@
 //! (buckets start) -> wait -> clip -> step -> metrics -> checkpoint; at the end the model file.
 
 pub(crate) mod banner;
+mod container;
 mod outputs;
 mod pin_device;
 mod prepare;
@@ -34,13 +35,14 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, MemoryUse};
 use tracing::{debug, field, info, info_span};
 
-use self::prepare::{Plan, Run};
+pub(crate) use self::prepare::{Plan, Ready, Run};
 use crate::cli::TrainArgs;
-pub(crate) use crate::commands::train::outputs::sees;
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
+pub(crate) use crate::commands::train::outputs::{sees, train_command};
 pub(crate) use crate::commands::train::pin_device::{
     Pinning, check_graph, pin_device, turn_off, turn_off_named,
 };
+use crate::commands::watchdog::Watched;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -75,7 +77,7 @@ fn run(
     signals.prepare(world);
     expect_world(world, args.expect_world)?;
     expect_hosts(world, args.expect_hosts)?;
-    let (run, trainer, resumed) = Run::prepare(world, log, args, failed)?;
+    let (run, trainer, resumed) = Run::prepare(world, log, args, Watched::Run(failed.clone()))?;
     if args.dry_run {
         info!("dry run: config, data and model are in order; nothing was trained");
         return Ok(());

@@ -149,8 +149,13 @@ pub(super) fn save(
     }
 }
 
-/// The command that resumes the run in `folder`, started as this one was, on as many ranks and with the flags that a checkpoint does not hold.
+/// The command that resumes the run in `folder`, started as this one was.
 pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
+    train_command(world, args, &["--resume".to_owned(), folder.path().display().to_string()])
+}
+
+/// A command that trains with these `words`, started as this one was, on as many ranks and with the flags that a config does not hold.
+pub(crate) fn train_command(world: &World, args: &TrainArgs, words: &[String]) -> String {
     let n = world.world_size();
     let start = match (&args.job_id, world.launcher()) {
         (_, Some(Launcher::Environment)) => format!("ddp-train launch -n {n} --launcher env --"),
@@ -160,10 +165,12 @@ pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -
         (None, Some(Launcher::Pmi)) => format!("mpiexec -n {n} ddp-train train"),
         (None, _) => format!("mpirun -n {n} ddp-train train"),
     };
-    let path = folder.path().display().to_string();
-    let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%".contains(c));
-    let path = if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) };
-    let mut command = format!("{start} --resume {path}");
+    let mut command = start;
+    for word in words {
+        let is_plain = word.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%,".contains(c));
+        let word = if is_plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) };
+        command += &format!(" {word}");
+    }
     if args.device != "auto" {
         command += &format!(" --device {}", args.device);
     }

@@ -4,9 +4,9 @@
 //! same on all of them.
 
 use ddp::config::gpu_features::without_all;
-use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Overrides};
+use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
 use ddp::data::{self, EmbeddingSpec, Fitted, Loaded};
-use ddp::host_memory::{container_share, size};
+use ddp::host_memory::container_share;
 use ddp::model::ModelSpec;
 use ddp::model::file::{ModelFile, ModelInfo};
 use ddp::optim::run_schedule::RunSchedule;
@@ -22,36 +22,43 @@ use ddp_kernels::cpu::threads;
 use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
+use super::container::{self, warn_of_container_limit};
 use super::outputs::{check_file_system, check_out};
 use super::pin_device::{self, Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
-use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
+use crate::commands::describe::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::commands::self_check::{self, StartCheck};
 use crate::commands::warn_if_quick_build;
 use crate::commands::watchdog::{self, Watched};
-use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
-use crate::report::FailedRun;
 use crate::report::log::Log;
 use crate::report::stdout::print_result;
 
 /// A run that is checked on all ranks and ready to train; nothing is written yet.
-pub(super) struct Run<'w> {
-    pub(super) world: &'w World,
+pub(crate) struct Run<'w> {
+    pub(crate) world: &'w World,
     pub(super) log: &'w Log,
     pub(super) args: &'w TrainArgs,
-    pub(super) device: Device,
-    pub(super) data: Loaded,
-    pub(super) plan: Plan,
+    pub(crate) device: Device,
+    pub(crate) data: Loaded,
+    pub(crate) plan: Plan,
 }
 
 /// Config, model, partition and schedule of the run on this world.
-pub(super) struct Plan {
-    pub(super) config: Config,
+pub(crate) struct Plan {
+    pub(crate) config: Config,
     pub(super) spec: ModelSpec,
-    pub(super) partition: BatchPartition,
-    pub(super) schedule: RunSchedule,
+    pub(crate) partition: BatchPartition,
+    pub(crate) schedule: RunSchedule,
+}
+
+/// The rest of what the trainer of a [`Run`] is built from.
+pub(crate) struct Ready {
+    choice: DeviceChoice,
+    graph: GraphMode,
+    start: Start,
+    resumed: Option<Resumed>,
 }
 
 /// Where the weights come from, if not from the seed or a checkpoint, and the preprocessing that comes with them.
@@ -65,18 +72,39 @@ struct Start {
 impl<'w> Run<'w> {
     /// Loads config and data, agrees on them with the other ranks, builds the model, and announces the run. Returns also the
     /// trainer, and the checkpoint that it was restored from.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         world: &'w World,
         log: &'w Log,
         args: &'w TrainArgs,
-        failed: &FailedRun,
+        watched: Watched,
     ) -> Result<(Self, Trainer<'w>, Option<Resumed>), Stop> {
+        let (run, ready) = Self::load(world, log, args, watched)?;
+        world.collective_result(run.plan.check_container(&run.data, run.device))?;
+        let trainer = run.plan.trainer(world, &run.data, run.device, &ready, args);
+        let mut trainer = world.collective_result(trainer)?;
+        let Ready { choice, start, resumed, .. } = ready;
+        let resumed = match resumed {
+            Some(resumed) => Some(resumed.restore(world, &run.plan.config, &run.data, &mut trainer)?),
+            None => None,
+        };
+        world.collective_result(run.announce(&trainer, &choice))?;
+        run.note_start(&start, resumed.is_some());
+        Ok((run, trainer, resumed))
+    }
+
+    /// Loads config and data and agrees on them with the other ranks; allocates no model.
+    pub(crate) fn load(
+        world: &'w World,
+        log: &'w Log,
+        args: &'w TrainArgs,
+        watched: Watched,
+    ) -> Result<(Self, Ready), Stop> {
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
         let config = load_config(world, args, resumed.as_ref());
         let config = config.and_then(|config| Ok((config, StartCheck::new(&args.check, args.graph_mode())?)));
         let config = world.agreed_result(config, |(config, check)| config_entries(args, config, check))?;
         let (config, check) = config;
-        watchdog::start(world, log, &config.watchdog, Watched::Run(failed.clone()))?;
+        watchdog::start(world, log, &config.watchdog, watched)?;
         Span::current().record("run_name", &config.name);
 
         let choice = pin_device(world, &args.device, pinning(args, &config))?;
@@ -95,21 +123,8 @@ impl<'w> Run<'w> {
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
         let plan = Plan::new(world, args, config, &data, resumed.as_ref());
         let plan = world.agreed_result(plan, Plan::entries)?;
-
-        let Plan { config, spec, partition, .. } = &plan;
-        let is_possible = check_container(config, spec, *partition, &data, choice.device);
-        world.collective_result(is_possible)?;
-        let trainer =
-            plan.trainer(world, (graph, args.new_head), &data, choice.device, start.init_from.as_ref());
-        let mut trainer = world.collective_result(trainer)?;
-        let resumed = match resumed {
-            Some(resumed) => Some(resumed.restore(world, &plan.config, &data, &mut trainer)?),
-            None => None,
-        };
         let run = Run { world, log, args, device: choice.device, data, plan };
-        world.collective_result(run.announce(&trainer, &choice))?;
-        run.note_start(&start, resumed.is_some());
-        Ok((run, trainer, resumed))
+        Ok((run, Ready { choice, graph, start, resumed }))
     }
 
     /// Reports the run: one line, or all of it at level debug. A dry run prints its config to stdout, and the rest on stderr.
@@ -309,10 +324,34 @@ impl Plan {
         if let Some(resumed) = resumed.filter(|_| is_open) {
             resumed.check_config(&config, world.world_size())?;
         }
-        let global_rows = resumed.map(|resumed| resumed.state().global_rows as usize);
+        Self::of(world, config, data, resumed.map(|resumed| resumed.state().global_rows as usize))
+    }
+
+    /// The plan of a resolved config. A resumed run keeps its `global_rows`.
+    pub(crate) fn of(
+        world: &World,
+        config: Config,
+        data: &Loaded,
+        global_rows: Option<usize>,
+    ) -> Result<Self> {
         let partition = BatchPartition::new(&config, world, data, global_rows)?;
         let schedule = setup::schedule(&config, data.train.len(), partition.global_rows)?;
         Ok(Plan { spec: setup::model_spec(&config, data), config, partition, schedule })
+    }
+
+    /// Memory of this rank on `device`.
+    pub(crate) fn memory(&self, data: &Loaded, device: Device) -> Result<MemoryPlan> {
+        let Plan { config, spec, partition, .. } = self;
+        Ok(MemoryPlan::new(&RankPlan {
+            config,
+            data,
+            spec,
+            partition: *partition,
+            zero: config.comm.zero,
+            device,
+            keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
+            n_threads: threads::current(),
+        }))
     }
 
     /// The model, of which the layers come from the config, on which the ranks agree already.
@@ -331,79 +370,28 @@ impl Plan {
         entries.map(|(key, value)| (key.to_owned(), value)).to_vec()
     }
 
-    /// Builds model and trainer, with the weights of the seed or of `init_from`. Collective.
-    fn trainer<'w>(
+    /// Builds model and trainer, with the weights of the seed or of `--init-from`. Collective.
+    pub(crate) fn trainer<'w>(
         &self,
         world: &'w World,
-        (graph, new_head): (GraphMode, bool),
         data: &Loaded,
         device: Device,
-        init_from: Option<&ModelFile>,
+        ready: &Ready,
+        args: &TrainArgs,
     ) -> Result<Trainer<'w>> {
-        let mut trainer = setup::trainer(world, graph, &self.config, data, &self.partition, device)?;
-        if let Some(file) = init_from {
-            setup::init_from(&mut trainer, file, new_head)?;
+        let mut trainer = setup::trainer(world, ready.graph, &self.config, data, &self.partition, device)?;
+        if let Some(file) = &ready.start.init_from {
+            setup::init_from(&mut trainer, file, args.new_head)?;
         }
         Ok(trainer)
     }
-}
 
-// Compares the memory that a run will take with what its container allows, before it is allocated: a process that takes more is
-// killed and can say nothing.
-
-/// Memory for rows that is worth setting.
-const MIN_ROWS: u64 = 16 << 20;
-
-/// Warns of a configured memory for rows that the container does not allow, and which is not used therefore.
-fn warn_of_container_limit(world: &World, data: &DataConfig) {
-    let (configured, allowed) = ((data.loader_memory_mib as u64) << 20, data.rows_memory_bytes());
-    if let Some(share) = container_share().filter(|_| allowed < configured) {
-        let warning = format!(
-            "`data.loader_memory_mib` is {}, but this container allows each rank {}: rows take at most {}",
-            data.loader_memory_mib,
-            size(share),
-            size(allowed)
-        );
-        warn_of_all_ranks(world.rank().0, &warning);
+    /// Checks that the memory of this rank fits its share of the container, before it is allocated.
+    ///
+    /// # Errors
+    /// [`CommandError::ContainerTooSmall`](crate::error::command::CommandError::ContainerTooSmall)
+    pub(crate) fn check_container(&self, data: &Loaded, device: Device) -> Result<()> {
+        let Some(allowed) = container_share() else { return Ok(()) };
+        Ok(container::check(&self.memory(data, device)?, device, allowed)?)
     }
-}
-
-/// Checks that the memory of this rank fits its share of the container.
-///
-/// # Errors
-/// [`CommandError::ContainerTooSmall`]
-fn check_container(
-    config: &Config,
-    spec: &ModelSpec,
-    partition: BatchPartition,
-    data: &Loaded,
-    device: Device,
-) -> Result<()> {
-    let Some(allowed) = container_share() else { return Ok(()) };
-    let rank = RankPlan {
-        config,
-        data,
-        spec,
-        partition,
-        zero: config.comm.zero,
-        device,
-        keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
-        n_threads: threads::current(),
-    };
-    let memory = MemoryPlan::new(&rank);
-    let on_device = if device == Device::Cpu { 0 } else { memory.on_device() };
-    let needed = (memory.total() - on_device) as u64;
-    let rows = memory.of(MemoryKind::Loader) as u64;
-    if needed <= allowed {
-        return Ok(());
-    }
-    let for_rows = allowed.saturating_sub(needed - rows);
-    let hint = if for_rows >= MIN_ROWS && rows > for_rows {
-        format!("set `data.loader_memory_mib = {}`, or raise the limit of the container", for_rows >> 20)
-    } else {
-        "start fewer ranks in this container, share the optimizer state by `comm.zero = 1`, use a smaller `train.batch_size` or \
-         model, save without a copy (`checkpoint.async = false`), or raise the limit of the container"
-            .to_owned()
-    };
-    Err(CommandError::ContainerTooSmall { needed, allowed, rows, hint }.into())
 }

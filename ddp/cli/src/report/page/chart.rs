@@ -240,7 +240,7 @@ fn round_step(least: f64) -> f64 {
 }
 
 /// Formats a number in at most four significant digits, with k, M or G for large ones.
-pub(super) fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
     let (scaled, unit) = match size {
         _ if size == 0.0 => return "0".to_owned(),

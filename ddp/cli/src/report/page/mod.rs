@@ -4,9 +4,9 @@
 //! run (its content security policy), because names of columns, labels and paths are of unknown origin.
 
 mod series;
-mod chart;
-mod parts;
-mod record;
+pub(crate) mod chart;
+pub(crate) mod parts;
+pub(crate) mod record;
 mod summary;
 mod curves;
 mod details;

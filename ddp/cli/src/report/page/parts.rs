@@ -75,7 +75,7 @@ pub(super) fn titles<const N: usize>(titles: [&str; N]) -> [String; N] {
 }
 
 /// Formats a time.
-pub(super) fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match seconds {
         s if s < 0.9995 => format!("{} ms", figure(s * 1e3)),

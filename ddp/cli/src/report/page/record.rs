@@ -12,7 +12,7 @@ use ddp::report::visible::visible;
 use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, check_free};
 use ddp::run_folder::logs::RANK_0;
 use ddp_rows::user_file::{open_regular, read_regular};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ pub(super) const STEP_KEYS: [&str; 4] = ["loss", "lr", "grad_norm", "samples_per
 
 /// State of a run, by its last event.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     /// It has ended, and nothing is missing.
     Complete,
     /// It was stopped, and can be resumed.
@@ -43,53 +43,53 @@ pub(super) enum Status {
 }
 
 /// A checkpoint.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Checkpoint {
-    pub(super) step: u64,
-    pub(super) bytes: f64,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    pub(crate) step: u64,
+    pub(crate) bytes: f64,
     pub(super) pause_ms: f64,
     pub(super) write_s: f64,
 }
 
 /// Restart of a run.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Restart {
-    pub(super) step: u64,
-    pub(super) world_size: u64,
-    pub(super) world_size_before: u64,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Restart {
+    pub(crate) step: u64,
+    pub(crate) world_size: u64,
+    pub(crate) world_size_before: u64,
 }
 
 /// The run of a folder.
 #[derive(Debug)]
-pub(super) struct Record {
-    pub(super) path: PathBuf,
+pub(crate) struct Record {
+    pub(crate) path: PathBuf,
     /// Name in the config, else that of the folder.
-    pub(super) name: String,
-    pub(super) status: Status,
+    pub(crate) name: String,
+    pub(crate) status: Status,
     /// Completed steps.
-    pub(super) step: u64,
-    pub(super) epoch: Option<u64>,
-    pub(super) world_size: Option<u64>,
+    pub(crate) step: u64,
+    pub(crate) epoch: Option<u64>,
+    pub(crate) world_size: Option<u64>,
     /// Curves of step events, in the order of [`STEP_KEYS`].
-    pub(super) steps: [Series; 4],
+    pub(crate) steps: [Series; 4],
     /// Curves of epochs and evaluations by key; the metrics of a head are `HEAD.eval_...`.
-    pub(super) metrics: BTreeMap<String, Series>,
+    pub(crate) metrics: BTreeMap<String, Series>,
     /// Milliseconds of all steps by kind, from step events.
     step_ms: BTreeMap<String, f64>,
     /// The last event that holds tables of classes or targets.
     pub(super) evaluated: Map<String, Value>,
     /// The event `end`.
-    pub(super) end: Map<String, Value>,
-    pub(super) restarts: Vec<Restart>,
-    pub(super) checkpoints: Vec<Checkpoint>,
+    pub(crate) end: Map<String, Value>,
+    pub(crate) restarts: Vec<Restart>,
+    pub(crate) checkpoints: Vec<Checkpoint>,
     /// Number of lines that are no events.
-    pub(super) n_damaged: u64,
+    pub(crate) n_damaged: u64,
     /// The saved config.
-    pub(super) config: String,
+    pub(crate) config: String,
     /// The line of the log that names rows, layers, ranks and devices.
-    pub(super) start: Option<String>,
+    pub(crate) start: Option<String>,
     /// Program that wrote the newest checkpoint.
-    pub(super) program: Option<String>,
+    pub(crate) program: Option<String>,
     /// The note of `eval --calibrate`.
     pub(super) calibration: Option<Value>,
 }
@@ -115,7 +115,7 @@ impl Record {
     ///
     /// # Errors
     /// The error of the operating system for `metrics.jsonl`. Everything else may be missing or damaged.
-    pub(super) fn read(path: &Path, max_points: usize) -> io::Result<Self> {
+    pub(crate) fn read(path: &Path, max_points: usize) -> io::Result<Self> {
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut events = BufReader::with_capacity(1 << 18, open_regular(&path.join(METRICS_FILE))?);
         let text = |file: &str| {
@@ -255,7 +255,7 @@ impl Record {
     }
 
     /// A number of the event `end`.
-    pub(super) fn end_number(&self, key: &str) -> Option<f64> {
+    pub(crate) fn end_number(&self, key: &str) -> Option<f64> {
         self.end.get(key)?.as_f64()
     }
 
@@ -273,14 +273,54 @@ impl Record {
     }
 
     /// The best evaluation as `(key, step, value)`, where the run is complete.
-    pub(super) fn best(&self) -> Option<(&str, u64, f64)> {
+    pub(crate) fn best(&self) -> Option<(&str, u64, f64)> {
         let best = self.end.get("best")?;
         Some((best["metric"].as_str()?, best["step"].as_u64()?, best["value"].as_f64()?))
+    }
+
+    /// The saved config as values by key, such as `optimizer.lr`; empty if it can't be read.
+    pub(crate) fn settings(&self) -> BTreeMap<String, toml::Value> {
+        fn add(prefix: &str, table: toml::Table, flat: &mut BTreeMap<String, toml::Value>) {
+            for (key, value) in table {
+                let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+                match value {
+                    toml::Value::Table(table) => add(&key, table, flat),
+                    value => drop(flat.insert(key, value)),
+                }
+            }
+        }
+        let mut flat = BTreeMap::new();
+        add("", self.config.parse().unwrap_or_default(), &mut flat);
+        flat
+    }
+
+    /// The lines of the saved config that are not defaults, by section.
+    pub(crate) fn chosen_settings(&self) -> String {
+        let mut chosen = String::new();
+        let mut section = None;
+        let is_chosen = |line: &&str| {
+            !(line.is_empty() || line.starts_with('#') || line.trim_end().ends_with("# default"))
+        };
+        for line in self.config.lines().filter(is_chosen) {
+            if line.starts_with('[') {
+                section = Some(line);
+                continue;
+            }
+            section.take().iter().for_each(|section| chosen += &format!("\n{section}\n"));
+            chosen += &format!("{line}\n");
+        }
+        chosen
+    }
+
+    /// Findings of the review at the end of the run.
+    pub(crate) fn findings(&self) -> Vec<&str> {
+        let warnings = self.end.get("warnings").and_then(Value::as_array);
+        warnings.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 }
 
 /// Title of a metric by its key, such as `HEAD.eval_loss`, and its place among the others.
-pub(super) fn metric_title(key: &str) -> (usize, String) {
+pub(crate) fn metric_title(key: &str) -> (usize, String) {
     let (head, name) = key.rsplit_once('.').map_or((None, key), |(head, name)| (Some(head), name));
     let name = name.trim_start_matches("eval_");
     let place = EvalMetric::ALL.iter().position(|metric| metric.name().trim_start_matches("eval_") == name);
@@ -290,7 +330,7 @@ pub(super) fn metric_title(key: &str) -> (usize, String) {
 }
 
 /// The last component of a path.
-pub(super) fn folder_name(path: &Path) -> String {
+pub(crate) fn folder_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 

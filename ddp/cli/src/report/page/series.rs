@@ -37,7 +37,7 @@ impl Bucket {
 
 /// Values by step.
 #[derive(Debug, Clone)]
-pub(super) struct Series {
+pub(crate) struct Series {
     buckets: Vec<Bucket>,
     max_buckets: usize,
     /// Steps per bucket.
@@ -101,7 +101,7 @@ impl Series {
     }
 
     /// The last value.
-    pub(super) fn last(&self) -> Option<f64> {
+    pub(crate) fn last(&self) -> Option<f64> {
         self.last
     }
 

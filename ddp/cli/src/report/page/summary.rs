@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use ddp::report::units::rate;
 use ddp_kernels::hint::joined;
 use maud::{Markup, html};
-use serde_json::Value;
 
 use super::chart::{figure, legend_entry};
 use super::parts::{config, duration, name, plain, table, titles, with_hint};
@@ -90,7 +89,7 @@ pub(super) fn compared(runs: &[Record], labels: &[String]) -> Markup {
         let [(_, best, of), (_, steps, _), (_, epochs, _), (_, rows, _), (_, time, _), (_, ranks, _)] =
             figures(run);
         let best = html! { (best) @if !of.is_empty() { div.note { (of) } } };
-        let cells = [steps, epochs, rows, time, ranks, findings_of(run).len().to_string()];
+        let cells = [steps, epochs, rows, time, ranks, run.findings().len().to_string()];
         let cells = cells.into_iter().map(|cell| html! { (cell) });
         [legend_entry(i, label), badge(&run.status), best].into_iter().chain(cells).collect()
     });
@@ -100,15 +99,9 @@ pub(super) fn compared(runs: &[Record], labels: &[String]) -> Markup {
     }
 }
 
-/// The findings of the review at the end of a run.
-fn findings_of(run: &Record) -> Vec<&str> {
-    let warnings = run.end.get("warnings").and_then(Value::as_array);
-    warnings.into_iter().flatten().filter_map(Value::as_str).collect()
-}
-
 /// The reason why a run ended early, and the findings about it.
 pub(super) fn findings(run: &Record, is_one_of_several: bool) -> Markup {
-    let found = findings_of(run);
+    let found = run.findings();
     html! {
         @match &run.status {
             Status::Failed { error, hint } => div class="finding failed" role="alert" {
@@ -133,18 +126,7 @@ pub(super) fn findings(run: &Record, is_one_of_several: bool) -> Markup {
 
 /// The settings of a run that are not defaults, and all of them on demand.
 pub(super) fn settings(run: &Record) -> Option<Markup> {
-    let mut chosen = String::new();
-    let mut section = None;
-    let is_chosen =
-        |line: &&str| !(line.is_empty() || line.starts_with('#') || line.trim_end().ends_with("# default"));
-    for line in run.config.lines().filter(is_chosen) {
-        if line.starts_with('[') {
-            section = Some(line);
-            continue;
-        }
-        section.take().iter().for_each(|section| chosen += &format!("\n{section}\n"));
-        chosen += &format!("{line}\n");
-    }
+    let chosen = run.chosen_settings();
     let is_marked = run.config.contains("# default");
     (!run.config.is_empty()).then(|| {
         html! {
@@ -159,15 +141,15 @@ pub(super) fn settings(run: &Record) -> Option<Markup> {
 
 /// The settings that differ between runs.
 pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
-    let settings: Vec<BTreeMap<String, String>> = runs.iter().map(|run| flat_settings(&run.config)).collect();
+    let settings: Vec<_> = runs.iter().map(Record::settings).collect();
     let keys: std::collections::BTreeSet<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
     let differs = |key: &&&String| settings.iter().any(|of_run| of_run.get(**key) != settings[0].get(**key));
     let keys: Vec<&String> = keys.iter().filter(differs).copied().collect();
     let titles: Vec<String> =
         std::iter::once("<Key".to_owned()).chain(labels.iter().map(|label| format!("<{label}"))).collect();
     let rows = keys.iter().take(MAX_SETTINGS).map(|key| {
-        let value = |of_run: &BTreeMap<String, String>| {
-            of_run.get(*key).map_or_else(|| "–".to_owned(), |value| name(value))
+        let value = |of_run: &BTreeMap<String, toml::Value>| {
+            of_run.get(*key).map_or_else(|| "–".to_owned(), |value| name(&value.to_string()))
         };
         let values = settings.iter().map(|of_run| html! { code { (value(of_run)) } });
         std::iter::once(html! { code { (name(key)) } }).chain(values).collect()
@@ -175,20 +157,4 @@ pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
     html! {
         @if keys.is_empty() { p { "The runs have the same settings." } } @else { (table("Settings that differ", &titles, rows)) }
     }
-}
-
-/// A config as values by key, such as `optimizer.lr`.
-fn flat_settings(config: &str) -> BTreeMap<String, String> {
-    fn add(prefix: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>) {
-        for (key, value) in table {
-            let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
-            match value {
-                toml::Value::Table(table) => add(&key, table, flat),
-                value => drop(flat.insert(key, value.to_string())),
-            }
-        }
-    }
-    let mut flat = BTreeMap::new();
-    add("", &config.parse().unwrap_or_default(), &mut flat);
-    flat
 }

@@ -1,0 +1,82 @@
+//! Arguments of `ddp-train find-lr` and `find-batch-size`: those of `train`, without the ones about a run's folder.
+
+use clap::{Arg, Args};
+
+use super::{TrainArgs, count};
+
+/// `ddp-train find-lr`
+#[derive(Debug, Clone, Args)]
+#[command(
+    mut_args = without_folder,
+    after_help = "Trains from the initial weights with a learning rate that grows from step to step, and writes no run: `steepest` is the rate \
+                  where the loss falls fastest, `minimum / 10` a tenth of the one where it is lowest.\n\
+                  For example: `ddp-train find-lr run.toml`, `mpirun -n 4 ddp-train find-lr run.toml`."
+)]
+pub struct FindLrArgs {
+    /// The run.
+    #[command(flatten)]
+    pub train: TrainArgs,
+
+    /// Learning rate of the first step
+    #[arg(long, value_name = "RATE", default_value = "1e-7", value_parser = rate)]
+    pub from: f64,
+
+    /// Learning rate of the last step
+    #[arg(long, value_name = "RATE", default_value = "10", value_parser = rate)]
+    pub to: f64,
+
+    /// Steps from one to the other; fewer if the loss exceeds 4 times its minimum
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = count)]
+    pub steps: usize,
+}
+
+/// `ddp-train find-batch-size`
+#[derive(Debug, Clone, Args)]
+#[command(
+    mut_args = without_folder,
+    after_help = "Computes the largest batch whose memory fits on every rank, tries it, and measures batches up to it; writes no run. \
+                  The proposed batch is the smallest with 90% of the best rate.\n\
+                  For example: `ddp-train find-batch-size run.toml`, `mpirun -n 4 ddp-train find-batch-size run.toml`."
+)]
+pub struct FindBatchSizeArgs {
+    /// The run.
+    #[command(flatten)]
+    pub train: TrainArgs,
+
+    /// Largest batch to try, in rows per rank and micro-batch [default: as many as fit]
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub max: Option<usize>,
+}
+
+/// Flags of `train` about a run's folder, which these commands do not make.
+const OF_FOLDER: [&str; 7] =
+    ["out", "resume", "allow_batchnorm_change", "keep_schedule", "job_id", "dry_run", "overwrite"];
+
+fn without_folder(arg: Arg) -> Arg {
+    match arg.get_id().as_str() {
+        id if OF_FOLDER.contains(&id) => arg.hide(true),
+        "json" => arg.help("Print the result as one JSON object"),
+        _ => arg,
+    }
+}
+
+impl TrainArgs {
+    /// A flag that only a run with a folder can have, if one was given.
+    pub(crate) fn flag_of_folder(&self) -> Option<&'static str> {
+        let given = [
+            (self.out.is_some(), "--out"),
+            (self.resume.is_some(), "--resume"),
+            (self.job_id.is_some(), "--job-id"),
+            (self.dry_run, "--dry-run"),
+            (self.overwrite, "--overwrite"),
+        ];
+        given.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
+        _ => Err("expected a number above 0\nhint: for example 1e-6".to_owned()),
+    }
+}

@@ -1,0 +1,116 @@
+//! A run in one line.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+use chrono::{DateTime, Utc};
+use ddp::run_folder::folder::METRICS_FILE;
+use serde::Serialize;
+
+use super::MAX_POINTS;
+use crate::report::page::chart::figure;
+use crate::report::page::parts::duration;
+use crate::report::page::record::{Record, Status, folder_name};
+
+/// State and figures of a run; one JSON object.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Summary {
+    /// Name of its folder.
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) state: &'static str,
+    step: u64,
+    epochs: Option<u64>,
+    /// Metric by which the run is judged: that of its best evaluation, else the loss of the training rows.
+    pub(crate) metric: Option<String>,
+    pub(crate) value: Option<f64>,
+    elapsed_s: Option<f64>,
+    /// Time of its last event in UTC.
+    written: Option<String>,
+    /// Why it failed, or can't be read.
+    pub(crate) error: Option<String>,
+    n_damaged_lines: u64,
+}
+
+/// The state of a run in a word.
+pub(super) fn state(status: &Status) -> &'static str {
+    match status {
+        Status::Complete => "complete",
+        Status::Stopped { .. } => "stopped",
+        Status::Failed { .. } => "failed",
+        Status::Running => "running",
+        Status::Unfinished => "interrupted",
+    }
+}
+
+impl Summary {
+    pub(super) const TITLES: [&str; 9] =
+        ["<run", "<state", "steps", "epochs", "<metric", "value", "time", "<written (UTC)", "<"];
+
+    /// The summary of the run in the folder `path`, which may be damaged.
+    pub(crate) fn read(path: &Path) -> Self {
+        Self::of(path, Record::read(path, MAX_POINTS))
+    }
+
+    fn of(path: &Path, run: io::Result<Record>) -> Self {
+        let written = fs::metadata(path.join(METRICS_FILE)).and_then(|file| file.modified()).ok();
+        let mut summary = Summary {
+            name: folder_name(path),
+            path: path.display().to_string(),
+            state: "unreadable",
+            step: 0,
+            epochs: None,
+            metric: None,
+            value: None,
+            elapsed_s: None,
+            written: written.map(utc),
+            error: None,
+            n_damaged_lines: 0,
+        };
+        let run = match run {
+            Ok(run) => run,
+            Err(error) => {
+                summary.error = Some(format!("can't read {METRICS_FILE}: {error}"));
+                return summary;
+            }
+        };
+        let judged = run.best().map(|(metric, _, value)| (metric.to_owned(), value));
+        let judged = judged.or_else(|| Some(("train_loss".to_owned(), run.end_number("train_loss")?)));
+        if let Status::Failed { error, .. } = &run.status {
+            summary.error = Some(error.lines().next().unwrap_or_default().to_owned());
+        }
+        let (metric, value) = judged.unzip();
+        Summary {
+            state: state(&run.status),
+            step: run.step,
+            epochs: run.epoch,
+            metric,
+            value,
+            elapsed_s: run.end_number("elapsed_s"),
+            n_damaged_lines: run.n_damaged,
+            ..summary
+        }
+    }
+
+    pub(super) fn cells(&self) -> Vec<String> {
+        let damaged = (self.n_damaged_lines > 0).then(|| format!("{} damaged lines", self.n_damaged_lines));
+        let notes: Vec<_> = self.error.iter().cloned().chain(damaged).collect();
+        vec![
+            self.name.clone(),
+            self.state.to_owned(),
+            self.step.to_string(),
+            self.epochs.map_or(String::new(), |n| n.to_string()),
+            self.metric.clone().unwrap_or_default(),
+            self.value.map_or(String::new(), figure),
+            self.elapsed_s.map_or(String::new(), duration),
+            self.written.clone().unwrap_or_default(),
+            notes.join("; "),
+        ]
+    }
+}
+
+fn utc(time: SystemTime) -> String {
+    DateTime::<Utc>::from(time).format("%Y-%m-%d %H:%M").to_string()
+}

@@ -1,0 +1,72 @@
+//! `ddp-train sweep`: runs over values of config keys and seeds, side by side, and their comparison.
+//!
+//! Values -> points -> a run of each point and seed, a child process of this program -> their folders -> table and page. Folders are
+//! all that it keeps: the same command again skips complete runs and resumes the others.
+
+mod points;
+mod record;
+mod jobs;
+mod result;
+
+use std::ffi::OsString;
+
+use ddp::config::Config;
+use ddp::exit_code;
+use ddp::run_folder::FolderError;
+use ddp::run_folder::folder::REPORT_FILE;
+use ddp::train::stop_signals::StopSignals;
+use ddp_comm::World;
+use tracing::{info, warn};
+
+use self::jobs::Jobs;
+use self::points::Points;
+use self::result::Outcome;
+use crate::cli::SweepArgs;
+use crate::commands::launch::TrainCommand;
+use crate::commands::report::write_page;
+use crate::error::command::CommandError;
+use crate::error::{Error, Result};
+use crate::exit::Stop;
+use crate::report::page::MAX_RUNS;
+use crate::report::stdout::{count, print_result};
+
+/// Trains all points and prints the table.
+///
+/// # Errors
+/// The error of a key or value of any point, before a run starts; [`Stop::Reported`] if a run failed; [`Stop::Requested`].
+pub fn sweep(world: &World, signals: &StopSignals, args: &SweepArgs) -> Result<(), Stop> {
+    if let Some(launcher) = world.launcher() {
+        return Err(CommandError::SweepUnderLauncher { launcher }.into());
+    }
+    let words = args.run.words_with(&[]).into_iter().map(OsString::from);
+    let base = TrainCommand::parse(&words.chain(args.train.iter().cloned()).collect::<Vec<_>>())?;
+    if let Some(flag) = base.args.flag_of_folder() {
+        return Err(CommandError::FlagOfOneRun { flag }.into());
+    }
+    let config = Config::load_with(base.args.run.file(), &base.args.run.overrides()).map_err(Error::from)?;
+    let points = Points::new(args, config.train.seed)?;
+    points.check(&base.args.run)?;
+    let jobs = Jobs::new(world, args, &base)?;
+    let unwritable = |source| FolderError::Unwritable { path: args.out.clone(), source };
+    std::fs::create_dir_all(&args.out).map_err(unwritable)?;
+    record::check_and_write(&args.out, &config, &points)?;
+
+    let (runs, of) = (count(points.runs.len(), "run"), count(points.n, "point"));
+    info!("{runs} of {of} in {}, {} side by side", args.out.display(), jobs.n());
+    let ended = jobs.train(signals, &points)?;
+    let outcome = Outcome::new(&points, &args.out, ended.failures);
+    let page = args.out.join(REPORT_FILE);
+    let folders = outcome.folders(MAX_RUNS);
+    let has_page = !folders.is_empty()
+        && write_page(&folders, &page).inspect_err(|error| warn!("no page of the runs: {error}")).is_ok();
+    let page = has_page.then_some(&*page);
+    print_result(&if args.json { outcome.to_json(page) } else { outcome.to_text(&points, page) })?;
+    match ended.stopped_by {
+        Some(signal) => {
+            info!("stopped by {signal}\nhint: the same command continues the sweep");
+            Err(Stop::Requested(signal.to_owned()))
+        }
+        None if outcome.has_failed() => Err(Stop::Reported(exit_code::FAILED)),
+        None => Ok(()),
+    }
+}

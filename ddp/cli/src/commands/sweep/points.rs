@@ -1,0 +1,193 @@
+//! The points of a sweep: all combinations of grids, with each random draw of ranges, and the runs of each by seed.
+
+use std::collections::BTreeMap;
+
+use ddp::config::Config;
+use ddp_kernels::Philox;
+
+use crate::cli::{RunConfigArgs, SweepArgs};
+use crate::error::Result;
+use crate::error::command::CommandError;
+
+/// Key of the seed.
+const SEED: &str = "train.seed";
+/// Longest name of a folder, in bytes.
+const MAX_NAME: usize = 120;
+
+/// The points and their runs.
+#[derive(Debug)]
+pub(super) struct Points {
+    /// Number of points.
+    pub(super) n: usize,
+    /// The runs, those of a point next to each other.
+    pub(super) runs: Vec<Run>,
+}
+
+/// A run of a point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Run {
+    /// Name of its folder.
+    pub(super) name: String,
+    /// Number of its point.
+    pub(super) point: usize,
+    /// Keys and values of the point, without the seed.
+    pub(super) values: Vec<(String, String)>,
+    pub(super) seed: u64,
+}
+
+impl Run {
+    /// Arguments of `--set`.
+    pub(super) fn sets(&self) -> Vec<String> {
+        let sets = self.values.iter().map(|(key, value)| format!("{key}={value}"));
+        sets.chain([format!("{SEED}={}", self.seed)]).collect()
+    }
+}
+
+impl Points {
+    /// The points that `args` name; their seeds begin with `seed`.
+    ///
+    /// # Errors
+    /// [`CommandError::KeyTwice`].
+    pub(super) fn new(args: &SweepArgs, seed: u64) -> Result<Self, CommandError> {
+        let keys: Vec<&String> =
+            args.grid.iter().map(|grid| &grid.key).chain(args.range.iter().map(|range| &range.key)).collect();
+        let used: Vec<&str> = keys.iter().map(|key| key.as_str()).chain([SEED]).collect();
+        if let Some(key) =
+            (1..used.len()).find(|i| used[..*i].contains(&used[*i])).map(|i| used[i].to_owned())
+        {
+            return Err(CommandError::KeyTwice { key });
+        }
+        let mut points = draws(args);
+        for grid in &args.grid {
+            let with = |point: &Vec<(String, String)>| {
+                let values = grid.values.iter().map(|value| (grid.key.clone(), value.clone()));
+                values.map(|pair| [&point[..], &[pair]].concat()).collect::<Vec<_>>()
+            };
+            points = points.iter().flat_map(with).collect();
+        }
+        let mut runs = Vec::new();
+        for (point, values) in points.iter().enumerate() {
+            for seed in (0..args.seeds as u64).map(|i| seed.wrapping_add(i)) {
+                runs.push(Run { name: String::new(), point, values: values.clone(), seed });
+            }
+        }
+        let mut points = Points { n: points.len(), runs };
+        points.set_names(&keys);
+        Ok(points)
+    }
+
+    /// Names the folders by values, so that they stay the same when values are added.
+    fn set_names(&mut self, keys: &[&String]) {
+        let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
+        let short = |key: &str| {
+            let is_single = keys.iter().filter(|of| last(of) == last(key)).count() == 1;
+            if is_single { last(key) } else { key.to_owned() }
+        };
+        let mut n_of_name: BTreeMap<String, usize> = BTreeMap::new();
+        for run in &mut self.runs {
+            let parts =
+                run.values.iter().map(|(key, value)| format!("{}={}", plain(&short(key)), plain(value)));
+            run.name = parts.chain([format!("seed={}", run.seed)]).collect::<Vec<_>>().join(",");
+            *n_of_name.entry(run.name.clone()).or_default() += 1;
+        }
+        for run in &mut self.runs {
+            if n_of_name[&run.name] > 1 || run.name.len() > MAX_NAME {
+                let hash =
+                    crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(run.sets().join("\n").as_bytes());
+                run.name.truncate(MAX_NAME - 9);
+                run.name += &format!("-{hash:08x}");
+            }
+        }
+    }
+
+    /// Builds the config of every run, so that a wrong key or value is refused before the first one starts.
+    ///
+    /// # Errors
+    /// [`ddp::Error::Config`].
+    pub(super) fn check(&self, base: &RunConfigArgs) -> Result<()> {
+        for run in &self.runs {
+            let mut overrides = base.overrides();
+            overrides.sets.extend(run.sets());
+            Config::load_with(base.file(), &overrides)?;
+        }
+        Ok(())
+    }
+}
+
+/// Values of the ranges for each random point; one point without values where there are none.
+fn draws(args: &SweepArgs) -> Vec<Vec<(String, String)>> {
+    let random = Philox::new(args.random_seed);
+    // By point and range, so that more points leave the first ones as they are.
+    let of = |point: usize| {
+        let ranges = args.range.iter().zip(0_u32..);
+        let draw = |range: u32| {
+            let word = random.block([point as u32, range, 0, 0])[0];
+            f64::from(word) / (f64::from(u32::MAX) + 1.0)
+        };
+        ranges.map(|(range, number)| (range.key.clone(), range.at(draw(number)))).collect()
+    };
+    (0..args.random.unwrap_or(1)).map(of).collect()
+}
+
+/// A key or value as part of a file name, in ASCII.
+fn plain(value: &str) -> String {
+    let kept: String = value.chars().filter(|c| !"[]\"' {}".contains(*c)).collect();
+    kept.replace(|c: char| !(c.is_ascii_alphanumeric() || "._+-=".contains(c)), "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn points(line: &str) -> Result<Points, CommandError> {
+        let words = format!("ddp-train sweep --out o {line}");
+        match Cli::try_parse_from(words.split(' ')).unwrap().command {
+            Command::Sweep(args) => Points::new(&args, 7),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn names(line: &str) -> Vec<String> {
+        points(line).unwrap().runs.into_iter().map(|run| run.name).collect()
+    }
+
+    #[test]
+    fn grids_are_combined_and_folders_named_after_values() {
+        let line = "--grid optimizer.lr=1e-4,3e-4 --grid model.hidden=[64],[128,64] --seeds 2";
+        let all = points(line).unwrap();
+        assert_eq!((all.n, all.runs.len(), all.runs[3].point), (4, 8, 1));
+        assert_eq!(all.runs[3].sets(), ["optimizer.lr=1e-4", "model.hidden=[128,64]", "train.seed=8"]);
+        let want = ["lr=1e-4,hidden=64,seed=7", "lr=1e-4,hidden=64,seed=8", "lr=1e-4,hidden=128-64,seed=7"];
+        assert_eq!(names(line)[..3], want);
+        assert_eq!(names("--grid a.x=1 --grid b.x=2"), ["a.x=1,b.x=2,seed=7"]);
+        assert_eq!(names("--seeds 2"), ["seed=7", "seed=8"]);
+        let same = names("--grid data.drop=\"a/b\",\"a-b\"");
+        assert!(
+            same[0] != same[1] && same.iter().all(|name| name.starts_with("drop=a-b,seed=7-")),
+            "{same:?}"
+        );
+        assert!(names(&format!("--grid a.b={}", "x".repeat(300)))[0].len() <= MAX_NAME);
+    }
+
+    #[test]
+    fn random_points_are_the_same_each_time_and_stay_when_more_are_drawn() {
+        let line = "--range optimizer.lr=1e-5..1e-1:log --grid model.hidden=[8],[16] --random";
+        let (three, five) = (names(&format!("{line} 3")), names(&format!("{line} 5")));
+        assert_eq!((three.len(), five.len()), (6, 10));
+        assert_eq!(three, five[..6]);
+        assert_ne!(three[0], three[2]);
+        assert_ne!(three, names(&format!("{line} 3 --random-seed 1")));
+    }
+
+    #[test]
+    fn a_key_is_named_once() {
+        for line in
+            ["--grid a.b=1 --grid a.b=2", "--grid train.seed=1,2", "--grid a.b=1 --random 1 --range a.b=1..2"]
+        {
+            assert!(matches!(points(line), Err(CommandError::KeyTwice { .. })), "{line}");
+        }
+    }
+}

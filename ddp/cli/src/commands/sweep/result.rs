@@ -1,0 +1,140 @@
+//! The comparison of a sweep's points: mean and standard deviation of their metric over the seeds, best first.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ddp::config::EvalMetric;
+use ddp::run_folder::folder::METRICS_FILE;
+use serde::Serialize;
+use serde_json::json;
+
+use super::points::Points;
+use crate::commands::runs::Summary;
+use crate::report::page::chart::figure;
+use crate::report::stdout::table;
+
+/// The points, the best one first.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// Metric by which the runs are judged.
+    metric: Option<String>,
+    points: Vec<Point>,
+}
+
+#[derive(Debug, Serialize)]
+struct Point {
+    values: BTreeMap<String, String>,
+    /// Mean over the complete runs.
+    mean: Option<f64>,
+    /// Standard deviation, for two complete runs or more.
+    sd: Option<f64>,
+    n_complete: usize,
+    runs: Vec<Summary>,
+}
+
+impl Outcome {
+    /// Reads the runs in `out`; `failures` has the errors of those that this process saw fail.
+    pub(super) fn new(points: &Points, out: &Path, failures: BTreeMap<usize, String>) -> Self {
+        let mut of: Vec<Point> = Vec::new();
+        for (i, run) in points.runs.iter().enumerate() {
+            let folder = out.join(&run.name);
+            let mut summary = Summary::read(&folder);
+            if let Some(error) = failures.get(&i) {
+                (summary.state, summary.error) = ("failed", Some(error.clone()));
+            } else if !folder.exists() {
+                (summary.state, summary.error) = ("not started", None);
+            }
+            if of.len() <= run.point {
+                let values = run.values.iter().cloned().collect();
+                of.push(Point { values, mean: None, sd: None, n_complete: 0, runs: Vec::new() });
+            }
+            of[run.point].runs.push(summary);
+        }
+        let complete = |run: &&Summary| run.state == "complete";
+        let metric =
+            of.iter().flat_map(|point| &point.runs).filter(complete).find_map(|run| run.metric.clone());
+        for point in &mut of {
+            let values = point.runs.iter().filter(complete).filter_map(|run| run.value);
+            let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+            point.n_complete = point.runs.iter().filter(complete).count();
+            (point.mean, point.sd) = mean_and_sd(&values);
+        }
+        let grows = metric.as_deref().is_some_and(grows);
+        // Points without a value come last.
+        let key = |point: &Point| point.mean.map_or(f64::INFINITY, |mean| if grows { -mean } else { mean });
+        of.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        Outcome { metric, points: of }
+    }
+
+    /// Whether a run failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.runs().any(|run| run.state == "failed")
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &Summary> {
+        self.points.iter().flat_map(|point| &point.runs)
+    }
+
+    /// Folders of at most `max` runs that can be drawn, the best points first.
+    pub(super) fn folders(&self, max: usize) -> Vec<PathBuf> {
+        let folders = self.runs().map(|run| PathBuf::from(&run.path));
+        folders.filter(|folder| folder.join(METRICS_FILE).exists()).take(max).collect()
+    }
+
+    pub(super) fn to_json(&self, page: Option<&Path>) -> String {
+        format!("{}\n", json!({"metric": self.metric, "points": self.points, "report": page}))
+    }
+
+    pub(super) fn to_text(&self, points: &Points, page: Option<&Path>) -> String {
+        let keys: Vec<&String> =
+            points.runs.first().into_iter().flat_map(|run| &run.values).map(|(key, _)| key).collect();
+        let number = |value: Option<f64>| value.map_or(String::new(), figure);
+        let row = |point: &Point| {
+            let values = keys.iter().map(|key| point.values.get(*key).cloned().unwrap_or_default());
+            let seeds = format!("{} of {}", point.n_complete, point.runs.len());
+            values.chain([number(point.mean), number(point.sd), seeds]).collect::<Vec<_>>()
+        };
+        let titles = keys.iter().map(|key| format!("<{key}"));
+        let metric = self.metric.clone().unwrap_or_else(|| "metric".to_owned());
+        let titles: Vec<String> = titles.chain([metric, "sd".to_owned(), "complete".to_owned()]).collect();
+        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+        let mut text = table(&titles, &self.points.iter().map(row).collect::<Vec<_>>());
+        for run in self.runs().filter(|run| run.state != "complete") {
+            let error = run.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
+            text += &format!("{}: {}{error}\n", run.name, run.state);
+        }
+        page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));
+        text
+    }
+}
+
+/// Whether higher values of a metric are better.
+fn grows(metric: &str) -> bool {
+    let name = metric.rsplit('.').next().unwrap_or(metric);
+    EvalMetric::ALL.iter().any(|of| of.name() == name && of.grows())
+}
+
+fn mean_and_sd(values: &[f64]) -> (Option<f64>, Option<f64>) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let sum = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
+    ((n > 0.0).then_some(mean), (n > 1.0).then(|| (sum / (n - 1.0)).sqrt()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracies_grow_and_losses_fall() {
+        assert!(grows("eval_accuracy") && grows("species.eval_roc_auc"));
+        assert!(!grows("eval_loss") && !grows("train_loss") && !grows("price.eval_mae"));
+    }
+
+    #[test]
+    fn the_standard_deviation_needs_two() {
+        assert_eq!(mean_and_sd(&[]), (None, None));
+        assert_eq!(mean_and_sd(&[2.0]), (Some(2.0), None));
+        assert_eq!(mean_and_sd(&[1.0, 3.0]), (Some(2.0), Some(2.0_f64.sqrt())));
+    }
+}

@@ -1,0 +1,195 @@
+//! Sweeps: all points are trained, compared and resumed, whatever happens to some of them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{children, kill_9, mpirun, refused, run, run_line, run_line_ok, single, start, temp_dir};
+use crate::virtual_gpu::command_under_virtual_gpus;
+
+const FAST: &str = "--epochs 1 --batch-size 128 -- --device cpu --threads 1";
+
+#[track_caller]
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+/// Waits until `is_so`, at most 60 s.
+#[track_caller]
+fn wait_until(is_so: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it never was so");
+}
+
+#[test]
+fn points_are_compared_over_seeds_and_a_failing_one_does_not_stop_the_others() {
+    let folder = temp_dir();
+    // One rate is far too high.
+    let line = format!(
+        "sweep --grid optimizer.lr=1e9,1e-2 --grid model.hidden=[8],[16] --seeds 2 --jobs 2 --out s --json {FAST}"
+    );
+    let outcome = run_line(folder.path(), &line);
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+    let report = json(&outcome.stdout);
+    assert_eq!(
+        (report["metric"].as_str(), report["report"].as_str()),
+        (Some("eval_loss"), Some("s/report.html"))
+    );
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points.len(), 4);
+    let rate = |point: &Value| point["values"]["optimizer.lr"].as_str().unwrap().to_owned();
+    assert_eq!(points.iter().map(rate).collect::<Vec<_>>(), ["1e-2", "1e-2", "1e9", "1e9"]);
+    assert!(points[0]["mean"].as_f64() < points[1]["mean"].as_f64(), "the best one first");
+    for point in &points[..2] {
+        let values: Vec<f64> =
+            point["runs"].as_array().unwrap().iter().map(|run| run["value"].as_f64().unwrap()).collect();
+        let mean = (values[0] + values[1]) / 2.0;
+        assert!((point["mean"].as_f64().unwrap() - mean).abs() < 1e-12, "{point}");
+        let sd = (values[0] - values[1]).abs() / 2.0_f64.sqrt();
+        assert!((point["sd"].as_f64().unwrap() - sd).abs() < 1e-12 && sd > 0.0, "{point}");
+    }
+    assert_eq!(points[3]["runs"][0]["state"], "failed", "{points:?}");
+    let error = points[3]["runs"][0]["error"].as_str().unwrap();
+    assert!(error.starts_with("loss is ") && error.ends_with("weights were not updated"), "{error}");
+    assert!(
+        outcome.stderr.contains(&format!("failed: {error}\nhint: s/lr=1e9,hidden=")),
+        "{}",
+        outcome.stderr
+    );
+    assert!(folder.path().join("s/lr=1e-2,hidden=16,seed=1/model.safetensors").exists());
+    assert!(folder.path().join("s/report.html").exists());
+
+    // What is complete is not trained again, and values may be added.
+    let more =
+        format!("sweep --grid optimizer.lr=1e-2,1e-3 --grid model.hidden=[8],[16] --seeds 2 --out s {FAST}");
+    let outcome = run_line_ok(folder.path(), &more);
+    assert!(outcome.stderr.contains("4 of 8 are complete already"), "{}", outcome.stderr);
+    assert!(outcome.stdout.starts_with("optimizer.lr  model.hidden  eval_loss"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("2 of 2\n"), "{}", outcome.stdout);
+    refused(
+        folder.path(),
+        &more.replace("--epochs 1", "--epochs 2"),
+        &["`s` holds a sweep of another config: `epochs = 2` was `epochs = 1`", "hint: name another folder"],
+    );
+}
+
+/// Starts a sweep whose runs last until they are stopped, and waits until one has saved a checkpoint.
+fn begin(folder: &Path, line: &str) -> crate::common::Job {
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let mut command = single(&args);
+    command.current_dir(folder);
+    let job = start(command);
+    let first = folder.join("s/lr=1e-3,seed=0/checkpoints/latest");
+    wait_until(|| first.exists());
+    job
+}
+
+#[test]
+fn an_interrupted_sweep_goes_on() {
+    let folder = temp_dir();
+    let endless = "sweep --grid optimizer.lr=1e-3 --seeds 3 --jobs 2 --out s --batch-size 8 --set train.epochs=EPOCHS \
+                   --set checkpoint.every_steps=20 -- --device cpu --threads 1";
+    let steps = |name: &str| {
+        let text = fs::read_to_string(folder.path().join(format!("s/{name}/metrics.jsonl"))).unwrap();
+        text.lines().filter_map(|line| json(line)["step"].as_u64()).max().unwrap()
+    };
+    let line = endless.replace("EPOCHS", "3000");
+    let job = begin(folder.path(), &line);
+    let signal = |name: &str, pid: u32| {
+        assert!(Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap().success());
+    };
+    signal("INT", job.pid());
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(85), "{outcome:?}");
+    assert!(outcome.stderr.contains("hint: the same command continues the sweep"), "{}", outcome.stderr);
+    assert!(outcome.stdout.contains("lr=1e-3,seed=0: stopped\n"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("lr=1e-3,seed=2: not started\n"), "{}", outcome.stdout);
+    let after = steps("lr=1e-3,seed=0");
+
+    // Killed, it leaves a run that goes on by itself; the next sweep waits for it.
+    let job = begin(folder.path(), &line);
+    wait_until(|| steps("lr=1e-3,seed=0") > after + 100);
+    let runs = children(job.pid());
+    kill_9(job.pid());
+    job.wait();
+    assert!(!runs.is_empty());
+    let job = begin(folder.path(), &line);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(children(job.pid()).iter().all(|pid| !runs.contains(pid)));
+    runs.iter().for_each(|pid| signal("TERM", *pid));
+    let metrics = folder.path().join("s/lr=1e-3,seed=0/metrics.jsonl");
+    wait_until(|| fs::read_to_string(&metrics).unwrap().matches("\"event\":\"resume\"").count() >= 2);
+    signal("TERM", job.pid());
+    assert_eq!(job.wait().status.code(), Some(85));
+    assert!(steps("lr=1e-3,seed=0") > after + 100, "it continued");
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    let folder = temp_dir();
+    let refuse = |line: &str, parts: &[&str]| {
+        refused(folder.path(), &format!("sweep --out s {line}"), parts);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{line}");
+    };
+    refuse("--grid optimizer.lrr=1,2", &["optimizer.lrr", "did you mean"]);
+    refuse("--grid optimizer.lr=1e-3,-1", &["optimizer.lr", "-1"]);
+    refuse("--random 2 --range optimizer.lr=0..1:log", &["above 0 with :log"]);
+    refuse("--grid train.seed=1,2", &["train.seed is set by more than one of --grid"]);
+    refuse("-- --resume auto", &["--resume after --"]);
+    refuse("-- --dry-run", &["--dry-run"]);
+    refuse("-- --no-such-flag", &["--no-such-flag"]);
+    let mut job = mpirun(&[(2, &["sweep", "--out", "s", "--grid", "optimizer.lr=1"])]);
+    job.current_dir(folder.path());
+    let outcome = run(job);
+    assert_eq!(outcome.status.code(), Some(78), "{outcome:?}");
+    assert!(outcome.stderr.contains("`--ranks N` gives each run N ranks"), "{}", outcome.stderr);
+}
+
+#[test]
+fn each_run_has_ranks_of_its_own() {
+    let folder = temp_dir();
+    let line = "sweep --random 1 --range optimizer.lr=1e-3..1e-2:log --ranks 2 --out s --epochs 1 -- --device cpu --threads 1";
+    run_line_ok(folder.path(), line);
+    let runs = run_line_ok(folder.path(), "runs ls s --json").stdout;
+    let run = json(&runs);
+    assert_eq!(run["state"], "complete");
+    let shown = json(
+        &run_line_ok(folder.path(), &format!("runs show {} --json", run["path"].as_str().unwrap())).stdout,
+    );
+    assert_eq!(shown["world_size"], 2);
+    assert!((1e-3..=1e-2).contains(&shown["config"]["optimizer.lr"].as_f64().unwrap()), "{shown}");
+}
+
+#[test]
+fn runs_side_by_side_have_gpus_of_their_own() {
+    let folder = temp_dir();
+    let sweep = |line: &str| {
+        let line = format!(
+            "sweep --grid optimizer.lr=1e-3,1e-2 --epochs 1 --batch-size 256 --out s {line} -v -- --check off"
+        );
+        let mut command = single(&line.split_whitespace().collect::<Vec<_>>());
+        command.current_dir(folder.path());
+        command_under_virtual_gpus(2, &command)
+    };
+    let Some(outcome) = sweep("") else { return };
+    outcome.ok();
+    for gpu in ["0", "1"] {
+        let part = format!("CUDA_VISIBLE_DEVICES=\"{gpu}\"");
+        assert!(outcome.stderr.contains(&part), "no {part} in {}", outcome.stderr);
+    }
+    let refused = sweep("--jobs 3").unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("--jobs 3: the GPUs here are enough for 2 side by side"),
+        "{}",
+        refused.stderr
+    );
+}
