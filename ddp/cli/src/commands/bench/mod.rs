@@ -25,7 +25,6 @@ mod copy;
 mod forward;
 mod kernels;
 mod loader;
-mod prediction;
 mod step;
 
 use ddp_comm::World;
