@@ -39,6 +39,7 @@ mod watchdog;
 pub mod train;
 mod model_device;
 pub mod bench;
+pub mod plan;
 pub mod doctor;
 pub mod predict;
 pub mod eval;

@@ -196,7 +196,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 22] = [
+const RESULTS: [&[&str]; 23] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -228,6 +228,7 @@ const RESULTS: [&[&str]; 22] = [
     ],
     &["describe"],
     &["describe", "--json"],
+    &["plan", "--gpu", "cpu"],
     &["data", "inspect", "rows.csv"],
     &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
     &["devices"],

@@ -30,6 +30,7 @@ mod step;
 use ddp_comm::World;
 
 pub(super) use allreduce::time_briefly;
+pub(super) use report::{number, percent};
 
 use super::warn_if_quick_build;
 use crate::cli::BenchCommand;
