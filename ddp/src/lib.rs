@@ -45,6 +45,8 @@ pub mod checkpoint;
 pub mod predict;
 pub mod train;
 #[doc(hidden)]
+pub mod cost;
+#[doc(hidden)]
 pub mod error;
 
 /// Ranks and collectives: the crate, whole.

@@ -11,8 +11,8 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, man, predict, report,
-    runs, sweep, train,
+    bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, man, plan, predict,
+    report, runs, sweep, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -93,6 +93,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, &log, args, unfinished),
         Command::Describe(args) => describe::describe(&world, args),
+        Command::Plan(args) => plan::plan(&world, args),
         Command::Config(command) => config::config(&world, command),
         Command::Data(command) => data::data(&world, &log, command),
         Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),

@@ -275,7 +275,10 @@ impl Config {
     }
 
     /// Checks the settings that this config was read from again, with one `--set` argument laid over them.
-    fn with_setting(&self, set: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The first key that can't be used.
+    pub fn with_setting(&self, set: &str) -> Result<Self> {
         let upper = reader::overrides(&TABLE, &Overrides::of_sets(&[set.to_owned()]))?;
         Self::resolve(&self.given.0.clone().overlaid(upper)?, None)
     }

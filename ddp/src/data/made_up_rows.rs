@@ -1,5 +1,5 @@
-//! Made-up rows that a config's model can be trained on, for checks that need no data of the user: numbers and categories as columns,
-//! converted by the preprocessing of the config, and targets of its task.
+//! Rows that stand in for data of the user. Made-up ones can be trained on: numbers and categories as columns, converted by the
+//! preprocessing of the config, and targets of its task. Absent ones are never read: a run is planned by their number and layout.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use ddp_kernels::{DType, Device, Tensor};
 
 use crate::config::{ClassWeights, Config, ElementLoss, Loss, Normalize, Task};
 use crate::data::data_fingerprint::DataFingerprint;
+use crate::data::datasets::batch::BatchMut;
 use crate::data::error::Result;
 use crate::data::{
     CategoryColumn, Dataset, HeadTargets, LabelVocabulary, Loaded, Normalizer, Preprocessor, ResidentRows,
@@ -67,7 +68,11 @@ pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
     }
     let train: Arc<dyn Dataset> =
         Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() });
-    Ok(Loaded {
+    Ok(loaded(train, preprocessor))
+}
+
+fn loaded(train: Arc<dyn Dataset>, preprocessor: Preprocessor) -> Loaded {
+    Loaded {
         train: preprocessor.apply(train),
         eval: None,
         preprocessor,
@@ -78,7 +83,72 @@ pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
         split: None,
         head_gaps: Vec::new(),
         fingerprint: DataFingerprint::Sampled(0),
-    })
+    }
+}
+
+/// Rows that cannot be read.
+#[derive(Debug)]
+struct AbsentRows {
+    n_rows: usize,
+    layout: RowLayout,
+    source: String,
+}
+
+impl Dataset for AbsentRows {
+    fn len(&self) -> usize {
+        self.n_rows
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, _rows: &[usize], _out: BatchMut<'_>) -> Result<()> {
+        unreachable!("absent rows are only counted")
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn source(&self) -> &str {
+        &self.source
+    }
+}
+
+/// Counts `n_rows` training rows of `n_features` numbers in f32 and the targets of the config, without evaluation rows. Returns `None`
+/// if the number of classes is not known: there are some, and `data.classes` is not set.
+pub fn absent_rows(config: &Config, n_rows: usize, n_features: usize) -> Option<Loaded> {
+    let data = &config.data;
+    let has_classes = |task| task == Task::Classification;
+    if data.classes.is_none()
+        && (has_classes(data.task) || data.heads.iter().any(|head| has_classes(head.task)))
+    {
+        return None;
+    }
+    let (_, targets) = targets(config, &[]);
+    let targets = match (targets, data.classes) {
+        // More than made-up rows have.
+        (TargetLayout::Classes { .. }, Some(n_classes)) => TargetLayout::Classes { n_classes },
+        (targets, _) => targets,
+    };
+    let has_weights = data.weight.is_some();
+    let layout = RowLayout { has_weights, ..RowLayout::new(numbered_columns(n_features), targets) };
+    let mut preprocessor = Preprocessor::new(data, Normalize::None, &layout, None);
+    if data.normalize != Normalize::None {
+        preprocessor.normalizer = Some(Normalizer::new(vec![0.0; n_features], vec![1.0; n_features]));
+    }
+    let source = "rows that are not here".to_owned();
+    Some(loaded(Arc::new(AbsentRows { n_rows, layout, source }), preprocessor))
+}
+
+impl Loaded {
+    /// The same rows in another number, which are not read any more, and no evaluation rows.
+    #[must_use]
+    pub fn with_n_rows(self, n_rows: usize) -> Self {
+        let (layout, source) = (self.train.layout().clone(), self.train.source().to_owned());
+        Loaded { train: Arc::new(AbsentRows { n_rows, layout, source }), eval: None, ..self }
+    }
 }
 
 /// Number of classes of a loss.

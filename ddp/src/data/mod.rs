@@ -96,7 +96,7 @@ pub use self::{
     labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json},
     labels::{Label, LabelVocabulary},
     load::{Divided, Fitted, Loaded, check_n_rows, load, load_with, open_eval, take_eval, without_target},
-    made_up_rows::made_up_rows,
+    made_up_rows::{absent_rows, made_up_rows},
     source::{ClassLabels, KnownFeatures, SourceSpec, ToPredict},
     split::class_rows::split_by_class,
     split::own_eval::{holds_eval_rows, resolve_eval},

@@ -167,8 +167,7 @@ impl ExchangePlan {
     ) -> ExchangeBytes {
         let n_ranks = self.world_size;
         let in_single = self.shard_plan.flat_len() * DType::F32.size_bytes();
-        let weights = self.short_gather.as_ref().map_or(in_single, |gather| gather.bytes);
-        let of_weights = if self.gathers_weights() { ring_bytes(n_ranks, weights) } else { 0 };
+        let of_weights = if self.gathers_weights() { ring_bytes(n_ranks, self.gathered_bytes()) } else { 0 };
         let sent = self.way.bytes_sent(n_micro_batches)
             + of_weights
             + WholeParameters::bytes_sent(whole, &self.shard_plan, n_ranks)
@@ -186,9 +185,20 @@ impl ExchangePlan {
         bytes.map(|(bytes, is_exchanged)| if is_exchanged { exchanged(bytes) } else { bytes }).sum()
     }
 
+    /// Number of buckets.
+    pub fn n_buckets(&self) -> usize {
+        self.bucket_lens.len()
+    }
+
     /// Whether ranks hold shards of the optimizer's state, and gather the weights that they update.
     pub fn gathers_weights(&self) -> bool {
         self.shard_plan.is_sharded()
+    }
+
+    /// Bytes of all weights in the format in which they are gathered.
+    pub fn gathered_bytes(&self) -> usize {
+        let in_single = self.shard_plan.flat_len() * DType::F32.size_bytes();
+        self.short_gather.as_ref().map_or(in_single, |gather| gather.bytes)
     }
 
     /// Whether they gather them in a format shorter than f32.

@@ -61,5 +61,5 @@ pub use sequential::Sequential;
 pub use several_losses::loss_bytes;
 pub use spec::ModelSpec;
 pub use state_dict::StateDictReport;
-pub use traffic::{GradientWrites, PassTraffic};
+pub use traffic::{GradientWrites, PassOperation, PassTraffic};
 pub use weights::WeightsMut;

@@ -5,7 +5,7 @@
 use ddp_kernels::{DType, ops};
 
 use super::buffers::BufferPlan;
-use super::layer::{LayerKind, Sizes};
+use super::layer::{Layer, LayerKind, Sizes};
 use super::layers;
 use super::plan::{BackwardStep, Plan, Step, Value};
 
@@ -31,6 +31,21 @@ pub enum GradientWrites {
     Rounded,
 }
 
+/// An operation of a pass: a layer forward, the loss, the gradients of a layer's parameters, or that of its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PassOperation {
+    /// Bytes that it reads and writes.
+    pub traffic: PassTraffic,
+    /// Sizes `[m, n, k]` of its matmul, if it computes one.
+    pub matmul: Option<[usize; 3]>,
+    /// Whether it belongs to the backward pass.
+    pub is_backward: bool,
+    /// Width of the activation whose derivative its matmul includes where that can be fused; 0 for none.
+    pub derivative_width: usize,
+    /// All gradients before this element of the flat buffer are finished after it.
+    pub finishes: Option<usize>,
+}
+
 /// Counts the bytes of one step after another.
 struct Count<'a> {
     plan: &'a Plan,
@@ -38,7 +53,6 @@ struct Count<'a> {
     n_rows: usize,
     /// Bytes of a value in the format of activations and matmuls.
     short: usize,
-    traffic: PassTraffic,
 }
 
 const SINGLE: usize = size_of::<f32>();
@@ -48,23 +62,53 @@ impl PassTraffic {
     ///
     /// - `target_bytes`: bytes of the targets and the weight of a row
     pub fn of(plan: BufferPlan<'_>, n_rows: usize, target_bytes: usize, writes: GradientWrites) -> Self {
+        let mut sum = PassTraffic::default();
+        for PassOperation { traffic, .. } in PassOperation::list(plan, n_rows, target_bytes, writes) {
+            sum.weights += traffic.weights;
+            sum.gradients += traffic.gradients;
+            sum.activations += traffic.activations;
+        }
+        sum
+    }
+
+    /// Bytes of all kinds.
+    pub fn total(&self) -> usize {
+        self.weights + self.gradients + self.activations
+    }
+}
+
+impl PassOperation {
+    /// The operations of a forward and a backward pass in their order; arguments as for [`PassTraffic::of`].
+    pub fn list(
+        plan: BufferPlan<'_>,
+        n_rows: usize,
+        target_bytes: usize,
+        writes: GradientWrites,
+    ) -> Vec<Self> {
         let BufferPlan { spec, layout, max_rows, device, precision } = plan;
         let sizes = Sizes { max_rows, device, precision };
         let plan = Plan::new(layers::of_spec(spec), layout, spec.n_features(), sizes);
         let short = precision.activations().size_bytes();
-        let (n_features, traffic) = (spec.n_features(), PassTraffic::default());
-        let mut count = Count { plan: &plan, n_features, n_rows, short, traffic };
-        for step in &plan.steps {
-            count.forward(step);
-        }
+        let count = Count { plan: &plan, n_features: spec.n_features(), n_rows, short };
+        let mut operations: Vec<_> = plan.steps.iter().map(|step| count.forward(step)).collect();
         // The loss reads outputs and targets and writes the gradient of the outputs.
-        count.traffic.activations += n_rows * (plan.n_outputs * (SINGLE + short) + target_bytes);
+        let activations = n_rows * (plan.n_outputs * (SINGLE + short) + target_bytes);
+        let traffic = PassTraffic { activations, ..PassTraffic::default() };
+        operations.push(PassOperation { traffic, is_backward: true, ..Self::default() });
         for (index, step) in plan.steps.iter().enumerate().rev() {
             let Some(backward) = &step.backward else { break };
-            count.backward(step, index.checked_sub(1).map(|before| &plan.steps[before]), backward, writes);
+            operations.push(count.backward(step, backward, writes));
+            let before = index.checked_sub(1).map(|before| &plan.steps[before]);
+            operations.extend(backward.d_x.map(|_| count.input_gradient(step, before, backward)));
         }
-        count.traffic
+        operations
     }
+}
+
+/// Sizes `[m, n, k]` of the forward matmul of a layer over `n_rows` rows.
+fn matmul(layer: &dyn Layer, n_rows: usize) -> Option<[usize; 3]> {
+    let (size, width) = (layer.matmul_size(), layer.out_features().max(1));
+    (size > 0).then(|| [n_rows, width, size.div_ceil(width)])
 }
 
 impl Count<'_> {
@@ -88,7 +132,7 @@ impl Count<'_> {
         ops::relu_mask_len(self.n_rows, width) * DType::I64.size_bytes()
     }
 
-    fn forward(&mut self, step: &Step) {
+    fn forward(&self, step: &Step) -> PassOperation {
         let ((_, x), (_, y)) = (self.value(step.x), self.value(step.y));
         let n_params: usize = step.params.iter().map(|param| param.range.len()).sum();
         let is_in_place = step.x == step.y;
@@ -113,18 +157,13 @@ impl Count<'_> {
             LayerKind::Dropout => (0, 2 * y + if is_in_place { 0 } else { x + y }),
             LayerKind::Opaque | LayerKind::Activation(_) | LayerKind::Cast => (n_params * self.short, x + y),
         };
-        self.traffic.weights += weights;
-        self.traffic.activations += activations;
+        let traffic = PassTraffic { weights, activations, gradients: 0 };
+        PassOperation { traffic, matmul: matmul(&*step.layer, self.n_rows), ..PassOperation::default() }
     }
 
-    fn backward(
-        &mut self,
-        step: &Step,
-        before: Option<&Step>,
-        backward: &BackwardStep,
-        writes: GradientWrites,
-    ) {
-        let ((in_features, x), width) = (self.value(step.x), step.layer.out_features());
+    /// The gradients of the parameters of a layer, and that of its input if it is computed in place.
+    fn backward(&self, step: &Step, backward: &BackwardStep, writes: GradientWrites) -> PassOperation {
+        let ((_, x), width) = (self.value(step.x), step.layer.out_features());
         let d = self.rows(width);
         let n_params: usize = step.params.iter().map(|param| param.range.len()).sum();
         let of_gradient = match writes {
@@ -133,7 +172,7 @@ impl Count<'_> {
             GradientWrites::Rounded if step.layer.can_round_gradients() => self.short,
             GradientWrites::Rounded => SINGLE,
         };
-        self.traffic.gradients += n_params * of_gradient;
+        let gradients = n_params * of_gradient;
         let (weights, activations) = match step.layer.kind() {
             LayerKind::Linear(spec) => {
                 let derivative =
@@ -157,20 +196,38 @@ impl Count<'_> {
             LayerKind::Embedding(_) => (0, d + x),
             LayerKind::Cast => (0, 0),
         };
-        self.traffic.weights += weights;
-        self.traffic.activations += activations;
-        if backward.d_x.is_none() {
-            return;
+        let matmul = matmul(&*step.layer, self.n_rows).map(|[rows, n, k]| [n, k, rows]);
+        PassOperation {
+            traffic: PassTraffic { weights, gradients, activations },
+            matmul,
+            is_backward: true,
+            finishes: backward.finishes,
+            ..PassOperation::default()
         }
-        // The matmul that computes the gradient of the input, including the derivative of the activation before it.
-        let through = match before.map(|before| before.layer.kind()) {
-            Some(LayerKind::Linear(before)) if before.keeps_relu_mask() => self.relu_mask(in_features),
-            Some(LayerKind::Linear(before)) if before.derivative_in_next => self.rows(in_features),
-            _ => 0,
+    }
+
+    /// The gradient of the input of a layer, including the derivative of the activation before it.
+    fn input_gradient(&self, step: &Step, before: Option<&Step>, backward: &BackwardStep) -> PassOperation {
+        let (in_features, _) = self.value(step.x);
+        let (through, derivative_width) = match before.map(|before| before.layer.kind()) {
+            Some(LayerKind::Linear(before)) if before.keeps_relu_mask() => {
+                (self.relu_mask(in_features), in_features)
+            }
+            Some(LayerKind::Linear(before)) if before.derivative_in_next => {
+                (self.rows(in_features), in_features)
+            }
+            _ => (0, 0),
         };
         let d_x = self.rows(in_features) * if backward.accumulate { 2 } else { 1 };
-        self.traffic.weights += step.layer.matmul_size() * self.short;
-        self.traffic.activations += d + d_x + through;
+        let weights = step.layer.matmul_size() * self.short;
+        let activations = self.rows(step.layer.out_features()) + d_x + through;
+        PassOperation {
+            traffic: PassTraffic { weights, gradients: 0, activations },
+            matmul: matmul(&*step.layer, self.n_rows).map(|[rows, n, k]| [rows, k, n]),
+            is_backward: true,
+            derivative_width,
+            finishes: None,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod checkpoint;
 mod launch;
 mod run_config;
 mod few_flags;
+mod plan;
 mod predict;
 mod data;
 mod bench;
@@ -55,6 +56,7 @@ pub use self::few_flags::{
 };
 pub use self::find::{FindBatchSizeArgs, FindLrArgs};
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
+pub use self::plan::PlanArgs;
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 pub use self::runs::{RunsCommand, RunsDiffArgs, RunsLsArgs, RunsShowArgs};
@@ -176,6 +178,8 @@ pub enum Command {
     Predict(PredictArgs),
     /// Show layers, FLOPs and memory of a run, for any number of ranks
     Describe(DescribeArgs),
+    /// Predict memory, time and scaling of a run, on any number of ranks and on GPUs that need not be here
+    Plan(PlanArgs),
     /// List the keys of a config or print its JSON schema
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -27,6 +27,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("check", "doctor"),
     ("diagnose", "doctor"),
     ("summary", "describe"),
+    ("estimate", "plan"),
     ("benchmark", "bench"),
     ("lr-find", "find-lr"),
     ("lr_find", "find-lr"),

@@ -42,6 +42,7 @@ pub mod runs;
 pub mod sweep;
 mod model_device;
 pub mod bench;
+pub mod plan;
 pub mod doctor;
 pub mod predict;
 pub mod eval;

@@ -130,6 +130,48 @@ pub enum CommandError {
         rows: u64,
         hint: String,
     },
+    /// The data of a plan is not on this machine.
+    #[error("the training data `{source_name}` is not here")]
+    #[diagnostic(help("check the spelling, or plan without it: --rows N --features N"))]
+    NoDataToPlan {
+        /// `data.train`.
+        source_name: String,
+    },
+    /// The data of a plan is not read, and the config does not have the number of classes.
+    #[error("the number of classes is not known without the data")]
+    #[diagnostic(help(
+        "--set data.classes=N, or --set data.task=regression; several heads are planned with their data"
+    ))]
+    UnknownClasses,
+    /// The cost model has no constants of this GPU.
+    #[error("no constants of `{device}` are known, only of {known}")]
+    #[diagnostic(help(
+        "name the most similar one: --gpu NAME; --calibrate FILE replaces its constants by measured ones"
+    ))]
+    UnknownGpu {
+        /// Name that the driver reports.
+        device: String,
+        /// Names of the table.
+        known: String,
+    },
+    /// A line of a file of measurements is of something else.
+    #[error("`{}`, line {line}: expected a result of `ddp-train bench ... --json`: {reason}", path.display())]
+    #[diagnostic(help(
+        "write it by `ddp-train bench addmm --json > FILE`; results of several benchmarks may follow one another"
+    ))]
+    BadMeasurement {
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        reason: String,
+    },
+    /// A file of measurements has none of the device.
+    #[error("--calibrate: no measurement of matmuls, copies, all-reduces or steps on {kind}")]
+    #[diagnostic(help("measure on the machine that the run is for, or name its device: --gpu NAME"))]
+    NothingMeasured {
+        /// Kind of device.
+        kind: &'static str,
+    },
     /// The man pages could not be written.
     #[error("can't write the man page `{}`: {source}", path.display())]
     #[diagnostic(help("check the folder and its permissions"))]

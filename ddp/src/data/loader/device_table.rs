@@ -30,7 +30,12 @@ impl DeviceTable {
 
     /// Whether the rows fit and leave enough free memory.
     pub fn fits(dataset: &dyn Dataset, gpu: &'static Gpu) -> Result<bool> {
-        Ok(Self::size_bytes(dataset) as f64 <= gpu.memory_in_use()?.free as f64 * MAX_SHARE)
+        Ok(Self::fits_in(dataset, gpu.memory_in_use()?.free))
+    }
+
+    /// Whether the rows fit into `free_bytes` and leave enough of them.
+    pub fn fits_in(dataset: &dyn Dataset, free_bytes: usize) -> bool {
+        Self::size_bytes(dataset) as f64 <= free_bytes as f64 * MAX_SHARE
     }
 
     /// Copies all rows, through two page-locked buffers in turn: one is filled while the other is copied. Where the host has no

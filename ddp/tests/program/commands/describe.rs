@@ -6,6 +6,7 @@ use std::sync::Barrier;
 
 use crate::common::{made_up_csv, run_ok, single, temp_dir, write};
 use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
+use ddp::cost::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::data::{self, Loaded};
 use ddp::model::ModelSpec;
 use ddp::train::setup;
@@ -15,7 +16,6 @@ use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::cpu::threads as cpu_threads;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, MemoryUse};
-use ddp_train::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
 use serde_json::Value;
 
 /// Bytes of each use after two steps according to the GPU's accounting, and according to the plan.

@@ -13,6 +13,7 @@ mod importance;
 mod logging;
 mod other_names;
 mod output;
+mod plan;
 mod predict;
 mod predict_ended;
 mod report;

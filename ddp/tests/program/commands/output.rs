@@ -196,7 +196,7 @@ fn completions_name_the_flags() {
 }
 
 /// Commands whose results go to stdout, in a folder with a run in `out`.
-const RESULTS: [&[&str]; 28] = [
+const RESULTS: [&[&str]; 29] = [
     &["config", "keys"],
     &["config", "keys", "--json"],
     &["config", "schema"],
@@ -234,6 +234,7 @@ const RESULTS: [&[&str]; 28] = [
     &["runs", "ls", "."],
     &["runs", "diff", "out", "out"],
     &["runs", "show", "out", "--json"],
+    &["plan", "--gpu", "cpu"],
     &["data", "inspect", "rows.csv"],
     &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
     &["devices"],

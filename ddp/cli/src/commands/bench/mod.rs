@@ -25,12 +25,12 @@ mod copy;
 mod forward;
 mod kernels;
 mod loader;
-mod prediction;
 mod step;
 
 use ddp_comm::World;
 
 pub(super) use allreduce::time_briefly;
+pub(super) use report::{number, percent};
 
 use super::warn_if_quick_build;
 use crate::cli::BenchCommand;

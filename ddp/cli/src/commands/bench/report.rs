@@ -118,14 +118,14 @@ pub(super) fn heading(place: &Place) -> String {
 }
 
 /// Formats a number with three significant digits, or all digits before the point; at most six decimals.
-pub(super) fn number(value: f64) -> String {
+pub(in crate::commands) fn number(value: f64) -> String {
     let magnitude = value.abs().log10().floor().clamp(-4.0, 2.0);
     let decimals = if value == 0.0 || !value.is_finite() { 0 } else { (2.0 - magnitude) as usize };
     format!("{value:.decimals$}")
 }
 
 /// Formats a fraction as a percentage.
-pub(super) fn percent(fraction: f64) -> String {
+pub(in crate::commands) fn percent(fraction: f64) -> String {
     format!("{:.1}%", fraction * 100.0)
 }
 

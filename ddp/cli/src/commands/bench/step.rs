@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ddp::config::{OptimizerConfig, OptimizerKind, WatchdogConfig};
+use ddp::cost::bench_step::step_ms_on_gpu;
+use ddp::cost::calibration::BenchStep;
 use ddp::model::{LossHead, ModelSpec, Network, WeightsMut};
 use ddp::optim::UpdateScale;
 use ddp::optim::optimizer::Optimizer;
@@ -22,7 +24,6 @@ use super::addmm::{Product, products_of_layers, square};
 use super::buffers::{Rotating, random_rows};
 use super::forward::forward;
 use super::place::Place;
-use super::prediction;
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
@@ -194,9 +195,16 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     };
     if let Some(gpu) = &mut report.gpu {
         let name = report.place.gpu().map_err(Error::from)?.map_or("", |gpu| &gpu.info().name);
-        gpu.predicted_step_ms = (world.world_size() == 1)
-            .then(|| prediction::step_ms(name, &args.dims.0, args.batch, args.dtype.precision()))
-            .flatten();
+        if world.world_size() == 1 {
+            let step = BenchStep {
+                dims: args.dims.0.clone(),
+                batch: args.batch,
+                optimizer: report.optim.to_owned(),
+                precision: report.dtype.to_owned(),
+                ..BenchStep::default()
+            };
+            gpu.predicted_step_ms = step_ms_on_gpu(name, &step).map_err(Error::from)?;
+        }
         gpu.compare(&report.place, args.dtype).map_err(Error::from)?;
     }
     if world.rank().0 == 0 {

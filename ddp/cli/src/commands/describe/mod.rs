@@ -1,27 +1,20 @@
 //! `ddp-train describe`: layers, FLOPs and memory of a run, for any number of ranks, without training.
 
-pub mod memory_plan;
-pub mod step_traffic;
-
 use std::fmt::Write as _;
 
 use ddp::config::{Config, Loss, ZeroStage};
+use ddp::cost::memory_plan::{MemoryKind, MemoryPlan, RankPlan};
+use ddp::cost::step_traffic::StepTraffic;
 use ddp::data::{self, LabelVocabulary, Loaded};
 use ddp::model::{self, ModelSpec};
-use ddp::optim::param_groups::ParamGroups;
 use ddp::report::metrics::json_line;
 use ddp::train::setup;
-use ddp::train::setup::BatchPartition;
-use ddp::train::trainer::GraphMode;
-use ddp_comm::{Rank, World};
+use ddp_comm::World;
 use ddp_kernels::Device;
-use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::Gpu;
 use serde::Serialize;
 
 use crate::cli::DescribeArgs;
-use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
-use crate::commands::describe::step_traffic::StepTraffic;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::stdout::{print_result, table};
@@ -129,28 +122,12 @@ impl Report {
     /// Describes a run of `config` on these rows and `world_size` ranks.
     ///
     /// # Errors
-    /// The errors that would keep this run from training: of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and the GPU,
-    /// and options that exclude each other.
+    /// See [`RankPlan::new`].
     pub(crate) fn new(config: &Config, data: &Loaded, world_size: usize, device: Device) -> Result<Self> {
         let spec = setup::model_spec(config, data);
-        data::check_n_rows(&*data.train, world_size)?;
-        let partition = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
-        setup::schedule(config, data.train.len(), partition.global_rows)?;
-        setup::trainer_options(config, &partition, GraphMode::default())
-            .check(device, config.optimizer.kind)?;
-        let global_rows = partition.global_rows.min(data.train.len());
-        let plan = RankPlan {
-            config,
-            data,
-            spec: &spec,
-            partition,
-            zero: config.comm.zero,
-            device,
-            keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
-            n_threads: threads::current(),
-        };
+        let plan = RankPlan::new(config, data, &spec, world_size, device)?;
+        let global_rows = plan.global_rows();
         let params = plan.layout();
-        ParamGroups::new(&config.optimizer, &params)?;
         let parameters = params.forward_order().into_iter().map(|slot| Parameter {
             name: slot.name.clone(),
             shape: slot.dims.clone(),
@@ -168,7 +145,7 @@ impl Report {
             world_size,
             zero: config.comm.zero.number(),
             global_rows,
-            max_pass_rows: partition.max_rows,
+            max_pass_rows: plan.partition.max_rows,
             layers: model::layers::of_spec(&spec).iter().map(|layer| layer.describe()).collect(),
             parameters: parameters.collect(),
             n_parameters: params.n_params(),
@@ -266,12 +243,13 @@ impl Memory {
     }
 }
 
-fn mib(bytes: usize) -> String {
+/// Formats bytes in MiB.
+pub(super) fn mib(bytes: usize) -> String {
     format!("{:.3}", bytes as f64 / f64::from(1 << 20))
 }
 
 /// Formats a number with commas between thousands.
-fn grouped(number: usize) -> String {
+pub(super) fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -7,8 +7,8 @@ use ddp::report::notes::warn_of_all_ranks;
 use ddp_comm::World;
 use ddp_kernels::Device;
 
-use crate::commands::describe::memory_plan::{MemoryKind, MemoryPlan};
 use crate::error::command::CommandError;
+use ddp::cost::memory_plan::{MemoryKind, MemoryPlan};
 
 /// Memory for rows that is worth setting.
 const MIN_ROWS: u64 = 16 << 20;

@@ -5,6 +5,7 @@
 
 use ddp::config::gpu_features::without_all;
 use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
+use ddp::cost::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::data::{self, EmbeddingSpec, Fitted, Loaded};
 use ddp::host_memory::container_share;
 use ddp::model::ModelSpec;
@@ -26,7 +27,6 @@ use super::container::{self, warn_of_container_limit};
 use super::outputs::{check_file_system, check_out};
 use super::pin_device::{self, Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
-use crate::commands::describe::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
 use crate::commands::self_check::{self, StartCheck};
 use crate::commands::warn_if_quick_build;
 use crate::commands::watchdog::{self, Watched};

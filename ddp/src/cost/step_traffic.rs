@@ -3,15 +3,15 @@
 //! Each operand of an operation counts once, as if nothing stayed in a cache, and everything that can be fused is fused. Sums of a
 //! step, labels' weights and the like are left out where they are a few bytes.
 
-use ddp::config::BadStep;
-use ddp::config::precision::Precision;
-use ddp::model::{PassTraffic, layers};
-use ddp::optim::optimizer::Optimizer;
-use ddp::optim::param_groups::{ParamGroups, WholeParameter};
 use ddp_kernels::{DType, Device};
 use serde::Serialize;
 
-use crate::commands::describe::memory_plan::RankPlan;
+use crate::config::BadStep;
+use crate::config::precision::Precision;
+use crate::cost::memory_plan::RankPlan;
+use crate::model::{PassTraffic, layers};
+use crate::optim::optimizer::Optimizer;
+use crate::optim::param_groups::{ParamGroups, WholeParameter};
 
 /// Bytes that a rank reads and writes in its memory in the largest step, and bytes that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -29,6 +29,9 @@ pub struct StepTraffic {
     pub rows: usize,
     /// Bytes sent to other ranks, for ring algorithms; the memory that this takes is not part of the others.
     pub exchange: usize,
+    /// Weights, gradients and optimizer state that the update moves, among the bytes above.
+    #[serde(skip)]
+    pub update: usize,
 }
 
 impl StepTraffic {
@@ -44,7 +47,7 @@ impl StepTraffic {
         let row = plan.data.train.layout();
         let target_bytes = row.row_bytes() - row.n_features() * row.dtype.size_bytes();
         let buffers = plan.buffers(&layout);
-        let global_rows = partition.global_rows.min(plan.data.train.len());
+        let global_rows = plan.global_rows();
         let n_micro_batches = train.n_micro_batches(global_rows);
         let mut passes = PassTraffic::default();
         for index in 0..n_micro_batches {
@@ -83,11 +86,14 @@ impl StepTraffic {
         let [norm_reads, state_reads] = two_passes(whole, own_len, flat_len / own_len, world_size);
         let layers = layers::of_spec(spec);
         let sent = exchange.bytes(n_micro_batches, whole, layers.iter().map(|layer| &**layer)).sent;
+        let weights = (2 * own_len + norm_reads) * single + copy;
+        let optimizer = (2 * n_states * own_len + state_reads) * single;
         StepTraffic {
             zero: plan.zero.number(),
-            weights: passes.weights + (2 * own_len + norm_reads) * single + copy,
+            weights: passes.weights + weights,
             gradients: passes.gradients + gradients,
-            optimizer: (2 * n_states * own_len + state_reads) * single,
+            optimizer,
+            update: weights + gradients + optimizer,
             activations: passes.activations - conversion,
             rows: rows_moved(plan),
             exchange: sent as usize,

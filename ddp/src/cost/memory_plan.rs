@@ -3,26 +3,27 @@
 //! The sizes come from the code that allocates: the model's buffers, the layout of its parameters, the optimizer's tensors,
 //! the loader's buffers.
 
-use ddp::config::{Config, Placement, ZeroStage};
-use ddp::data::Loaded;
-use ddp::data::device_rows::DeviceShape;
-use ddp::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host_buffer_bytes};
-use ddp::data::order::partition::RankPartition;
-use ddp::exchange::plan::ExchangePlan;
-use ddp::exchange::rank_exchange::RankExchange;
-use ddp::exchange::shard_plan::Ranks;
-use ddp::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, layers, loss_bytes};
-use ddp::optim::optimizer::Optimizer;
-use ddp::optim::param_groups::ParamGroups;
-use ddp::train::gpu_step::N_SLOTS;
-use ddp::train::setup::{self, BatchPartition};
-use ddp::train::trainer::{GraphMode, TrainerOptions};
-use ddp_comm::registered_step_bytes;
+use ddp_comm::{Rank, registered_step_bytes};
+use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu};
 use ddp_kernels::ops::STEP_SCALARS_LEN;
 use ddp_kernels::{DType, Device, MemoryUse};
 
-use crate::error::Result;
+use crate::config::{Config, Placement, ZeroStage};
+use crate::data::device_rows::DeviceShape;
+use crate::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host_buffer_bytes};
+use crate::data::order::partition::RankPartition;
+use crate::data::{self, Loaded};
+use crate::exchange::plan::ExchangePlan;
+use crate::exchange::rank_exchange::RankExchange;
+use crate::exchange::shard_plan::Ranks;
+use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, layers, loss_bytes};
+use crate::optim::optimizer::Optimizer;
+use crate::optim::param_groups::ParamGroups;
+use crate::train::error::Result;
+use crate::train::gpu_step::N_SLOTS;
+use crate::train::setup::{self, BatchPartition};
+use crate::train::trainer::{GraphMode, TrainerOptions};
 
 ddp_kernels::named_enum! {
     /// Use of memory.
@@ -161,6 +162,44 @@ impl MemoryPlan {
     }
 }
 
+impl<'a> RankPlan<'a> {
+    /// Plans rank 0 of `world_size` with the options of the config, and checks that it could train.
+    ///
+    /// # Errors
+    /// The errors that would keep this run from training: of [`BatchPartition::new`], [`setup::schedule`], [`ParamGroups::new`] and the
+    /// GPU, too few rows, and options that exclude each other.
+    pub fn new(
+        config: &'a Config,
+        data: &'a Loaded,
+        spec: &'a ModelSpec,
+        world_size: usize,
+        device: Device,
+    ) -> Result<Self> {
+        data::check_n_rows(&*data.train, world_size)?;
+        let partition = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
+        setup::schedule(config, data.train.len(), partition.global_rows)?;
+        setup::trainer_options(config, &partition, GraphMode::default())
+            .check(device, config.optimizer.kind)?;
+        let plan = RankPlan {
+            config,
+            data,
+            spec,
+            partition,
+            zero: config.comm.zero,
+            device,
+            keeps_rows_on_device: keeps_rows_on_device(config, data, device)?,
+            n_threads: threads::current(),
+        };
+        ParamGroups::new(&config.optimizer, &plan.layout())?;
+        Ok(plan)
+    }
+
+    /// Rows of the largest step over all ranks.
+    pub fn global_rows(&self) -> usize {
+        self.partition.global_rows.min(self.data.train.len())
+    }
+}
+
 impl RankPlan<'_> {
     fn options(&self) -> TrainerOptions {
         let options = setup::trainer_options(self.config, &self.partition, GraphMode::default());
@@ -174,7 +213,7 @@ impl RankPlan<'_> {
 
     /// The exchange of the rank. Where ranks share memory it may divide the update, which a plan does not know; memory and bytes are the
     /// same.
-    pub(super) fn exchange(&self) -> ExchangePlan {
+    pub fn exchange(&self) -> ExchangePlan {
         let RankPartition { rank, world_size, .. } = self.partition.train;
         let ranks = Ranks { rank, world_size, shares_memory: false };
         let layout = self.layout();
@@ -208,8 +247,8 @@ impl RankPlan<'_> {
     }
 
     /// Rows of this rank in the largest step.
-    pub(super) fn step_rows(&self) -> usize {
-        self.partition.train.n_own_rows(self.partition.global_rows.min(self.data.train.len()))
+    pub fn step_rows(&self) -> usize {
+        self.partition.train.n_own_rows(self.global_rows())
     }
 
     /// Bytes of the double-buffered rows of steps and evaluations, and of the data set if it is kept on the GPU.
@@ -264,7 +303,7 @@ impl RankPlan<'_> {
 /// Whether the whole data set is kept on the device; `auto` needs a GPU with enough free memory.
 ///
 /// # Errors
-/// [`ddp::Error::Kernel`] if the GPU can't report its free memory.
+/// [`TrainError::Kernel`](crate::train::TrainError::Kernel) if the GPU can't report its free memory.
 pub fn keeps_rows_on_device(config: &Config, data: &Loaded, device: Device) -> Result<bool> {
     match (device, config.data.placement) {
         (Device::Cpu, _) | (_, Placement::Host) => Ok(false),

@@ -1,0 +1,95 @@
+//! Steps of `ddp-train bench step`: their predicted time, and how measured ones correct predictions for other models.
+
+use crate::config::Config;
+use crate::cost::calibration::{BenchStep, Ratio};
+use crate::cost::hardware::Hardware;
+use crate::cost::machine::Machine;
+use crate::cost::memory_plan::RankPlan;
+use crate::cost::step_time::StepTime;
+use crate::data::absent_rows;
+use crate::train::error::Result;
+use crate::train::setup;
+
+impl BenchStep {
+    /// Predicts the time of a step.
+    ///
+    /// # Errors
+    /// [`TrainError`](crate::train::TrainError) for sizes or names that no config can have.
+    pub fn predict(&self, machine: &Machine) -> Result<StepTime> {
+        let n = self.dims.len() - 1;
+        let sets = [
+            format!("model.hidden={:?}", &self.dims[1..n]),
+            format!("train.batch_size={}", self.batch),
+            format!("optimizer.kind={}", self.optimizer),
+            format!("train.precision={}", self.precision),
+            format!("data.classes={}", self.dims[n]),
+            "data.train=bench.npy".to_owned(),
+            "data.eval=none".to_owned(),
+            "data.placement=host".to_owned(),
+            "train.clip_grad_norm=0".to_owned(),
+        ];
+        let config = Config::load(None, &sets)?;
+        let data = absent_rows(&config, self.batch, self.dims[0]).expect("the number of classes is given");
+        let spec = setup::model_spec(&config, &data);
+        let plan = RankPlan::new(&config, &data, &spec, 1, machine.hardware.device())?;
+        let time = StepTime::new(&plan, machine);
+        // The benchmark's rows are on the device.
+        let step_ms = time.input_ms + time.forward_ms + time.backward_ms + time.update_ms;
+        Ok(StepTime { host_to_device_ms: 0.0, step_ms, ..time })
+    }
+}
+
+/// Predicted ms of such a step on the GPU with this name; `None` for an unknown GPU.
+///
+/// # Errors
+/// See [`BenchStep::predict`].
+pub fn step_ms_on_gpu(device_name: &str, step: &BenchStep) -> Result<Option<f64>> {
+    let machine = Hardware::of_device(device_name).map(|hardware| Machine::new(hardware, 1));
+    machine.map(|machine| step.predict(&machine).map(|time| time.step_ms)).transpose()
+}
+
+impl Machine {
+    /// Compares the steps of the calibration with their predictions, which corrects later ones.
+    ///
+    /// # Errors
+    /// See [`BenchStep::predict`].
+    pub fn compare_steps(&mut self) -> Result<()> {
+        let mut ratios = Vec::new();
+        for step in &self.calibration.steps {
+            let machine = Machine { n_cores: step.threads, per_host: 1, ..self.clone() };
+            let time = step.predict(&machine)?;
+            ratios.push(Ratio {
+                threads: step.threads as f64,
+                flop: time.flop,
+                ratio: step.ms / time.step_ms,
+            });
+        }
+        self.calibration.ratios = ratios;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(dims: &[usize], batch: usize, precision: &str) -> BenchStep {
+        let (optimizer, precision) = ("adamw".to_owned(), precision.to_owned());
+        BenchStep { dims: dims.to_vec(), batch, optimizer, precision, ..BenchStep::default() }
+    }
+
+    /// The three cases of docs/gpus.md, whose estimates were made kernel by kernel.
+    #[test]
+    fn the_model_agrees_with_estimates_kernel_by_kernel() {
+        let on_h100 = |dims: &[usize], batch, precision| {
+            step_ms_on_gpu("NVIDIA H100 80GB HBM3", &step(dims, batch, precision)).unwrap().unwrap()
+        };
+        let small = on_h100(&[64, 128, 10], 32, "f32");
+        assert!((0.045..0.055).contains(&small), "{small}");
+        let middle = on_h100(&[784, 1024, 1024, 10], 1024, "bf16");
+        assert!((0.075..0.1).contains(&middle), "{middle}");
+        let large = on_h100(&[4096; 9], 8192, "bf16");
+        assert!((10.5..11.5).contains(&large), "{large}");
+        assert!(step_ms_on_gpu("Virtual GPU", &step(&[4, 2], 8, "f32")).unwrap().is_none());
+    }
+}
