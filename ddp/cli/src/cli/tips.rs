@@ -34,7 +34,11 @@ const COMMANDS: &[(&str, &str)] = &[
     ("scale-batch-size", "find-batch-size"),
     ("tune", "sweep"),
     ("search", "sweep"),
+    ("resume", "train --resume RUN"),
+    ("continue", "train --resume RUN"),
     ("list", "runs ls"),
+    ("ls", "runs ls"),
+    ("diff", "runs diff"),
     ("compare", "runs diff"),
 ];
 

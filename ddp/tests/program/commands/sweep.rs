@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{children, kill_9, mpirun, refused, run, run_line, run_line_ok, single, start, temp_dir};
+use crate::common::{
+    children, kill_9, mpirun, refused, run, run_line, run_line_ok, single, start, temp_dir, write,
+};
 use crate::virtual_gpu::command_under_virtual_gpus;
 
 const FAST: &str = "--epochs 1 --batch-size 128 -- --device cpu --threads 1";
@@ -15,6 +17,14 @@ const FAST: &str = "--epochs 1 --batch-size 128 -- --device cpu --threads 1";
 #[track_caller]
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("{text}"))
+}
+
+#[test]
+fn models_without_held_out_rows_are_compared_with_a_note() {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", "x,y\n1,0\n2,1\n3,0\n4,1\n");
+    let shown = run_line_ok(folder.path(), &format!("sweep rows.csv --target y --out s {FAST}")).stdout;
+    assert!(shown.contains("train_loss") && shown.contains("note: the loss of training rows"), "{shown}");
 }
 
 /// Waits until `is_so`, at most 60 s.
@@ -59,11 +69,9 @@ fn points_are_compared_over_seeds_and_a_failing_one_does_not_stop_the_others() {
     assert_eq!(points[3]["runs"][0]["state"], "failed", "{points:?}");
     let error = points[3]["runs"][0]["error"].as_str().unwrap();
     assert!(error.starts_with("loss is ") && error.ends_with("weights were not updated"), "{error}");
-    assert!(
-        outcome.stderr.contains(&format!("failed: {error}\nhint: s/lr=1e9,hidden=")),
-        "{}",
-        outcome.stderr
-    );
+    let (_, hint) = outcome.stderr.split_once(&format!("failed: {error}\nhint: ")).unwrap();
+    let hint = hint.lines().next().unwrap();
+    assert!(hint.contains("; s/lr=1e9,hidden=") && hint.ends_with(".stderr has all that it said"), "{hint}");
     assert!(folder.path().join("s/lr=1e-2,hidden=16,seed=1/model.safetensors").exists());
     assert!(folder.path().join("s/report.html").exists());
 

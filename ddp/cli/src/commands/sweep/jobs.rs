@@ -208,13 +208,15 @@ impl<'a> Jobs<'a> {
         } else {
             let text = read_regular(&of.stderr, MAX_STDERR).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
-            let error = text.lines().find_map(|line| Some(line.split_once("error: ")?.1.to_owned()));
+            let after = |mark| text.lines().find_map(|line| Some(line.split_once(mark)?.1.to_owned()));
+            let (error, hint) = (after("error: "), after("hint: "));
             let how = || match status.signal() {
                 Some(signal) => format!("ended by signal {signal}"),
                 None => format!("ended with status {}", status.code().unwrap_or_default()),
             };
             let error = error.unwrap_or_else(how);
-            warn!("{progress} failed: {error}\nhint: {} has all that it said", of.stderr.display());
+            let hint = hint.map_or(String::new(), |hint| format!("{hint}; "));
+            warn!("{progress} failed: {error}\nhint: {hint}{} has all that it said", of.stderr.display());
             return Some(error);
         }
         let _ = fs::remove_file(&of.stderr);

@@ -13,6 +13,9 @@ use crate::commands::runs::Summary;
 use crate::report::page::chart::figure;
 use crate::report::stdout::table;
 
+/// Metric of runs without evaluation rows.
+const TRAIN_LOSS: &str = "train_loss";
+
 /// The points, the best one first.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -102,6 +105,9 @@ impl Outcome {
         for run in self.runs().filter(|run| run.state != "complete") {
             let error = run.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             text += &format!("{}: {}{error}\n", run.name, run.state);
+        }
+        if self.metric.as_deref() == Some(TRAIN_LOSS) {
+            text += "note: the loss of training rows says little about new ones; --eval-fraction 0.2 judges on a fifth of them\n";
         }
         page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));
         text

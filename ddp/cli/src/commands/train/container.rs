@@ -2,13 +2,13 @@
 //! killed and can say nothing.
 
 use ddp::config::DataConfig;
+use ddp::cost::memory_plan::{MemoryKind, MemoryPlan};
 use ddp::host_memory::{container_share, size};
 use ddp::report::notes::warn_of_all_ranks;
 use ddp_comm::World;
 use ddp_kernels::Device;
 
 use crate::error::command::CommandError;
-use ddp::cost::memory_plan::{MemoryKind, MemoryPlan};
 
 /// Memory for rows that is worth setting.
 const MIN_ROWS: u64 = 16 << 20;
