@@ -38,7 +38,8 @@ impl FailedRun {
         FailedRun { step, ..self.clone() }
     }
 
-    /// Whether this process has completed the run: the loss of a rank after that does not fail the run. Never blocks.
+    /// Whether this process has completed the run, or is writing that it has: the loss of a rank then does not fail the run. Never
+    /// blocks.
     pub fn is_complete(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
     }
@@ -57,9 +58,9 @@ impl FailedRun {
                 std::thread::park();
             }
         }
-        complete()?;
+        // From here on the report of a lost rank waits for the lock.
         self.is_complete.store(true, Ordering::Release);
-        Ok(())
+        complete().inspect_err(|_| self.is_complete.store(false, Ordering::Release))
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
