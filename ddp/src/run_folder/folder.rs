@@ -50,6 +50,8 @@ pub const REPORT_FILE: &str = "report.html";
 
 /// Folder of runs without a name.
 pub const RUNS: &str = "runs";
+/// File name of the last operations of the ranks when one was lost.
+pub const FLIGHT_FILE: &str = "flight.jsonl";
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
@@ -179,8 +181,10 @@ impl RunDir {
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
         // Log files are deleted with those of the other ranks.
-        let of_run =
-            RUN_FILES.into_iter().chain([RUN_ID_FILE]).filter(|name| is_file(name) && *name != logs::RANK_0);
+        let of_run = RUN_FILES
+            .into_iter()
+            .chain([RUN_ID_FILE, FLIGHT_FILE])
+            .filter(|name| is_file(name) && *name != logs::RANK_0);
         of_run.into_iter().try_for_each(|name| self.remove(name))?;
         logs::delete(&self.path)
     }
