@@ -472,8 +472,29 @@ def must_train(law, train):
         raise Broken(law, str(ended)) from None
 
 
+def traced_trains_alike(trial, base, draw):
+    """(i) A run that is traced has the same bits, and the trace has the steps of all ranks."""
+    law = "a traced run trains alike"
+    first = draw.randint(1, max(base.n_steps(), 1))
+    last = first + draw.randint(0, 5)
+    got = must_train(law, lambda: trial.train("traced", more=("--trace", f"{first}..{last}")))
+    check_bits(law, got, base, f"traced from step {first} to {last}")
+    if got.n_steps() < first:
+        return
+    # A run that returns to a checkpoint may have another one.
+    traces = list((got.out / "traces").glob(f"steps-{first}-*.json"))
+    if not traces:
+        raise Broken(law, f"no trace of steps {first} to {last}")
+    events = json.loads(traces[0].read_text())["traceEvents"]
+    for rank in range(trial.ranks):
+        steps = {of["name"] for of in events if of["pid"] == rank + 1 and of["ph"] == "X" and of["name"].startswith("step ")}
+        if f"step {first}" not in steps:
+            raise Broken(law, f"rank {rank} has {sorted(steps)} of steps {first} to {last}")
+
+
 LAWS = {law.__name__: law for law in [
     ranks_train_as_one, stopped_and_resumed, resumed_on_other_ranks, killed_and_resumed, extended, saved_config_trains_alike,
     evaluates_alike, predicts_alike, another_format_trains_alike, learns_what_is_easy,
     exported_models_predict_alike, loads_in_pytorch, memory_is_as_described, weights_are_relative,
+    traced_trains_alike,
 ]}

@@ -11,7 +11,8 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, config, data, describe, devices, doctor, eval, launch, man, predict, report, train,
+    bench, checkpoint, config, data, describe, devices, doctor, eval, launch, live, man, predict, report,
+    train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
@@ -90,6 +91,8 @@ fn main() -> ExitCode {
         Command::Data(command) => data::data(&world, &log, command),
         Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),
         Command::Report(args) => report::report(&world, args),
+        Command::Trace(args) => live::trace(&world, args),
+        Command::Stacks(args) => live::stacks(&world, args),
         Command::Bench(command) => bench::bench(&world, command),
         Command::Devices(args) => devices::devices(&world, args, cli::program(COMMIT)),
         Command::Doctor(args) => {
