@@ -72,6 +72,28 @@ impl Call {
     /// A barrier.
     pub(crate) const BARRIER: Self = Call { kind: CallKind::Barrier, dtype: DType::I64, len: 0 };
 
+    /// The name of its kind.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            CallKind::AllReduce(_) => "all_reduce",
+            CallKind::Broadcast { .. } => "broadcast",
+            CallKind::ReduceScatter(_) => "reduce_scatter",
+            CallKind::AllGather => "all_gather",
+            CallKind::Barrier => "barrier",
+            CallKind::Send { .. } => "send",
+            CallKind::Receive { .. } => "receive",
+        }
+    }
+
+    /// Bytes of its buffer; in a reduce-scatter or all-gather, of the one that holds the shards of all ranks.
+    pub fn n_bytes(&self, world_size: usize) -> u64 {
+        let n_shards = match self.kind {
+            CallKind::ReduceScatter(_) | CallKind::AllGather => world_size,
+            _ => 1,
+        };
+        (self.len as u64).saturating_mul((n_shards * self.dtype.size_bytes()) as u64)
+    }
+
     /// The span of a collective, or of starting one that is asynchronous.
     pub(crate) fn span(&self) -> Span {
         trace_span!("collective", call = %self)

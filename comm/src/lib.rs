@@ -39,7 +39,10 @@ mod mpi_library;
 mod lifeline;
 mod end_job;
 mod lost_server;
+mod phase;
+mod operations;
 mod progress;
+mod recorder;
 
 // Ranks and their tensors.
 mod world_options;
@@ -71,9 +74,10 @@ pub use host_place::HostPlace;
 pub use launch::launch;
 pub use launcher::{Launcher, local_ranks, stated_rank, without_launcher};
 pub use launcher_process::{LauncherProcess, launcher_above};
+pub use phase::Phase;
 pub use pin::DeviceChoice;
-pub use progress::Phase;
 pub use rank::{LocalRank, Rank, ranks_text};
+pub use recorder::{Recorder, Slice, Track};
 pub use register_buffers::RegisterBuffers;
 pub use reporter::Reporter;
 pub use shared_tensor::SharedTensor;

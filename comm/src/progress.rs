@@ -5,72 +5,12 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
-};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use crate::Call;
-
-/// Operations that are kept for the report of a lost rank.
-const N_OPERATIONS: usize = 200;
-
-/// A part of a job, each with its own limit for the time without progress.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Phase {
-    /// Before the first step: data are read and the model is built.
-    Start,
-    /// A training step.
-    Step,
-    /// An evaluation.
-    Evaluation,
-    /// A checkpoint is taken or waited for.
-    Checkpoint,
-    /// After the last step: files are written and the ranks leave.
-    End,
-    /// The ranks compare their replicas of the model.
-    ReplicaCheck,
-    /// Rows are predicted.
-    Prediction,
-    /// The host, its devices and the ranks are checked before a run.
-    Doctor,
-}
-
-impl Phase {
-    const ALL: [Phase; 8] = [
-        Phase::Start,
-        Phase::Step,
-        Phase::Evaluation,
-        Phase::Checkpoint,
-        Phase::End,
-        Phase::ReplicaCheck,
-        Phase::Prediction,
-        Phase::Doctor,
-    ];
-
-    pub(crate) fn to_code(self) -> u8 {
-        self as u8
-    }
-
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Phase::Start => "start",
-            Phase::Step => "training",
-            Phase::Evaluation => "evaluation",
-            Phase::Checkpoint => "checkpoint",
-            Phase::End => "end",
-            Phase::ReplicaCheck => "comparison of replicas",
-            Phase::Prediction => "prediction",
-            Phase::Doctor => "checks of the machine",
-        })
-    }
-}
+use crate::operations::{Operation, Operations};
+use crate::phase::Phase;
 
 /// Progress of this rank.
 #[derive(Debug)]
@@ -91,24 +31,13 @@ pub(crate) struct Progress {
     looked_ns: AtomicU64,
     /// Whether the watchdog's thread ends the process.
     is_ending: AtomicBool,
-    n_operations: AtomicU64,
-    operations: Box<[Operation; N_OPERATIONS]>,
-}
-
-#[derive(Debug, Default)]
-struct Operation {
-    at_ns: AtomicU64,
-    step: AtomicU64,
-    words: [AtomicU64; 2],
+    operations: Operations,
 }
 
 /// The watchdog's thread looks several times per second. If it did not for this long, the process was frozen.
 const FROZEN: Duration = Duration::from_secs(1);
 /// Time for which a training thread waits for the watchdog's: a bound in case that thread is gone.
 const HELD: Duration = Duration::from_secs(5);
-
-/// Marks the words of an operation that is a change of the phase; no call has it.
-const PHASE_WORD: u64 = 0xff;
 
 /// Place of a rank in the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,8 +69,7 @@ impl Progress {
             device: OnceLock::new(),
             looked_ns: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
-            n_operations: AtomicU64::new(0),
-            operations: Box::new(std::array::from_fn(|_| Operation::default())),
+            operations: Operations::default(),
         }
     }
 
@@ -152,7 +80,7 @@ impl Progress {
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.phase.store(phase.to_code(), Relaxed);
         self.tick();
-        self.note([PHASE_WORD | u64::from(phase.to_code()) << 8, 0]);
+        self.note(Operation::words_of(phase));
     }
 
     pub(crate) fn set_step(&self, step: u64) {
@@ -173,16 +101,21 @@ impl Progress {
         increment(&self.ticks);
     }
 
-    /// The rank enters a collective and waits for it.
-    pub(crate) fn enter(&self, call: Call) {
+    /// The rank enters a collective and waits for it. Returns its number among the operations.
+    pub(crate) fn enter(&self, call: Call) -> u64 {
         self.is_inside.store(true, Relaxed);
-        self.count(call);
+        self.count(call)
     }
 
-    /// The rank starts an asynchronous collective.
-    pub(crate) fn start(&self, call: Call) {
+    /// The rank starts an asynchronous collective. Returns its number among the operations.
+    pub(crate) fn start(&self, call: Call) -> u64 {
         increment(&self.n_buckets);
-        self.count(call);
+        self.count(call)
+    }
+
+    /// The operation of this number is complete.
+    pub(crate) fn end_operation(&self, number: u64) {
+        self.operations.end(number, self.now_ns());
     }
 
     /// The rank waits for asynchronous collectives.
@@ -241,23 +174,18 @@ impl Progress {
         self.began.elapsed().as_nanos() as u64
     }
 
-    fn count(&self, call: Call) {
+    fn count(&self, call: Call) -> u64 {
         let words = call.to_words();
         self.call[0].store(words[0], Relaxed);
         self.call[1].store(words[1], Relaxed);
         increment(&self.n_collectives);
-        self.note(words);
+        self.note(words)
     }
 
-    fn note(&self, words: [u64; 2]) {
-        let (n, now_ns) = (self.n_operations.load(Relaxed), self.now_ns());
+    fn note(&self, words: [u64; 2]) -> u64 {
+        let now_ns = self.now_ns();
         self.hold(now_ns);
-        let slot = &self.operations[n as usize % N_OPERATIONS];
-        slot.at_ns.store(now_ns, Relaxed);
-        slot.step.store(self.step.load(Relaxed), Relaxed);
-        slot.words[0].store(words[0], Relaxed);
-        slot.words[1].store(words[1], Relaxed);
-        self.n_operations.store(n + 1, Release);
+        self.operations.add(words, self.step.load(Relaxed), now_ns)
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -273,22 +201,21 @@ impl Progress {
         }
     }
 
+    /// The last operations, oldest first.
+    pub(crate) fn operations(&self) -> Vec<Operation> {
+        self.operations.last(self.now_ns())
+    }
+
     /// The last operations, one per line, oldest first, with the time since each.
     pub(crate) fn last_operations(&self) -> String {
-        let n = self.n_operations.load(Relaxed);
-        let now = self.began.elapsed();
-        let mut text = String::new();
-        for index in n.saturating_sub(N_OPERATIONS as u64)..n {
-            let slot = &self.operations[index as usize % N_OPERATIONS];
-            let ago = now.saturating_sub(Duration::from_nanos(slot.at_ns.load(Relaxed))).as_secs_f64();
-            let words = [slot.words[0].load(Relaxed), slot.words[1].load(Relaxed)];
-            let what = match (words[0] & 0xff, Phase::from_code((words[0] >> 8) as u8)) {
-                (PHASE_WORD, Some(phase)) => format!("begins: {phase}"),
-                _ => Call::from_words(words).map_or_else(|| "unknown".to_owned(), |call| call.to_string()),
-            };
-            text += &format!("\n{ago:10.3} s ago, step {}: {what}", slot.step.load(Relaxed));
-        }
-        text
+        let line = |operation: Operation| {
+            format!(
+                "\n{:10.3} s ago, step {}: {operation}",
+                operation.begin_ago.as_secs_f64(),
+                operation.step
+            )
+        };
+        self.operations().into_iter().map(line).collect()
     }
 }
 
@@ -339,7 +266,7 @@ mod tests {
     #[test]
     fn a_rank_that_was_frozen_waits_for_its_watchdog() {
         let progress = Progress::new();
-        let n_before = |progress: &Progress| progress.n_operations.load(SeqCst);
+        let n_before = |progress: &Progress| progress.operations().len();
         progress.enter(Call::BARRIER);
         std::thread::sleep(FROZEN + Duration::from_millis(50));
         std::thread::scope(|scope| {
@@ -371,7 +298,7 @@ mod tests {
         }
         progress.set_phase(Phase::Evaluation);
         let text = progress.last_operations();
-        assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), N_OPERATIONS);
+        assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), 200);
         assert!(
             text.ends_with("step 300: begins: evaluation") && text.contains("step 102: barrier"),
             "{text}"

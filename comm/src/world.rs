@@ -1,5 +1,7 @@
 //! The ranks of a job: found once, at the start, and passed on by reference.
 
+use std::sync::Arc;
+
 use crate::device_groups::DeviceGroups;
 use crate::environment::Meeting;
 use crate::group::SingleGroup;
@@ -9,6 +11,7 @@ use crate::host_place::HostPlace;
 use crate::launcher::{self, Found};
 use crate::launcher_process::LauncherProcess;
 use crate::mpi_library::Mpi;
+use crate::recorder::Recorder;
 use crate::shared_tensor::Peers;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
@@ -34,6 +37,7 @@ pub struct World {
     /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
     pub(crate) peers: Peers,
     watchdog: Watchdog,
+    recorder: Arc<Recorder>,
     group: Group,
 }
 
@@ -105,6 +109,7 @@ impl World {
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
+            recorder: Arc::default(),
             group: Group::Star(Box::new(group)),
         })
     }
@@ -120,6 +125,7 @@ impl World {
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
+            recorder: Arc::default(),
             group: Group::Single(SingleGroup::default()),
         }
     }
@@ -137,6 +143,7 @@ impl World {
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
+            recorder: Arc::default(),
             group: Group::Mpi(Box::new(group)),
         })
     }
@@ -152,6 +159,7 @@ impl World {
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
             watchdog: Watchdog::default(),
+            recorder: Arc::default(),
             group,
         }
     }
@@ -204,7 +212,20 @@ impl World {
         &self.watchdog
     }
 
-    /// Starts the watchdog of each rank that is a process; ranks that are threads, and a rank alone, have none. Collective.
+    /// The recorder of traces of this rank.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Records slices of this rank's time from now on, among them its collectives; [`Recorder::end`] returns them.
+    pub fn begin_recording(&self) {
+        std::iter::once(&self.group)
+            .chain(self.device_groups.get())
+            .for_each(|group| group.trace_in(&self.recorder));
+        self.recorder.begin();
+    }
+
+    /// Starts the watchdog of each rank that is a process; ranks that are threads have none. That of a rank alone only knows its place. Collective.
     ///
     /// When a rank is lost, each of the others writes its `report` and ends within 1.3 s, whatever its own thread is stuck in.
     ///
@@ -217,7 +238,8 @@ impl World {
         options: WatchdogOptions,
         report: impl LossReport,
     ) -> Result<Option<Unwatched>> {
-        if self.launcher.is_none() || self.world_size() == 1 || self.watchdog.progress().is_some() {
+        let is_thread = self.launcher.is_none() && self.world_size() > 1;
+        if is_thread || self.watchdog.progress().is_some() {
             return Ok(None);
         }
         let is_one_host = self.local_size == self.world_size();

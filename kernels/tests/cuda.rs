@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Gpu, Graph, Mapped, Marks, StreamKind, Timer};
+use ddp_kernels::cuda::{Gpu, Graph, Mapped, Marks, Moments, Origin, StreamKind, Timer};
 use ddp_kernels::ops::{
     LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepReport,
     StepScalars, UpdateInputs,
@@ -320,8 +320,9 @@ fn marks_measure_work_at_once_and_in_graphs() {
     };
     let mut graph = Graph::capture(gpu, || gpu.marking(&mut marks, body)).unwrap();
     let recorded = marks.as_mut().unwrap();
-    let labels = recorded.labels().to_vec();
-    assert_eq!(labels, [7, 1, 2]);
+    let labels = recorded.labels();
+    assert_eq!(labels.of_work, [7, 1, 2]);
+    let origin = Origin::record(gpu).unwrap();
     for _ in 0..2 {
         recorded.clear();
         assert_eq!(recorded.times_ms().unwrap(), None);
@@ -330,6 +331,9 @@ fn marks_measure_work_at_once_and_in_graphs() {
         let times = recorded.times_ms().unwrap().unwrap();
         assert_eq!(times.iter().map(|(label, _)| *label).collect::<Vec<_>>(), [7, 1]);
         assert!(times[1].1 > 0.0, "{times:?}");
+        let Moments { work, collectives } = recorded.moments(&origin).unwrap();
+        let [(7, _, first_end), (1, begin, end)] = work[..] else { panic!("{work:?}") };
+        assert!(begin == first_end && 0.0 < begin && begin < end && collectives.is_empty(), "{work:?}");
     }
     // More than there is room for.
     let too_many = || (0..300).try_for_each(|_| gpu.mark(1).map(|_| ()));

@@ -220,3 +220,23 @@ def starts_from_its_model(trial, base, draw):
         # An average of equal weights rounds.
         if any(differs(a, b, 1e-6, 1e-12) for a, b in zip(*values)):
             raise Broken(law, f"{name} differs from the model that the run started from")
+
+
+def traced_trains_alike(trial, base, draw):
+    """(i) A run that is traced has the same bits, and the trace has the steps of all ranks."""
+    law = "a traced run trains alike"
+    first = draw.randint(1, max(base.n_steps(), 1))
+    last = first + draw.randint(0, 5)
+    got = must_train(law, lambda: trial.train("traced", more=("--trace", f"{first}..{last}")))
+    check_bits(law, got, base, f"traced from step {first} to {last}")
+    if got.n_steps() < first:
+        return
+    # A run that returns to a checkpoint may have another one.
+    traces = list((got.out / "traces").glob(f"steps-{first}-*.json"))
+    if not traces:
+        raise Broken(law, f"no trace of steps {first} to {last}")
+    events = json.loads(traces[0].read_text())["traceEvents"]
+    for rank in range(trial.ranks):
+        steps = {of["name"] for of in events if of["pid"] == rank + 1 and of["ph"] == "X" and of["name"].startswith("step ")}
+        if f"step {first}" not in steps:
+            raise Broken(law, f"rank {rank} has {sorted(steps)} of steps {first} to {last}")

@@ -52,6 +52,7 @@ use ddp_kernels::cuda::StreamKind;
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
 
 use crate::progress::Progress;
+use crate::recorder::{Recorder, Track};
 use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
 use pause::Pause;
@@ -134,6 +135,11 @@ impl Group {
         self.counter().record_in(progress);
     }
 
+    /// Records this group's collectives in the trace of `recorder` while that is on.
+    pub(crate) fn trace_in(&self, recorder: &Arc<Recorder>) {
+        self.counter().trace_in(recorder);
+    }
+
     /// Time that this rank has spent in collectives on the host so far: moving and reducing their elements, and waiting for other ranks.
     /// Work of [`Scope::progress`] while the rank computes does not count, nor does anything in a world of one.
     ///
@@ -142,14 +148,21 @@ impl Group {
         self.counter().time()
     }
 
-    /// Records that this rank waits for others, until the value is dropped.
-    fn waiting(&self, begin: impl FnOnce(&Progress)) -> Option<Waiting<'_>> {
+    /// Records that this rank runs `call`, or else waits, until the value is dropped.
+    fn waiting(&self, call: Option<Call>, name: &'static str) -> Option<Waiting<'_>> {
         if let Group::Single(_) = self {
             return None;
         }
         let counter = self.counter();
-        counter.progress().map(begin);
-        Some(Waiting { counter, since: Instant::now() })
+        let operation = counter.progress().and_then(|progress| match call {
+            Some(call) => Some(progress.enter(call)),
+            None => {
+                progress.wait();
+                None
+            }
+        });
+        let n_bytes = call.map(|call| call.n_bytes(self.world_size()));
+        Some(Waiting { counter, since: Instant::now(), name, n_bytes, operation })
     }
 
     fn counter(&self) -> &Counter {
@@ -344,7 +357,7 @@ impl Group {
         &self,
         mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
     ) -> Result<()> {
-        let _waiting = self.waiting(Progress::wait);
+        let _waiting = self.waiting(None, "wait for the device");
         if let Group::Nccl(group) = self {
             return group.wait_until(is_done);
         }
@@ -464,7 +477,7 @@ impl Group {
     unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         let _span = call.span().entered();
         self.counter().add(call, self.world_size());
-        let _waiting = self.waiting(|progress| progress.enter(call));
+        let _waiting = self.waiting(Some(call), call.name());
         match self {
             // SAFETY: as this function's.
             Group::Single(group) => unsafe { group.run(input, output) },
@@ -493,10 +506,11 @@ impl Group {
         let call = Call { kind, dtype: buf.dtype, len };
         let _span = call.span().entered();
         self.counter().add(call, self.world_size());
-        if let Some(progress) = self.counter().progress() {
-            progress.start(call);
-        }
-        match self {
+        let operation = self.counter().progress().map(|progress| progress.start(call));
+        // Between GPUs the device's own times show when it runs.
+        let recorder = self.counter().recorder().filter(|_| !matches!(self, Group::Nccl(_)));
+        let begin = recorder.map(|_| Instant::now());
+        let number = match self {
             Group::Single(_) => Ok(0),
             // SAFETY: as this function's; a shard is read or copied elsewhere before it is written.
             Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, input, output) },
@@ -506,29 +520,48 @@ impl Group {
             Group::Star(group) => unsafe { group.start(call, input, output) },
             // SAFETY: as this function's; NCCL takes shard `rank` in place.
             Group::Nccl(group) => unsafe { group.start(call, input, output) },
-        }
+        }?;
+        self.counter().started(number, operation, (call.name(), call.n_bytes(self.world_size())), begin);
+        Ok(number)
     }
 
     fn progress(&self) -> Result<()> {
-        match self {
-            Group::Single(_) => Ok(()),
-            Group::Threads(group) => group.lockstep().borrow_mut().progress(),
-            Group::Mpi(group) => group.progress(),
-            Group::Star(group) => group.progress(),
-            Group::Nccl(_) => Ok(()),
+        let n_finished = match self {
+            Group::Single(_) | Group::Nccl(_) => return Ok(()),
+            Group::Threads(group) => {
+                let mut lockstep = group.lockstep().borrow_mut();
+                lockstep.progress()?;
+                lockstep.n_finished()
+            }
+            Group::Mpi(group) => {
+                group.progress()?;
+                group.n_finished()
+            }
+            Group::Star(group) => {
+                group.progress()?;
+                group.n_finished()
+            }
+        };
+        if self.counter().has_in_flight()
+            && let Some(last) = n_finished.checked_sub(1)
+        {
+            self.counter().finished(Some(last));
         }
+        Ok(())
     }
 
     /// Waits for the collective of this number and all before it; without a number, for all.
     fn wait(&self, number: Option<u64>) -> Result<()> {
-        let _waiting = self.waiting(Progress::wait);
+        let _waiting = self.waiting(None, "wait");
         match self {
             Group::Single(_) => Ok(()),
             Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
             Group::Mpi(group) => group.wait(number),
             Group::Star(group) => group.wait(number),
             Group::Nccl(group) => group.wait(number),
-        }
+        }?;
+        self.counter().finished(number);
+        Ok(())
     }
 
     /// `out = Σ x²` of a buffer in flight, or `out += Σ x²`, after the collectives started so far: on a GPU in the communication
@@ -567,12 +600,25 @@ impl Group {
 struct Waiting<'a> {
     counter: &'a Counter,
     since: Instant,
+    /// Its name in a trace, and the bytes of the buffer of a collective.
+    name: &'static str,
+    n_bytes: Option<u64>,
+    /// The collective that it runs, by its number among the operations of the watchdog's progress.
+    operation: Option<u64>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.counter.add_time(self.since.elapsed());
-        self.counter.progress().map(Progress::leave);
+        let Waiting { counter, since, name, n_bytes, operation } = self;
+        let now = Instant::now();
+        counter.add_time(now - *since);
+        if let Some(progress) = counter.progress() {
+            operation.iter().for_each(|operation| progress.end_operation(*operation));
+            progress.leave();
+        }
+        if let Some(recorder) = counter.recorder() {
+            recorder.add(Track::Exchange, *name, (*since, now), *n_bytes);
+        }
     }
 }
 

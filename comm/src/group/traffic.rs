@@ -1,10 +1,12 @@
 //! Counts the collectives of one rank, the bytes that a ring algorithm sends for them, and the time that the rank spends in them.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::progress::Progress;
+use crate::recorder::{Recorder, Track};
 use crate::{Call, CallKind};
 
 /// Number of collectives of one rank, and the bytes that a ring algorithm sends for them.
@@ -69,12 +71,28 @@ impl Traffic {
     }
 }
 
-/// The traffic of one group, counted, and recorded in the watchdog's progress where there is one.
+/// The traffic of one group, counted, and recorded in the watchdog's progress where there is one, and in a trace while one is on.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     traffic: Cell<Traffic>,
     time: Cell<Duration>,
     progress: OnceCell<Arc<Progress>>,
+    recorder: OnceCell<Arc<Recorder>>,
+    /// Asynchronous collectives that are not known to be complete, oldest first; the memory is kept.
+    in_flight: RefCell<VecDeque<InFlight>>,
+}
+
+/// An asynchronous collective.
+#[derive(Debug)]
+struct InFlight {
+    /// Its number in the group.
+    number: u64,
+    /// Its number among the operations of the watchdog's progress.
+    operation: Option<u64>,
+    /// Its name, and the bytes of its buffer.
+    what: (&'static str, u64),
+    /// When it was started, in a trace.
+    begin: Option<Instant>,
 }
 
 impl Counter {
@@ -103,6 +121,51 @@ impl Counter {
     /// Records collectives in `progress` from now on.
     pub(super) fn record_in(&self, progress: &Arc<Progress>) {
         let _ = self.progress.set(progress.clone());
+    }
+
+    /// Records collectives in the trace of `recorder` while that is on.
+    pub(super) fn trace_in(&self, recorder: &Arc<Recorder>) {
+        let _ = self.recorder.set(recorder.clone());
+    }
+
+    /// The recorder, while a trace is on.
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.get().map(|recorder| &**recorder).filter(|recorder| recorder.is_on())
+    }
+
+    /// Takes note of an asynchronous collective; `begin` is when it was started, in a trace.
+    pub(super) fn started(
+        &self,
+        number: u64,
+        operation: Option<u64>,
+        what: (&'static str, u64),
+        begin: Option<Instant>,
+    ) {
+        if operation.is_some() || begin.is_some() {
+            self.in_flight.borrow_mut().push_back(InFlight { number, operation, what, begin });
+        }
+    }
+
+    /// Whether asynchronous collectives are not known to be complete.
+    pub(super) fn has_in_flight(&self) -> bool {
+        !self.in_flight.borrow().is_empty()
+    }
+
+    /// Takes note that the collectives up to this number are complete; without a number, all.
+    pub(super) fn finished(&self, last: Option<u64>) {
+        let mut in_flight = self.in_flight.borrow_mut();
+        while let Some(first) = in_flight.front()
+            && last.is_none_or(|last| first.number <= last)
+        {
+            let InFlight { operation, what: (name, n_bytes), begin, .. } = *first;
+            if let (Some(progress), Some(operation)) = (self.progress(), operation) {
+                progress.end_operation(operation);
+            }
+            if let (Some(recorder), Some(begin)) = (self.recorder(), begin) {
+                recorder.add(Track::Bucket, name, (begin, Instant::now()), Some(n_bytes));
+            }
+            in_flight.pop_front();
+        }
     }
 
     /// The watchdog's progress.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::flight::FlightOperation;
 use super::monitor::{Cause, Finding, Monitor};
 use crate::progress::Standing;
 
@@ -29,6 +30,8 @@ pub struct Certificate {
     pub device: String,
     /// The last operations of this rank, one per line.
     pub last_operations: String,
+    /// The last operations of all ranks that have answered in time, oldest first, on the rank that reports.
+    pub flight: Vec<FlightOperation>,
 }
 
 /// Writes the paragraph about `finding` on rank `own`.

@@ -13,7 +13,8 @@
 //!
 //! Numbers are little-endian. A frame from the network is untrusted: every field is checked.
 
-use crate::progress::{Phase, Standing};
+use crate::phase::Phase;
+use crate::progress::Standing;
 use crate::token::Token;
 
 /// Bytes of a header.
@@ -38,14 +39,23 @@ pub(super) enum Kind {
     Failing,
     /// The job ends because of a lost rank; the text says which one.
     Verdict,
+    /// The answer to it: the last operations of the rank, one per line.
+    Operations,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] =
-        [Kind::Hello, Kind::Welcome, Kind::Heartbeat, Kind::Goodbye, Kind::Failing, Kind::Verdict];
+    const ALL: [Kind; 7] = [
+        Kind::Hello,
+        Kind::Welcome,
+        Kind::Heartbeat,
+        Kind::Goodbye,
+        Kind::Failing,
+        Kind::Verdict,
+        Kind::Operations,
+    ];
 
     fn has_text(self) -> bool {
-        matches!(self, Kind::Failing | Kind::Verdict)
+        matches!(self, Kind::Failing | Kind::Verdict | Kind::Operations)
     }
 }
 
@@ -196,7 +206,7 @@ mod tests {
             Frame::decode(&bytes, &TOKEN, 3)
         };
         // The token, the kind, the phase, the flag, the length of the text, the rank.
-        for (at, byte) in [(0, 0), (15, 0), (16, 6), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)] {
+        for (at, byte) in [(0, 0), (15, 0), (16, 7), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)] {
             assert_eq!(changed(at, byte), Err(BadFrame), "byte {at} as {byte}");
         }
         assert_eq!(Frame::decode(b"GET / HTTP/1.1\r\n", &TOKEN, 3), Err(BadFrame));

@@ -45,7 +45,9 @@ mod frame;
 mod nccl_status;
 mod link;
 mod monitor;
+mod flight;
 mod certificate;
+mod place;
 mod connect;
 mod watch;
 
@@ -56,7 +58,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::progress::{Phase, Progress};
+use crate::phase::Phase;
+use crate::progress::Progress;
 use crate::token::random_token;
 use crate::{Group, Result};
 use certificate::Identity;
@@ -66,14 +69,18 @@ use watch::{Command, Watch};
 
 pub use certificate::Certificate;
 pub use connect::interface_addresses;
+pub use flight::FlightOperation;
 #[doc(hidden)]
 pub use frame::frames_in;
 pub use nccl_status::nccl_status;
+pub use place::RankPlace;
 
 /// Time for which a failing rank waits until the others know.
 const FAILURE_SENT: Duration = Duration::from_millis(300);
 /// Time for which a leaving rank waits for the others; a bound in case its thread is gone.
 const LEFT: Duration = Duration::from_secs(5);
+/// Time for which the caller of [`Watchdog::places`] waits; a bound in case the thread is gone.
+const PLACES: Duration = Duration::from_secs(1);
 /// Time for which a failing thread waits while the watchdog ends the process.
 const ENDING: Duration = Duration::from_secs(5);
 
@@ -139,7 +146,7 @@ impl fmt::Display for Unwatched {
     }
 }
 
-/// A handle on this rank's watchdog. Before it is started, and in a world of one, every function does nothing.
+/// A handle on this rank's watchdog. Before it is started every function does nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Watchdog(Arc<OnceLock<Running>>);
 
@@ -232,6 +239,14 @@ impl Watchdog {
         self.request(Command::Leave, LEFT);
     }
 
+    /// The places of all ranks at this moment, as far as this rank knows them: rank 0 knows all. None without a running watchdog. Works on
+    /// any thread, also while the training thread hangs; the thread of the watchdog answers.
+    pub fn places(&self) -> Option<Vec<RankPlace>> {
+        let (answer, answered) = mpsc::channel();
+        self.0.get()?.send(Command::Places(answer));
+        answered.recv_timeout(PLACES).ok()
+    }
+
     /// Starts the thread of this rank. Collective over `group`, all ranks of the job.
     ///
     /// # Errors
@@ -255,8 +270,8 @@ impl Watchdog {
             _ => Role::Leaf,
         };
         let listening = match role {
-            Role::Hub | Role::Deputy => connect::listen(is_one_host).ok(),
-            Role::Leaf => None,
+            Role::Hub | Role::Deputy if world_size > 1 => connect::listen(is_one_host).ok(),
+            _ => None,
         };
         let token = if rank == 0 { random_token().unwrap_or_default() } else { Default::default() };
         let addresses =

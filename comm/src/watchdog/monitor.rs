@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Kind};
-use crate::progress::{Phase, Standing};
+use crate::phase::Phase;
+use crate::progress::Standing;
 
 /// Time for which a rank that is not the hub waits for the verdict of the hub before it ends by itself.
 const VERDICT_WAIT: Duration = Duration::from_secs(1);
@@ -84,7 +85,8 @@ pub(super) struct Finding {
 pub(super) struct Peer {
     pub(super) standing: Option<Standing>,
     pub(super) seen: Instant,
-    moved: Instant,
+    /// When its standing last changed.
+    pub(super) moved: Instant,
     /// When its connection was closed.
     closed: Option<Instant>,
     /// When it announced a failure, and the error.
@@ -98,7 +100,7 @@ pub(super) struct Monitor {
     limits: Limits,
     pub(super) peers: BTreeMap<usize, Peer>,
     own: Standing,
-    own_moved: Instant,
+    pub(super) own_moved: Instant,
     steps: StepTimes,
 }
 
@@ -130,7 +132,7 @@ impl Monitor {
         match frame.kind {
             Kind::Goodbye => drop(self.peers.remove(&frame.rank)),
             Kind::Failing => peer.failing = Some((now, frame.text)),
-            Kind::Hello | Kind::Welcome | Kind::Heartbeat | Kind::Verdict => {}
+            Kind::Hello | Kind::Welcome | Kind::Heartbeat | Kind::Verdict | Kind::Operations => {}
         }
     }
 

@@ -13,10 +13,13 @@ use std::time::{Duration, Instant};
 
 use super::LossReport;
 use super::certificate::{Certificate, Identity, paragraph};
+use super::flight;
 use super::frame::{Frame, Kind};
 use super::link::Link;
 use super::monitor::Monitor;
+use super::place::{RankPlace, places};
 use crate::end_job;
+use crate::operations::Operation;
 use crate::progress::Progress;
 use crate::token::Token;
 
@@ -40,6 +43,8 @@ pub(super) enum Command {
     Fail(String, Sender<()>),
     /// This rank ends as it should; answered when the others know.
     Leave(Sender<()>),
+    /// Somebody asks for the places of the ranks.
+    Places(Sender<Vec<RankPlace>>),
 }
 
 /// State of the thread.
@@ -79,6 +84,10 @@ impl Watch {
             self.obey(now);
             self.accept(now);
             if let Some(verdict) = self.hear(now) {
+                self.progress.end();
+                let lines: String = self.progress.operations().into_iter().map(Operation::to_line).collect();
+                self.broadcast(Kind::Operations, &lines);
+                flight::flush(&mut self.links);
                 let certificate = Certificate { text: verdict, ..self.certificate() };
                 return self.end(certificate);
             }
@@ -97,6 +106,7 @@ impl Watch {
             } else if !self.has_failed
                 && let Some(finding) = self.monitor.judge(self.progress.standing(), now)
             {
+                self.progress.end();
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
                 let lost = finding.ranks.first().copied().unwrap_or(self.rank);
                 self.broadcast(Kind::Verdict, &text);
@@ -105,7 +115,10 @@ impl Watch {
                     None => Some(self.progress.standing().step),
                 };
                 let step = step.filter(|step| *step > 0);
-                let certificate = Certificate { reports: Some(lost), text, step, ..self.certificate() };
+                let (own, n) = ((self.rank, self.progress.operations()), self.identities.len());
+                let flight = flight::gather(&mut self.links, &self.token, n, own, &finding.ranks);
+                let certificate =
+                    Certificate { reports: Some(lost), text, step, flight, ..self.certificate() };
                 return self.end(certificate);
             }
         }
@@ -148,6 +161,10 @@ impl Watch {
                 Command::Leave(done) => {
                     self.broadcast(Kind::Goodbye, "");
                     self.leaving = Some((now, done));
+                }
+                Command::Places(answer) => {
+                    let own = (self.rank, self.progress.standing());
+                    let _ = answer.send(places(&self.identities, &self.monitor, own, now));
                 }
             }
         }
@@ -236,12 +253,12 @@ impl Watch {
             step: None,
             device: self.progress.standing().device,
             last_operations: self.progress.last_operations(),
+            flight: Vec::new(),
         }
     }
 
     /// Writes the certificate and ends this process.
     fn end(self, certificate: Certificate) {
-        self.progress.end();
         let Watch { exit_code, report, .. } = self;
         let message = certificate.reports.is_some().then(|| report.message(&certificate));
         end_job::end_at_once(exit_code, message, move || report.record(&certificate))

@@ -11,7 +11,7 @@ use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
-    bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, man, plan, predict,
+    bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, live, man, plan, predict,
     report, runs, sweep, train,
 };
 use ddp_train::exit::{conclude, conclude_usage};
@@ -98,6 +98,8 @@ fn main() -> ExitCode {
         Command::Data(command) => data::data(&world, &log, command),
         Command::Checkpoint(command) => checkpoint::checkpoint(&world, &log, command),
         Command::Report(args) => report::report(&world, args),
+        Command::Trace(args) => live::trace(&world, args),
+        Command::Stacks(args) => live::stacks(&world, args),
         Command::Bench(command) => bench::bench(&world, command),
         Command::Devices(args) => devices::devices(&world, args, cli::program(COMMIT)),
         Command::Doctor(args) => {

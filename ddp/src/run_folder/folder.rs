@@ -1,8 +1,8 @@
 //! Run folder: owned by one process, and never overwritten by accident.
 //!
-//! Contains `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs) and, at the end, `model.safetensors`,
-//! `report.html` and [`done.json`](super::done). A file lock on `.lock` in the folder shows that a live process owns it; the operating system
-//! releases the lock of a killed process. The lease in that file shows the owner to other hosts.
+//! Contains `config.toml`, `metrics.jsonl`, `checkpoints/`, [`logs/`](super::logs), `traces/` of a run that was traced, and at the end
+//! `model.safetensors`, `report.html` and [`done.json`](super::done). A file lock on `.lock` in the folder shows that a live process owns
+//! it; the operating system releases the lock of a killed process. The lease in that file shows the owner to other hosts.
 //!
 //! ```
 //! use ddp::run_folder::FolderError;
@@ -31,6 +31,7 @@ use crate::run_folder::error::FolderError;
 use crate::run_folder::lease::{self, Foreign, Lease, PACE, Pace};
 use crate::run_folder::lock_file::{LOCK_FILE, Lock, open_lock, try_lock};
 use crate::run_folder::logs;
+use crate::run_folder::requests::{self, Asked};
 use crate::run_folder::run_id::{self, RUN_ID_FILE};
 use crate::run_folder::time::utc;
 use crate::storage::atomic_write::{self, write_atomic};
@@ -50,6 +51,10 @@ pub const REPORT_FILE: &str = "report.html";
 
 /// Folder of runs without a name.
 pub const RUNS: &str = "runs";
+/// Folder of the traces.
+pub const TRACES: &str = "traces";
+/// File name of the last operations of the ranks when one was lost.
+pub const FLIGHT_FILE: &str = "flight.jsonl";
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
@@ -137,6 +142,7 @@ impl RunDir {
         let names = RUN_FILES.into_iter().chain([RUN_ID_FILE, REPORT_FILE]);
         let removed = names.flat_map(|name| atomic_write::remove_leftovers(&self.file(name)));
         let removed: Vec<_> = removed.chain(logs::remove_leftovers(&self.path)).collect();
+        requests::remove_leftovers(&self.path);
         if !removed.is_empty() {
             info!("removed what an ended process left half-written: {}", removed.join(", "));
         }
@@ -152,6 +158,12 @@ impl RunDir {
             None => Ok(()),
             Some(loss) => Err(FolderError::Lost { path: self.path.clone(), loss: loss.clone() }),
         }
+    }
+
+    /// Passes requests to the run to `serve`, on a thread of its own, once per second. It must not block; only the first call counts.
+    pub fn attend(&self, serve: impl Fn(Asked) + Send + Sync + 'static) {
+        let run = self.path.clone();
+        self.lease.also(move || requests::take(&run).into_iter().for_each(&serve));
     }
 
     /// Assigns the run its id, unless it continues the run in the folder: the id of the checkpoint `resumed`, or a new one.
@@ -179,8 +191,10 @@ impl RunDir {
     pub fn clear(&self) -> Result<()> {
         let is_file = |name: &&str| *name != CHECKPOINTS || self.file(name).is_file();
         // Log files are deleted with those of the other ranks.
-        let of_run =
-            RUN_FILES.into_iter().chain([RUN_ID_FILE]).filter(|name| is_file(name) && *name != logs::RANK_0);
+        let of_run = RUN_FILES
+            .into_iter()
+            .chain([RUN_ID_FILE, FLIGHT_FILE])
+            .filter(|name| is_file(name) && *name != logs::RANK_0);
         of_run.into_iter().try_for_each(|name| self.remove(name))?;
         logs::delete(&self.path)
     }
@@ -237,6 +251,20 @@ pub fn check_free(run: &Path) -> Result<(), FolderError> {
     // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
     try_lock(&lock, run).map(|_| ())
+}
+
+/// The owner of the folder `run` while a run is active there, such as "process 1234 on HOST".
+///
+/// # Errors
+/// [`FolderError::Unwritable`] if the lock file can't be locked.
+pub fn active(run: &Path) -> Result<Option<String>> {
+    // A lock file that can't be opened counts as free.
+    let Ok(Some(lock)) = open_lock(run) else { return Ok(None) };
+    let free = try_lock(&lock, run).and_then(|is_locked| check_lease(run, is_locked, None, PACE));
+    match free {
+        Err(FolderError::Busy { holder, .. }) => Ok(Some(holder)),
+        free => free.map(|_| None),
+    }
 }
 
 /// The lease of another host whose owner no longer renews it.

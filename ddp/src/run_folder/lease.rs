@@ -51,6 +51,16 @@ pub struct Lease {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     loss: Arc<OnceLock<Loss>>,
+    chore: Arc<OnceLock<Chore>>,
+}
+
+/// Further work of the thread of a lease, at each renewal. It must not block.
+struct Chore(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for Chore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Chore")
+    }
 }
 
 /// The text of a lease, except the number of renewals.
@@ -137,19 +147,26 @@ impl Lease {
         let (end, ended) = mpsc::channel();
         let loss = Arc::new(OnceLock::new());
         let found = loss.clone();
+        let chore = Arc::new(OnceLock::<Chore>::new());
+        let also = chore.clone();
         let renew = move || {
             for n_renewals in 1.. {
                 if ended.recv_timeout(pace.interval) != Err(RecvTimeoutError::Timeout) {
                     return release(&path, claimed, &owner);
                 }
-                match renewed(&path, claimed, &owner, n_renewals) {
-                    Some(loss) => return found.set(loss).unwrap_or(()),
-                    None => continue,
+                if let Some(loss) = renewed(&path, claimed, &owner, n_renewals) {
+                    return found.set(loss).unwrap_or(());
                 }
+                also.get().into_iter().for_each(|Chore(chore)| chore());
             }
         };
         let thread = thread::Builder::new().name("lease".to_owned()).spawn(renew)?;
-        Ok(Lease { end: Some(end), thread: Some(thread), loss })
+        Ok(Lease { end: Some(end), thread: Some(thread), loss, chore })
+    }
+
+    /// Lets the thread do this too, at each renewal from now on; only the first call counts.
+    pub(super) fn also(&self, chore: impl Fn() + Send + Sync + 'static) {
+        let _ = self.chore.set(Chore(Box::new(chore)));
     }
 
     /// The reason why the folder was lost, if it was.

@@ -24,6 +24,7 @@ pub mod run_id;
 pub mod file_system;
 mod time;
 mod lease;
+pub mod requests;
 pub mod folder;
 
 pub use error::FolderError;

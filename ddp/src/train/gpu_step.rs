@@ -4,10 +4,11 @@
 //! The host blocks only on work that is one step old: pinned memory that is reused, and the outcome of the previous step, which the
 //! update writes to mapped host memory.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use ddp_comm::World;
-use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Mapped, Marks};
+use ddp_comm::{Slice, Track, World};
+use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Labels, Mapped, Marks, Origin};
 use ddp_kernels::ops::{STEP_SUMS_LEN, StepReport, StepScalars};
 use tracing::warn;
 
@@ -21,7 +22,7 @@ use crate::train::options::{GraphMode, NonFinite};
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::{PlannedStep, StepInfo, StepOutcome, StepShape};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
-use crate::train::step_times::{StepPart, StepTimes};
+use crate::train::step_times::{StepPart, StepTimes, name_of_mark};
 
 /// Input slots: one is copied while the other computes.
 pub const N_SLOTS: usize = 2;
@@ -44,6 +45,8 @@ pub(crate) struct GpuStep {
     /// Marks of the timed step in each slot; None where steps are not timed.
     marks: Vec<Option<Marks>>,
     times: StepTimes,
+    /// Where the clocks of host and device meet, in a trace.
+    origin: Option<Origin>,
 }
 
 /// Rows and scalars of a step on the device.
@@ -68,7 +71,7 @@ struct Graphs {
 #[derive(Debug)]
 struct Captured {
     graph: Graph,
-    labels: Vec<u8>,
+    labels: Labels,
 }
 
 impl Graphs {
@@ -101,6 +104,7 @@ impl GpuStep {
             pending: VecDeque::with_capacity(N_SLOTS + 1),
             marks: vec![None, None],
             times: StepTimes::default(),
+            origin: None,
         })
     }
 
@@ -116,6 +120,8 @@ impl GpuStep {
         let slot = ((step.info.step - 1) % N_SLOTS as u64) as usize;
         let mut step = step;
         step.shape.is_timed &= self.marks[slot].is_some();
+        step.shape.is_traced =
+            step.shape.is_timed && self.origin.is_some() && replica.world.recorder().is_on();
         let PlannedStep { shape, scalars, .. } = step;
         let mut marks = if shape.is_timed { self.marks[slot].take() } else { None };
         let enqueued = self.enqueue_in(slot, replica, rows, (shape, scalars), &mut marks);
@@ -141,13 +147,15 @@ impl GpuStep {
         let gpu = self.gpu;
         if let Some(marks) = marks {
             marks.clear();
+            marks.mark_collectives(shape.is_traced);
         }
         gpu.marking(marks, || -> Result<()> {
             gpu.mark(StepPart::CopyToGpu as u8)?;
             self.send(slot, rows, scalars, replica)
         })?;
         // Scales are not part of the matmuls.
-        if self.chosen.insert(StepShape { loss_scale: None, has_norm: false, is_timed: false, ..shape }) {
+        let unscaled = StepShape { loss_scale: None, has_norm: false, ..shape.untimed() };
+        if self.chosen.insert(unscaled) {
             matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
         }
         let step = |this: &GpuStep, replica: &mut Replica<'_>, marks: &mut Option<Marks>| {
@@ -157,9 +165,8 @@ impl GpuStep {
             GraphPlan::Eager => step(self, replica, marks),
             GraphPlan::Replay => self.replay(shape, slot, marks),
             GraphPlan::Capture => {
-                let labels_of = |marks: &Option<Marks>| {
-                    marks.as_ref().map_or_else(Vec::new, |marks| marks.labels().to_vec())
-                };
+                let labels_of =
+                    |marks: &Option<Marks>| marks.as_ref().map_or_else(Labels::default, Marks::labels);
                 let before = labels_of(marks);
                 let captured = Graph::capture(gpu, || step(self, replica, marks));
                 let labels = labels_of(marks);
@@ -225,7 +232,7 @@ impl GpuStep {
         // The loss scale is a kernel argument, and an old scale rarely returns.
         graphs.captured.retain(|(captured, _), _| captured.loss_scale == shape.loss_scale);
         graphs.full_rows = graphs.full_rows.max(shape.global_rows);
-        let n_runs = graphs.n_runs.entry(StepShape { is_timed: false, ..shape }).or_default();
+        let n_runs = graphs.n_runs.entry(shape.untimed()).or_default();
         *n_runs += 1;
         match graphs.mode {
             GraphMode::Off => GraphPlan::Eager,
@@ -334,6 +341,15 @@ impl GpuStep {
         self.times
     }
 
+    /// Times steps by the host's clock from now on, for a trace; waits for the device. Returns the largest error in s, if steps can be timed.
+    pub(crate) fn begin_trace(&mut self) -> Result<Option<f64>> {
+        self.origin = match self.marks[0] {
+            Some(_) => Some(Origin::record(self.gpu)?),
+            None => None,
+        };
+        Ok(self.origin.as_ref().map(|origin| origin.error.as_secs_f64()))
+    }
+
     /// Whether steps are captured.
     pub(crate) fn uses_graphs(&self) -> bool {
         self.graphs.mode != GraphMode::Off
@@ -369,10 +385,34 @@ impl GpuStep {
             && let Some(times) = marks.times_ms()?
         {
             self.times.add_marks(&times);
+            if let Some(origin) = self.origin.as_ref().filter(|_| world.recorder().is_on()) {
+                record(world, step.info.step, marks, origin)?;
+            }
         }
         let squares = step.shape.has_norm.then(|| outcome.read::<f64, 1>(SUMS_BYTES)[0]);
         Ok(Some((step.info, step.outcome(&tail, squares, nonfinite)?)))
     }
+}
+
+/// Adds a step on the device to the trace.
+fn record(world: &World, step: u64, marks: &Marks, origin: &Origin) -> Result<()> {
+    let (recorder, moments) = (world.recorder(), marks.moments(origin)?);
+    let start_ns = recorder.ns(origin.at);
+    let add = |track, name: Cow<'static, str>, (begin, end): (f64, f64), n_bytes| {
+        let [begin_ns, end_ns] = [begin, end].map(|ms| start_ns.saturating_add_signed((ms * 1e6) as i64));
+        recorder.push(Slice { track, name, step, begin_ns, end_ns, n_bytes });
+    };
+    if let (Some((_, begin, _)), Some((_, _, end))) = (moments.work.first(), moments.work.last()) {
+        add(Track::Compute, format!("step {step}").into(), (*begin, *end), None);
+    }
+    moments.work.iter().for_each(|&(label, begin, end)| {
+        add(Track::Compute, name_of_mark(label).into(), (begin, end), None);
+    });
+    // A group of calls may be empty.
+    moments.collectives.iter().filter(|(n_bytes, ..)| *n_bytes > 0).for_each(|&(n_bytes, begin, end)| {
+        add(Track::Communication, "bucket".into(), (begin, end), Some(n_bytes));
+    });
+    Ok(())
 }
 
 /// Execution mode of one step.

@@ -12,6 +12,7 @@ use crate::run_folder::RunDir;
 use crate::train::resume::Resumed;
 use crate::train::setup::BatchPartition;
 use crate::train::stop_signals::StopSignals;
+use crate::train::trace::TracePlan;
 
 /// Inputs of a training loop.
 pub struct LoopPlan<'a> {
@@ -33,6 +34,8 @@ pub struct LoopPlan<'a> {
     pub run_dir: Option<&'a RunDir>,
     /// The command that resumes the run after it was stopped.
     pub resume_command: String,
+    /// Requests for traces.
+    pub trace: TracePlan,
 }
 
 /// Work between two steps, the same on all ranks.

@@ -65,6 +65,8 @@ pub mod setup;
 pub mod self_check;
 mod diagnosis;
 #[doc(hidden)]
+pub mod trace;
+#[doc(hidden)]
 pub mod resume;
 #[doc(hidden)]
 pub mod checkpoints;

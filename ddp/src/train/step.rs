@@ -168,6 +168,7 @@ impl<'w> Replica<'w> {
             has_norm: want_grad_norm || self.needs_norm(loss_scale.is_some()),
             loss_scale: loss_scale.map(f64::to_bits),
             is_timed,
+            is_traced: false,
         };
         PlannedStep { info, shape, scalars }
     }

@@ -125,6 +125,15 @@ pub(crate) struct StepShape {
     pub(crate) loss_scale: Option<u64>,
     /// Whether its parts are marked on the device.
     pub(crate) is_timed: bool,
+    /// Whether its collectives are marked too, for a trace.
+    pub(crate) is_traced: bool,
+}
+
+impl StepShape {
+    /// The same step without marks.
+    pub(crate) fn untimed(self) -> Self {
+        StepShape { is_timed: false, is_traced: false, ..self }
+    }
 }
 
 /// A step before it runs.

@@ -16,7 +16,7 @@
 
 use std::time::{Duration, Instant};
 
-use ddp_comm::World;
+use ddp_comm::{Track, World};
 use ddp_kernels::cuda::WAITING;
 
 /// A part of a step.
@@ -46,10 +46,28 @@ impl StepPart {
         StepPart::Exchange,
         StepPart::Update,
     ];
+
+    /// Its name in a trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            StepPart::Data => "take rows",
+            StepPart::CopyToGpu => "host to device",
+            StepPart::Forward => "forward",
+            StepPart::Backward => "backward",
+            StepPart::Exchange => "exposed communication",
+            StepPart::Update => "update",
+        }
+    }
 }
 
 /// Label of the mark at the end of a step on a GPU; the others are parts, and [`WAITING`] for the exchange.
 pub(crate) const STEP_END: u8 = StepPart::ALL.len() as u8;
+
+/// Name in a trace of the work after a mark of a GPU.
+pub(crate) fn name_of_mark(label: u8) -> &'static str {
+    let part = if label == WAITING { StepPart::Exchange as u8 } else { label };
+    StepPart::ALL.get(usize::from(part)).map_or("end", |part| part.name())
+}
 
 /// Times of the parts of measured steps, summed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -137,6 +155,7 @@ impl HostClock {
             let own = (now - self.since).saturating_sub(exchange);
             self.times.seconds[part as usize] += own.as_secs_f64();
             self.times.seconds[StepPart::Exchange as usize] += exchange.as_secs_f64();
+            world.recorder().add(Track::Host, part.name(), (self.since, now), None);
         }
         (self.part, self.since, self.in_collectives) = (next, now, in_collectives);
     }

@@ -245,6 +245,15 @@ impl<'w> Trainer<'w> {
         self.gpu.as_ref().map_or_else(|| self.replica.clock.times(), GpuStep::times)
     }
 
+    /// Prepares a trace of the next steps, which times them by the host's clock. Returns the largest error of the device's times in s,
+    /// where steps on a GPU can be timed; waits for the steps in flight.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel`, also for failed work of these steps.
+    pub(crate) fn begin_trace(&mut self) -> Result<Option<f64>> {
+        self.gpu.as_mut().map_or(Ok(None), GpuStep::begin_trace)
+    }
+
     /// Bytes that this rank sends in a step of `n_micro_batches` micro-batches per rank.
     pub fn exchange_bytes(&self, n_micro_batches: usize) -> ExchangeBytes {
         let Replica { model, optimizer, .. } = &self.replica;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ddp_comm::Phase;
+use ddp_kernels::Device;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{EpochLossState, RunState};
@@ -35,6 +36,7 @@ use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::review::Review;
 use crate::train::run_clock::{Lap, Pause, RecentRates, RunClock};
 use crate::train::statistics::StatisticsRows;
+use crate::train::trace::Tracing;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
 
@@ -65,6 +67,7 @@ pub struct TrainingLoop<'a> {
     rollback: Option<Rollback>,
     clock: RunClock,
     late_ranks: LateRanks,
+    tracing: Tracing<'a>,
     /// Times at the end of the last step of a complete run.
     end: Lap,
     /// Span of the epoch under way, and its number from 1.
@@ -102,6 +105,7 @@ impl<'a> TrainingLoop<'a> {
             rollback: None,
             clock: RunClock::default(),
             late_ranks: LateRanks::new(),
+            tracing: Tracing::new(plan.world, &plan.folder, plan.trace.clone()),
             end: Lap::default(),
             span: (Span::none(), 0),
             plan,
@@ -126,6 +130,9 @@ impl<'a> TrainingLoop<'a> {
             let due = Due { ends_epoch, eval, save: false, end: is_evaluation_due };
             stop = self.between_steps(trainer, due)?;
         }
+        if stop.is_none() && !self.is_complete(trainer) {
+            self.tracing.begin(trainer, false)?;
+        }
         while stop.is_none() && !self.is_complete(trainer) {
             let span = self.epoch_span();
             let _epoch = span.enter();
@@ -141,7 +148,8 @@ impl<'a> TrainingLoop<'a> {
             let save = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
             let eval = !ends_epoch && self.evaluations.is_due(trainer.n_steps());
-            let is_boundary = ends_epoch || save || eval || stop.is_some() || self.votes != Votes::default();
+            let is_voted = self.votes != Votes::default() || self.tracing.is_due(trainer.n_steps());
+            let is_boundary = ends_epoch || save || eval || stop.is_some() || is_voted;
             if !is_boundary && !self.is_complete(trainer) {
                 continue;
             }
@@ -152,6 +160,7 @@ impl<'a> TrainingLoop<'a> {
             }
             stop = self.between_steps(trainer, Due { ends_epoch, eval, save, end: true })?;
         }
+        self.end_trace(trainer, true)?;
         if self.is_complete(trainer) && !self.is_evaluation_stopped {
             self.complete(trainer)?;
             return Ok(Ending::Complete);
@@ -171,12 +180,14 @@ impl<'a> TrainingLoop<'a> {
     fn between_steps(&mut self, trainer: &mut Trainer<'_>, due: Due) -> Result<Option<String>> {
         let mut saves = due.save || self.votes.checkpoint || self.stop_reason(trainer).is_some();
         self.is_judged = false;
+        self.end_trace(trainer, false)?;
         if self.votes.comparison {
             self.late_ranks.compare(self.plan.world, self.clock.now(self.loader.times(), trainer.times()))?;
         }
         let started = Instant::now();
         let evaluated = self.evaluate_due(trainer, due);
         self.clock.add_pause(Pause::Evaluation, started);
+        self.tracing.add("evaluation", (due.ends_epoch || due.eval).then_some(started));
         match evaluated {
             Ok(is_due) => {
                 saves |= is_due;
@@ -195,10 +206,19 @@ impl<'a> TrainingLoop<'a> {
         if saves {
             self.save(trainer)?;
         }
-        self.votes = Votes::default();
+        let votes = std::mem::take(&mut self.votes);
         self.autosave.report(&mut self.metrics)?;
         self.clock.add_pause(Pause::Checkpoint, started);
+        self.tracing.add("checkpoint", saves.then_some(started));
+        if stop.is_none() && !self.is_complete(trainer) {
+            self.tracing.begin(trainer, votes.trace)?;
+        }
         Ok(stop)
+    }
+
+    /// Ends the trace under way, if it is complete or `at_once`. Collective.
+    fn end_trace(&mut self, trainer: &Trainer<'_>, at_once: bool) -> Result<()> {
+        self.tracing.end(trainer.n_steps(), &trainer.model().device(), at_once)
     }
 
     /// Runs the evaluations that are due; returns whether a checkpoint is due.
@@ -329,6 +349,7 @@ impl<'a> TrainingLoop<'a> {
         let world = self.plan.world;
         // A later step may be enqueued on a GPU.
         trainer.discard_outcomes()?;
+        self.end_trace(trainer, true)?;
         let _phase = world.watchdog().during(Phase::Checkpoint);
         // A save that fails is reported; an older checkpoint is used then.
         self.autosave.finish(&mut self.metrics)?;
@@ -379,11 +400,14 @@ impl<'a> TrainingLoop<'a> {
         let span = if want_grad_norm { debug_span!("step", step) } else { trace_span!("step", step) };
         let _step = span.enter();
         self.plan.world.watchdog().step(step);
-        let vote = Votes::of_rank(
-            self.plan.signals.received().is_some(),
-            self.autosave.is_due_by_clock(),
-            self.late_ranks.is_due_by_clock(self.plan.world, self.clock.n_steps()),
-        );
+        let wants = Votes {
+            stop: 0,
+            checkpoint: self.autosave.is_due_by_clock(),
+            comparison: self.late_ranks.is_due_by_clock(self.plan.world, self.clock.n_steps()),
+            trace: self.tracing.wants_vote(),
+        };
+        let vote = Votes::of_rank(self.plan.signals.received().is_some(), wants);
+        self.tracing.begin_step(step);
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
         trainer.set_group_lrs(&self.plan.schedule.group_lrs(trainer.n_steps()));
         let loss_limit = self.policy.loss_limit(&self.state, step, self.in_flight.len());
@@ -392,15 +416,20 @@ impl<'a> TrainingLoop<'a> {
         self.loader.time_copies(want_grad_norm || self.clock.samples == 0);
         self.clock.begin_step();
         // A logged step has a norm, which the others do without.
-        let is_timed = self.is_logged(step + 1) || self.clock.n_steps() == FIRST_TIMED;
+        let is_timed =
+            self.is_logged(step + 1) || self.clock.n_steps() == FIRST_TIMED || self.tracing.is_on();
         let started = Instant::now();
         let mut rows: LoadedStep<'_> = self.loader.next_step()?.expect("the plan of a run has no end");
+        self.tracing.add("data wait", self.tracing.is_on().then_some(started));
         let (n_rows, ends_epoch) = (rows.global_rows() as u64, rows.ends_epoch());
         if self.state.rows_of_epoch() == 0 {
             self.state.epoch_loss = EpochLossState::default();
         }
         let request = StepRequest { want_grad_norm, vote, loss_limit, is_timed };
+        let enqueues = self.tracing.now().filter(|_| trainer.model().device() != Device::Cpu);
         trainer.step(&mut rows, request).map_err(|error| self.diagnosed(trainer, error, in_flight))?;
+        self.tracing.add("enqueue", enqueues);
+        self.tracing.add_step(step, started);
         self.in_flight.push_back(in_flight);
         self.state.cursor += n_rows;
         self.state.step = trainer.n_steps();
@@ -418,6 +447,9 @@ impl<'a> TrainingLoop<'a> {
             let started = Instant::now();
             let outcome = trainer.outcome(all);
             self.clock.add_step(started);
+            let is_enqueued = self.tracing.is_on() && trainer.model().device() != Device::Cpu;
+            self.tracing
+                .add("read outcome", (is_enqueued && matches!(outcome, Ok(Some(_)))).then_some(started));
             let outcome = outcome.map_err(|error| match self.in_flight.front() {
                 Some(oldest) => self.diagnosed(trainer, error, *oldest),
                 None => error,

@@ -293,6 +293,12 @@ impl Gpu {
 pub(super) struct Recording {
     pub(super) events: Vec<sys::CUevent>,
     pub(super) labels: Vec<u8>,
+    /// Begin and end of each piece of work of the communication stream.
+    pub(super) of_collectives: Vec<sys::CUevent>,
+    /// Bytes of the first pieces.
+    pub(super) n_bytes: Vec<u64>,
+    /// Whether these are marked.
+    pub(super) marks_collectives: bool,
     /// Whether there were more marks than events.
     pub(super) is_full: bool,
     /// Whether a graph holds some of the events.

@@ -119,6 +119,11 @@ impl Lockstep {
         Ok(())
     }
 
+    /// Number of collectives that are finished, which are the first ones.
+    pub(crate) fn n_finished(&self) -> u64 {
+        self.n_finished
+    }
+
     /// Drops the collectives in progress and so releases their buffers. The group cannot be used afterward.
     pub(crate) fn give_up(&mut self, how: Departure) {
         let rank = self.rank;

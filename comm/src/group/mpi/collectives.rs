@@ -109,6 +109,11 @@ impl MpiCollectives {
         }
     }
 
+    /// Number of collectives that are finished, which are the first ones.
+    pub(super) fn n_finished(&self) -> u64 {
+        self.n_finished
+    }
+
     /// Whether MPI may still access a buffer.
     pub(super) fn is_in_flight(&self) -> bool {
         self.lanes.iter().any(|lane| lane.chunk.is_some())

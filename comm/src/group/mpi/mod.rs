@@ -166,6 +166,13 @@ impl MpiGroup {
         }
     }
 
+    pub(super) fn n_finished(&self) -> u64 {
+        match &self.shared {
+            Some(shared) => shared.borrow().n_finished(),
+            None => self.messages.borrow().n_finished(),
+        }
+    }
+
     pub(super) fn wait(&self, number: Option<u64>) -> Result<()> {
         match &self.shared {
             Some(shared) => shared.borrow_mut().wait(number),

@@ -116,8 +116,9 @@ pub struct NcclGroup {
     /// Whether the communication stream waits for the compute stream since the last mark.
     is_ahead: Cell<bool>,
     last: Cell<Option<Call>>,
-    /// Calls that NCCL enqueues together when the last of them was made.
+    /// Calls that NCCL enqueues together when the last of them was made, and the bytes of their buffers.
     together: Cell<Together>,
+    bytes_together: Cell<u64>,
     /// Why no further collective can succeed.
     broken: RefCell<Option<CommError>>,
     pub(super) traffic: Counter,
@@ -147,6 +148,7 @@ impl NcclGroup {
             is_ahead: Cell::new(false),
             last: Cell::new(None),
             together: Cell::new(Together::No),
+            bytes_together: Cell::new(0),
             broken: RefCell::new(None),
             traffic: Counter::default(),
         })
@@ -255,10 +257,12 @@ impl NcclGroup {
         self.ready.record(compute)?;
         communication.wait(&self.ready)?;
         self.is_ahead.set(true);
+        self.gpu.begin_collectives(communication)?;
         self.gpu.bind()?;
         self.together.set(Together::No);
         // SAFETY: this thread began the group.
         self.comm.call("ncclGroupEnd", |api, _| unsafe { (api.group_end)() })?;
+        self.gpu.end_collectives(communication, self.bytes_together.take())?;
         self.mark_end(communication)?;
         Ok(())
     }
@@ -300,10 +304,16 @@ impl NcclGroup {
             self.ready.record(compute)?;
             communication.wait(&self.ready)?;
             self.is_ahead.set(true);
+            self.gpu.begin_collectives(communication)?;
         }
         if call.len > 0 {
             // SAFETY: as this function's; the stream is ordered after the compute stream before the work is enqueued.
             unsafe { self.launch(call, input, output, communication) }?;
+        }
+        if is_together {
+            self.bytes_together.set(self.bytes_together.get() + call.n_bytes(self.world_size));
+        } else {
+            self.gpu.end_collectives(communication, call.n_bytes(self.world_size))?;
         }
         self.last.set(Some(call));
         // All calls of a group end with it.

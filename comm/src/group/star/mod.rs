@@ -124,6 +124,11 @@ impl StarGroup {
         self.shared.as_ref().map_or(Ok(()), |shared| shared.borrow_mut().progress())
     }
 
+    /// Number of collectives that are finished; without shared memory each is when it was started.
+    pub(super) fn n_finished(&self) -> u64 {
+        self.shared.as_ref().map_or(u64::MAX, |shared| shared.borrow().n_finished())
+    }
+
     pub(super) fn wait(&self, number: Option<u64>) -> Result<()> {
         self.shared.as_ref().map_or(Ok(()), |shared| shared.borrow_mut().wait(number))
     }

@@ -18,6 +18,7 @@ mod checkpoint;
 mod launch;
 mod run_config;
 mod few_flags;
+mod live;
 mod plan;
 mod predict;
 mod data;
@@ -56,6 +57,8 @@ pub use self::few_flags::{
 };
 pub use self::find::{FindBatchSizeArgs, FindLrArgs};
 pub use self::launch::{LaunchArgs, LauncherName, RankCount};
+pub(crate) use self::live::limit;
+pub use self::live::{StacksArgs, TraceArgs};
 pub use self::plan::PlanArgs;
 pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
@@ -191,6 +194,10 @@ pub enum Command {
     Checkpoint(CheckpointCommand),
     /// Make the page that shows a run, or several over each other
     Report(ReportArgs),
+    /// Trace the next steps of a running job: what each rank does when, on one axis of time
+    Trace(TraceArgs),
+    /// Show where each rank of a running job stands: phase, step, collective, since when
+    Stacks(StacksArgs),
     /// Measure speed
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -318,6 +325,10 @@ pub struct TrainArgs {
     /// Id of the job that starts the ranks, repeated in `done.json`, which a complete run writes last
     #[arg(long, value_name = "ID", value_parser = job_id)]
     pub job_id: Option<String>,
+
+    /// Trace the steps from FIRST to LAST on all ranks, into the folder traces of the run; https://ui.perfetto.dev opens the file
+    #[arg(long, value_name = "FIRST..LAST", value_parser = live::step_range)]
+    pub trace: Option<(u64, u64)>,
 
     /// Check config, data and model, print the resolved config to stdout, and exit
     #[arg(long)]

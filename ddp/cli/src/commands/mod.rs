@@ -35,6 +35,7 @@ mod importance;
 pub mod launch;
 pub mod man;
 pub mod report;
+pub mod live;
 mod watchdog;
 pub mod train;
 pub mod find;

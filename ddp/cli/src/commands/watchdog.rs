@@ -121,6 +121,7 @@ impl LossReport for Report {
         match (&self.watched, *reports) {
             (Watched::Run(failed), Some(rank)) => {
                 failed.at(*step).write(exit_code::RESTARTABLE, rank, &text, Some(&hint));
+                failed.write_flight(&certificate.flight);
             }
             (Watched::Run(_), None) | (Watched::Checks, _) => {}
             (Watched::Other(unfinished), _) => unfinished.end(),

@@ -188,6 +188,51 @@ pub enum CommandError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// A folder that holds no run.
+    #[error("`{}` holds no run: it has no config.toml", path.display())]
+    #[diagnostic(help("name the folder of a running job, such as runs/NAME-TIME"))]
+    NotARun { path: PathBuf },
+    /// The run in a folder is not active.
+    #[error(
+        "no run is active in `{}`{}", path.display(),
+        step.map_or_else(|| "; it has stopped or failed".to_owned(), |step| format!(": it is complete after {step} steps"))
+    )]
+    #[diagnostic(help(
+        "`ddp-train report` shows how it ended; `ddp-train train --trace 10..20` traces steps from the start of a run"
+    ))]
+    NotRunning {
+        path: PathBuf,
+        /// Steps of a complete run.
+        step: Option<u64>,
+    },
+    /// A request to a run can't be written.
+    #[error("can't write a request into `{}`: {source}", run.display())]
+    #[diagnostic(help("ask as the user who started the run"))]
+    NoRequest {
+        run: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A run does not answer.
+    #[error(
+        "the run in `{}` did not answer within {timeout_s} s{}", run.display(),
+        if *is_taken { ": it has taken the request, and writes a trace into its folder traces once it has taken the steps" } else { "" }
+    )]
+    #[diagnostic(help("`ddp-train stacks` shows where its ranks stand; --timeout waits longer"))]
+    NoAnswer {
+        run: PathBuf,
+        timeout_s: f64,
+        /// Whether the run has taken the request.
+        is_taken: bool,
+    },
+    /// The trace of a run could not be written or read.
+    #[error("no trace of the run in `{}`: {reason}", run.display())]
+    #[diagnostic(help("check the disk of the folder, and that the run is of the same version"))]
+    NoTrace { run: PathBuf, reason: String },
+    /// The run has no watchdog.
+    #[error("the run in `{}` knows no places of ranks: its watchdog is off or does not answer", run.display())]
+    #[diagnostic(help("start runs with `watchdog.enabled = true`, the default"))]
+    NoWatchdog { run: PathBuf },
     /// A page of too many runs.
     #[error("a page shows at most {max} runs, got {got}")]
     #[diagnostic(help("name fewer runs, or make several pages"))]
@@ -287,8 +332,13 @@ impl CommandError {
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::ManPage { .. } => exit_code::IO,
-            Self::SelfCheck { .. } | Self::Doctor { .. } | Self::NoRate { .. } => exit_code::FAILED,
+            Self::ManPage { .. } | Self::NoRequest { .. } => exit_code::IO,
+            Self::SelfCheck { .. }
+            | Self::Doctor { .. }
+            | Self::NoRate { .. }
+            | Self::NoAnswer { .. }
+            | Self::NoTrace { .. }
+            | Self::NoWatchdog { .. } => exit_code::FAILED,
             Self::NoGpuToCheck { .. }
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }

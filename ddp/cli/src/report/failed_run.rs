@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use ddp::report::EventStream;
 use ddp::report::metrics::{Event, FailedEvent, json_line};
 use ddp::run_folder::done::Done;
+use ddp::run_folder::folder::FLIGHT_FILE;
+use ddp_comm::watchdog::FlightOperation;
+use serde_json::json;
 
 use crate::report::page;
 
@@ -65,6 +68,25 @@ impl FailedRun {
 
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.is_written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the last operations of the ranks before a loss into the folder of the run, oldest first; times are in s before the report.
+    /// Best effort.
+    pub fn write_flight(&self, flight: &[FlightOperation]) {
+        let Some(run) = self.metrics.get().and_then(|path| path.parent()) else { return };
+        if self.is_complete_by_folder() || flight.is_empty() {
+            return;
+        }
+        let line = |of: &FlightOperation| {
+            let FlightOperation { rank, step, operation, n_bytes, begin_ago, end_ago } = of;
+            let (begin, end) = (-begin_ago.as_secs_f64(), end_ago.map(|ago| -ago.as_secs_f64()));
+            let line = json!({
+                "rank": rank, "step": step, "operation": operation, "bytes": n_bytes, "begin_s": begin, "end_s": end,
+            });
+            format!("{line}\n")
+        };
+        // The process is about to end: no time for a sync.
+        let _ = std::fs::write(run.join(FLIGHT_FILE), flight.iter().map(line).collect::<String>());
     }
 
     /// Writes the event of a failure, unless the run is complete. Best effort: the failure itself is reported on stderr.

@@ -8,4 +8,5 @@ mod next_to_collectives;
 mod program;
 mod registered_buffers;
 mod self_check;
+mod traces;
 mod traffic;

@@ -116,6 +116,7 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
     let place = error.split_once("t was ").unwrap().1;
     let step = last["step"].as_u64().map_or("before ".to_owned(), |step| format!("at step {step},"));
     assert!(place.starts_with(&step), "{last}");
+    assert_flight(&out, n_ranks, victim, name == "STOP");
     let uses_gpus = std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap().contains(" on cuda:");
     for survivor in (0..n_ranks).filter(|rank| *rank != victim) {
         let log = std::fs::read_to_string(out.join(format!("logs/rank-{survivor}.log"))).unwrap();
@@ -125,6 +126,33 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
         if name == "STOP" {
             let is_asked = survivor == reporter && uses_gpus;
             assert_eq!(log.contains(NCCL_REPORT), is_asked, "rank {survivor}:\n{log}");
+        }
+    }
+}
+
+/// Checks the last operations of the ranks before a loss: those of the rank that reports and, unless the launcher was faster, of all others
+/// that were not lost.
+#[track_caller]
+fn assert_flight(out: &Path, n_ranks: usize, victim: usize, has_all: bool) {
+    let text = std::fs::read_to_string(out.join("flight.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let begins: Vec<f64> = lines.iter().map(|line| line["begin_s"].as_f64().unwrap()).collect();
+    assert!(begins.is_sorted() && begins.iter().all(|begin| *begin <= 0.0), "{begins:?}");
+    let of_rank = |rank: usize| lines.iter().filter(move |line| line["rank"] == rank);
+    assert_eq!(of_rank(victim).count(), 0);
+    for rank in (0..n_ranks).filter(|rank| *rank != victim) {
+        let n_operations = of_rank(rank).count();
+        if has_all || rank == usize::from(victim == 0) {
+            assert!((10..=200).contains(&n_operations), "rank {rank}: {n_operations} operations");
+            let bucket = of_rank(rank)
+                .find(|line| line["operation"].as_str().unwrap().starts_with("all_reduce(sum) of "));
+            assert!(bucket.unwrap()["bytes"].as_u64().unwrap() > 0);
+            // They wait for the lost rank.
+            assert!(of_rank(rank).any(|line| line["end_s"].is_null()), "rank {rank}");
+            assert!(
+                of_rank(rank).any(|line| line["end_s"].as_f64() >= line["begin_s"].as_f64()),
+                "rank {rank}"
+            );
         }
     }
 }

@@ -11,6 +11,7 @@ mod prepare;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ddp::checkpoint::{LeftOut, RunState};
 use ddp::config::Length;
@@ -27,6 +28,7 @@ use ddp::train::resume::rates::RateChange;
 use ddp::train::resume::{Resumed, shared_folder};
 use ddp::train::statistics::StatisticsRows;
 use ddp::train::stop_signals::{StopSignals, unsaved};
+use ddp::train::trace::{Inbox, TracePlan};
 use ddp::train::trainer::Trainer;
 use ddp::train::training_loop::{Ending, LoopPlan, TrainingLoop};
 use ddp::train::{TrainError, setup};
@@ -118,8 +120,9 @@ fn expect_hosts(world: &World, expected: Option<usize>) -> Result<()> {
 struct Folder {
     /// Its path, the same on all ranks.
     path: PathBuf,
-    /// The folder itself on the rank that owns it.
+    /// The folder itself on the rank that owns it, and requests to the run.
     owned: Option<RunDir>,
+    inbox: Option<Arc<Inbox>>,
 }
 
 impl<'w> Run<'w> {
@@ -181,7 +184,13 @@ impl<'w> Run<'w> {
         let owned = world.collective_result(open_folder(world, args, config, resumed))?;
         let path = shared_folder(world, owned.as_ref().map(RunDir::path))?;
         outputs::open(world, log, &path)?;
-        Ok(Folder { path, owned })
+        let inbox = owned.as_ref().map(|folder| {
+            let inbox = Arc::new(Inbox::new(path.clone(), world.watchdog().clone()));
+            let served = inbox.clone();
+            folder.attend(move |asked| served.serve(asked));
+            inbox
+        });
+        Ok(Folder { path, owned, inbox })
     }
 
     /// Reports what its log should hold.
@@ -249,6 +258,7 @@ impl<'w> Run<'w> {
             folder: folder.path.clone(),
             run_dir,
             resume_command: run_dir.map_or_else(String::new, |folder| resume_command(world, args, folder)),
+            trace: TracePlan { steps: args.trace, inbox: folder.inbox.clone() },
         };
         let progress = world.collective_result(self.progress(&state))?;
         Ok(TrainingLoop::new(plan, evaluations, loader, saver, metrics, progress, state))

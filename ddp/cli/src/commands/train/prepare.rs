@@ -227,6 +227,7 @@ fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Re
 fn config_entries(args: &TrainArgs, config: &Config, check: &StartCheck) -> Vec<(String, String)> {
     let mut entries = config.agreement_entries();
     entries.push(("--dry-run".to_owned(), args.dry_run.to_string()));
+    entries.push(("--trace".to_owned(), format!("{:?}", args.trace)));
     entries.push(check.entry());
     entries
 }
