@@ -58,6 +58,15 @@ pub const FLIGHT_FILE: &str = "flight.jsonl";
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
+/// File name of the trace of some steps.
+pub fn trace_file(first: u64, last: u64) -> String {
+    format!("steps-{first}-{last}.json")
+}
+
+fn is_trace(name: &str) -> bool {
+    name.starts_with("steps-") && name.ends_with(".json")
+}
+
 /// Names of files and folders that identify a run folder.
 const RUN_FILES: [&str; 7] =
     [CONFIG_FILE, METRICS_FILE, MODEL_FILE, LAST_FILE, DONE_FILE, CHECKPOINTS, logs::RANK_0];
@@ -196,6 +205,11 @@ impl RunDir {
             .chain([RUN_ID_FILE, FLIGHT_FILE])
             .filter(|name| is_file(name) && *name != logs::RANK_0);
         of_run.into_iter().try_for_each(|name| self.remove(name))?;
+        for trace in fs::read_dir(self.file(TRACES)).into_iter().flatten().flatten() {
+            if trace.file_name().to_str().is_some_and(is_trace) {
+                self.remove(&format!("{TRACES}/{}", trace.file_name().display()))?;
+            }
+        }
         logs::delete(&self.path)
     }
 

@@ -56,6 +56,18 @@ fn a_run_is_not_written_over() {
 }
 
 #[test]
+fn traces_go_with_their_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join(TRACES);
+    fs::create_dir(&traces).unwrap();
+    for name in [&trace_file(1, 20), "mine.json"] {
+        fs::write(traces.join(name), "{}").unwrap();
+    }
+    RunDir::open(Some(folder.path()), "x", Existing::Overwrite).unwrap().clear().unwrap();
+    assert_eq!(names(&traces), ["mine.json"]);
+}
+
+#[test]
 fn a_live_owner_keeps_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");

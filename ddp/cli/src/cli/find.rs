@@ -49,8 +49,17 @@ pub struct FindBatchSizeArgs {
 }
 
 /// Flags of `train` about a run's folder, which these commands do not make.
-const OF_FOLDER: [&str; 7] =
-    ["out", "resume", "allow_batchnorm_change", "keep_schedule", "job_id", "dry_run", "overwrite"];
+const OF_FOLDER: [&str; 9] = [
+    "out",
+    "resume",
+    "allow_batchnorm_change",
+    "keep_schedule",
+    "job_id",
+    "dry_run",
+    "overwrite",
+    "trace",
+    "metrics_addr",
+];
 
 fn without_folder(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
@@ -61,7 +70,7 @@ fn without_folder(arg: Arg) -> Arg {
 }
 
 impl TrainArgs {
-    /// A flag that only a run with a folder can have, if one was given.
+    /// A flag that only one run with a folder can have, if one was given.
     pub(crate) fn flag_of_folder(&self) -> Option<&'static str> {
         let given = [
             (self.out.is_some(), "--out"),
@@ -69,6 +78,8 @@ impl TrainArgs {
             (self.job_id.is_some(), "--job-id"),
             (self.dry_run, "--dry-run"),
             (self.overwrite, "--overwrite"),
+            (self.trace.is_some(), "--trace"),
+            (self.metrics_addr.is_some(), "--metrics-addr"),
         ];
         given.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
     }

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use self::chrome::chrome_trace;
 use self::clocks::{Clocks, Readings};
 use self::rank_trace::{RankTrace, sent};
-use crate::run_folder::folder::TRACES;
+use crate::run_folder::folder::{TRACES, trace_file};
 use crate::storage::atomic_write::write_atomic;
 use crate::train::error::Result;
 use crate::train::trainer::Trainer;
@@ -191,7 +191,7 @@ fn write(run: &Path, all: &[Vec<u8>], steps: RangeInclusive<u64>) -> Result<Path
         .map_err(|error| error.to_string())?;
     let clocks = Clocks::align(&ranks.iter().map(|rank| &rank.clocks).collect::<Vec<_>>());
     let folder = run.join(TRACES);
-    let path = folder.join(format!("steps-{}-{}.json", steps.start(), steps.end()));
+    let path = folder.join(trace_file(*steps.start(), *steps.end()));
     std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
     let text = chrome_trace(&ranks, &clocks, &steps).to_string();
     write_atomic(&path, text.as_bytes()).map_err(|error| error.to_string())?;
