@@ -36,6 +36,7 @@ pub mod launch;
 pub mod man;
 pub mod report;
 pub mod live;
+mod late_ranks;
 mod watchdog;
 pub mod train;
 pub mod find;

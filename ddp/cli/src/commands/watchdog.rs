@@ -1,5 +1,5 @@
-//! Starts the watchdog of a command: the report of a lost rank is written to stderr, to each rank's log file and to the events of
-//! a run.
+//! Starts the watchdog of a command, and the thread that names late ranks: the report of a lost rank is written to stderr, to each
+//! rank's log file and to the events of a run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use ddp_comm::{WatchdogOptions, World};
 use ddp_kernels::hint::joined;
 use tracing::{error, warn};
 
+use super::late_ranks::name_late_ranks;
 use crate::error::{Result, unwatched_warning};
 use crate::report::FailedRun;
 use crate::report::log::{Log, Terminal};
@@ -63,6 +64,7 @@ pub(super) fn start(world: &World, log: &Log, config: &WatchdogConfig, watched: 
     if let Some(unwatched) = start_unreported(world, log, config, watched)? {
         warn!("{}", unwatched_warning(&unwatched));
     }
+    name_late_ranks(world);
     Ok(())
 }
 

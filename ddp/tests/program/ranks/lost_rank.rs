@@ -213,6 +213,30 @@ fn a_frozen_rank_0_is_named_by_its_deputy() {
 }
 
 #[test]
+fn a_rank_that_is_waited_for_is_named() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let mut args = vec!["train", "--out", out.to_str().unwrap(), "--progress", "none", "--threads", "1"];
+    ["train.epochs=1000000", "log.every_steps=1"].iter().for_each(|set| args.extend(["--set", set]));
+    let job = start(ranks(2, &args));
+    let until = |file: &str, words: &str| {
+        while !std::fs::read_to_string(out.join(file)).is_ok_and(|text| text.contains(words)) {
+            assert!(job.started.elapsed() < Duration::from_secs(60), "no {words} within a minute");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("metrics.jsonl", "\"step\":2,");
+    let ranks = pids(&job);
+    signal("STOP", ranks[1]);
+    until("logs/rank-0.log", "waiting for 1 of 2 ranks: 1 ");
+    signal("CONT", ranks[1]);
+    signal("USR1", ranks[0]);
+    let outcome = job.wait();
+    assert_eq!(outcome.status.code(), Some(85), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches("waiting for").count(), 1, "{}", outcome.stderr);
+}
+
+#[test]
 fn a_pause_of_a_second_ends_nothing() {
     let folder = temp_dir();
     let out = folder.path().join("out");
