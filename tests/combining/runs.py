@@ -20,7 +20,7 @@ NEEDED = {"data.eval_labels", "data.categorical", "data.drop", "heads", "data.ta
 PATIENCE_S = 120
 DONE, FAILED, REFUSED, LOST, OTHER_WORLD, STOPPED = 0, 1, 2, 75, 78, 85
 # Numbers of an event that are times of its process, and the rows that it trained in that time.
-TIMES = {"samples", "samples_per_s", "time", "h2d_ms", "pause_ms", "write_s", "elapsed_s", "train_s", "startup_s"}
+TIMES = {"samples", "samples_per_s", "gflops_per_s", "time", "h2d_ms", "pause_ms", "write_s", "elapsed_s", "train_s", "startup_s"}
 # A training that failed for its numbers, not for its config.
 OF_NUMBERS = re.compile(r"is (NaN|not finite|infinite)|not finite|overflow|by the recent losses|to return to|rolled? back|diverge|loss scale", re.I)
 

@@ -244,6 +244,8 @@ pub struct EndEvent {
     pub train_s: f64,
     /// `samples / train_s`
     pub samples_per_s: f64,
+    /// 10^9 floating-point operations of matmuls per second, of all ranks together; `bench addmm` measures those of one rank.
+    pub gflops_per_s: f64,
     /// Time from the start of the process to the end of the first step, in s.
     pub startup_s: f64,
     /// Where the time went, from the first step on; absent where no step was measured.
@@ -422,6 +424,7 @@ mod tests {
             elapsed_s: 2.0,
             train_s: 1.0,
             samples_per_s: 320.0,
+            gflops_per_s: 0.5,
             startup_s: 0.25,
             time: Some(EndTime {
                 split: TimeSplit { data: 0.5, total: 1.0, ..TimeSplit::default() }.with_other(),
@@ -481,7 +484,7 @@ mod tests {
             json_line(&Event::End(end())),
             r#"{"event":"end","steps":10,"samples":320,"world_size":2,"train_loss":0.5,"#.to_owned()
                 + r#""eval_loss":0.75,"eval_r2":0.5,"target_shift":[3.0],"target_scale":[0.5],"elapsed_s":2.0,"train_s":1.0,"#
-                + r#""samples_per_s":320.0,"startup_s":0.25,"time":{"data":0.5,"h2d":0.0,"forward":0.0,"backward":0.0,"#
+                + r#""samples_per_s":320.0,"gflops_per_s":0.5,"startup_s":0.25,"time":{"data":0.5,"h2d":0.0,"forward":0.0,"backward":0.0,"#
                 + r#""exchange":0.0,"update":0.0,"evaluation":0.0,"checkpoint":0.0,"other":0.5,"total":1.0,"#
                 + r#""bound":"bound by data","ranks":[{"rank":0,"host":"n","busy_ms":1.5,"late_ms":0.0}]}}"#
                 + "\n"

@@ -24,6 +24,18 @@ pub fn rate(per_s: f64) -> String {
     text
 }
 
+/// Formats floating-point operations per second with three digits, such as `1.24 GFLOP/s`.
+pub fn flop_rate(per_s: f64) -> String {
+    let (scale, unit) = match per_s {
+        per_s if per_s >= 1e12 => (1e12, "TFLOP/s"),
+        per_s if per_s >= 1e9 => (1e9, "GFLOP/s"),
+        _ => (1e6, "MFLOP/s"),
+    };
+    let value = per_s / scale;
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -31,5 +43,11 @@ mod tests {
     #[test]
     fn rates_are_whole_numbers() {
         assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1 000", "12", "0"]);
+    }
+
+    #[test]
+    fn operations_have_three_digits() {
+        let texts = [flop_rate(1.239e9), flop_rate(45.67e12), flop_rate(640e6), flop_rate(0.0)];
+        assert_eq!(texts, ["1.24 GFLOP/s", "45.7 TFLOP/s", "640 MFLOP/s", "0.00 MFLOP/s"]);
     }
 }

@@ -26,6 +26,8 @@ pub struct LoopPlan<'a> {
     pub partition: &'a BatchPartition,
     /// Learning-rate schedules.
     pub schedule: RunSchedule,
+    /// Floating-point operations of the matmuls of a step per row.
+    pub flop_per_row: u64,
     /// Signals that this rank receives.
     pub signals: &'a StopSignals,
     /// Folder of the run, the same on all ranks.

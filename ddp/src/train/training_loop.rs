@@ -274,6 +274,7 @@ impl<'a> TrainingLoop<'a> {
             elapsed_s: self.seconds_since_start(),
             train_s,
             samples_per_s: samples as f64 / train_s,
+            gflops_per_s: (samples * self.plan.flop_per_row) as f64 * 1e-9 / train_s,
             startup_s: startup_s.unwrap_or_else(|| self.seconds_since_start()),
             time,
             warnings: if world.rank().0 == 0 { review.findings()? } else { Vec::new() },

@@ -12,7 +12,7 @@ use ddp::report::EvalMetrics;
 use ddp::report::metrics::{BestEvent, EndEvent, EndTime, EpochEvent, EvalEvent, LastMetrics, StepEvent};
 use ddp::report::notes::PROGRESS;
 use ddp::report::times::Part;
-use ddp::report::units::rate;
+use ddp::report::units::{flop_rate, rate};
 use tracing::info;
 
 use crate::report::kubeflow::Posts;
@@ -176,16 +176,17 @@ impl ddp::report::progress::Progress for Progress {
 }
 
 fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
-    let EndEvent { steps, samples, world_size, elapsed_s, train_s, samples_per_s, .. } = event;
+    let EndEvent { steps, samples, world_size, elapsed_s, train_s, samples_per_s, gflops_per_s, .. } = event;
     let ranks = if *world_size == 1 { "rank" } else { "ranks" };
     let mut text = format!("done  train_loss {}", short(event.train_loss));
     append_eval(&mut text, &event.eval);
     append_last(&mut text, &event.last);
     let _ = write!(
         text,
-        "\n      {steps} steps; {samples} samples in {} of training on {world_size} {ranks}, {} samples/s; {} in all",
+        "\n      {steps} steps; {samples} samples in {} of training on {world_size} {ranks}, {} samples/s, {}; {} in all",
         duration(*train_s),
         rate(*samples_per_s),
+        flop_rate(*gflops_per_s * 1e9),
         duration(*elapsed_s)
     );
     if let Some(BestEvent { metric, value, step, epoch, is_last }) = &event.best {
@@ -307,6 +308,7 @@ mod tests {
             elapsed_s: 2.5,
             train_s: 1.0,
             samples_per_s: 3200.0,
+            gflops_per_s: 1.6e-3,
             startup_s: 0.1,
             time: Some(EndTime {
                 split: TimeSplit { forward: 1.0, backward: 4.0, total: 5.0, ..TimeSplit::default() },
@@ -321,7 +323,7 @@ mod tests {
         for part in [
             "train_loss NaN",
             "eval_accuracy 0.9700  last_accuracy 0.7500",
-            "10 steps; 3200 samples in 5.00 s of training on 2 ranks, 640 samples/s; 2.50 s in all",
+            "10 steps; 3200 samples in 5.00 s of training on 2 ranks, 640 samples/s, 1.60 MFLOP/s; 2.50 s in all",
             "time: backward 80%, forward 20%\n      bound by computing",
             "best eval_loss 0.1250 after step 8, epoch 4",
             "files in runs/x",

@@ -216,7 +216,8 @@ impl<'w> Run<'w> {
         signals: &'r StopSignals,
         failed: &FailedRun,
     ) -> Result<TrainingLoop<'r>, Stop> {
-        let Run { world, args, device, data, plan: Plan { config, partition, schedule, .. }, .. } = self;
+        let Run { world, args, device, data, plan: Plan { config, partition, schedule, spec, .. }, .. } =
+            self;
         let (mut state, change) = match resumed {
             Some(resumed) => {
                 resumed.announce(world.world_size());
@@ -254,6 +255,7 @@ impl<'w> Run<'w> {
             data,
             partition,
             schedule: schedule.clone(),
+            flop_per_row: spec.flop_per_row(),
             signals,
             folder: folder.path.clone(),
             run_dir,
