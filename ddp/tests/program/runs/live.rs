@@ -10,14 +10,24 @@ use ddp::run_folder::{Existing, RunDir};
 use serde_json::Value;
 
 use super::traces::Trace;
-use crate::common::{Job, Outcome, children, ranks, run, run_ok, single, start, temp_dir};
+use crate::common::{
+    Job, Outcome, children, made_up_csv, ranks, run, run_ok, single, start, temp_dir, write,
+};
 
 /// Starts a run that does not end during a test, and waits for its first step.
 fn endless(out: &Path, n_ranks: usize) -> Job {
     let mut args =
         vec!["train", "--out", out.to_str().unwrap(), "--quiet", "--threads", "1", "--device", "cpu"];
-    let sets =
-        ["train.epochs=1000000", "model.hidden=[16]", "log.every_steps=1", "checkpoint.every_epochs=0"];
+    // In one phase only: without evaluations and comparisons of replicas.
+    let rows = write(out.parent().unwrap(), "rows.csv", &made_up_csv(600, 4, "classification", 0));
+    args.extend(["--data", rows.to_str().unwrap(), "--target", "label"]);
+    let sets = [
+        "train.epochs=1000000",
+        "train.replica_check_steps=0",
+        "model.hidden=[16]",
+        "log.every_steps=1",
+        "checkpoint.every_epochs=0",
+    ];
     sets.iter().for_each(|set| args.extend(["--set", set]));
     let job = start(ranks(n_ranks, &args));
     let metrics = out.join("metrics.jsonl");
