@@ -1,6 +1,7 @@
 """The laws of training, which every run obeys, whatever its features. Each is a function of a trial and its finished run `base`."""
 
 import json
+import re
 import struct
 
 from . import keys as of_keys
@@ -94,7 +95,13 @@ def another_format_trains_alike(trial, base, draw):
         sets.append(f"data.eval={json.dumps(files['eval'])}")
     if name == "csv" and table.delimiter != ",":
         sets[2:] = [f"data.delimiter={json.dumps(table.delimiter)}", *sets[3:]]
-    got = must_train(law, lambda: trial.train("format", *sets))
+    try:
+        got = must_train(law, lambda: trial.train("format", *sets))
+    except Broken as broken:
+        # Parts that are converted one by one may have whole numbers in one and fractions in the other, which is refused by name.
+        if table.n_files > 1 and re.search(r'column "[^"]*" is [A-Z]\w+ in one and [A-Z]\w+ in the other', str(broken)):
+            return
+        raise
     check_weights(law, got, base, f"{name} for {table.format_name}")
 
 
