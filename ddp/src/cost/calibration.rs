@@ -80,7 +80,7 @@ pub struct BadLine {
 }
 
 impl Calibration {
-    /// Adds the results of GPUs, or those of CPUs.
+    /// Adds the results measured on GPUs, or the ones measured on CPUs.
     ///
     /// # Errors
     /// [`BadLine`] for a line that is not JSON, or not a result of `bench`.

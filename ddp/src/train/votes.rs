@@ -22,7 +22,7 @@ const COMPARISON_VOTE: u32 = 1 << 21;
 const TRACE_VOTE: u32 = 1 << 22;
 
 impl Votes {
-    /// Encodes one rank's vote, to stop and for what it `wants` besides. Only one rank may want anything.
+    /// Encodes one rank's vote: whether to stop, and what else it `wants`. Only one rank may want anything.
     pub(crate) fn of_rank(stops: bool, wants: Votes) -> u32 {
         let vote = |is_cast: bool, weight: u32| if is_cast { weight } else { 0 };
         vote(stops, 1)

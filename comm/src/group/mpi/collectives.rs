@@ -322,7 +322,7 @@ impl MpiCollectives {
     /// # Safety
     /// Same as `Group::run`.
     unsafe fn blocking(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
-        let n = count(name_of(call.kind), call.len)?;
+        let n = count(call.name(), call.len)?;
         let dtype = datatype(self.mpi, call.dtype);
         let (from, to) = (input.ptr.cast(), output.ptr.cast());
         match call.kind {
@@ -385,15 +385,3 @@ impl MpiCollectives {
 
 /// `MPI_Testsome` or `MPI_Waitsome`.
 type Complete = unsafe extern "C" fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void) -> c_int;
-
-fn name_of(kind: CallKind) -> &'static str {
-    match kind {
-        CallKind::AllReduce(_) => "all_reduce",
-        CallKind::Broadcast { .. } => "broadcast",
-        CallKind::ReduceScatter(_) => "reduce_scatter",
-        CallKind::AllGather => "all_gather",
-        CallKind::Barrier => "barrier",
-        CallKind::Send { .. } => "send",
-        CallKind::Receive { .. } => "receive",
-    }
-}

@@ -296,7 +296,7 @@ pub enum CommandError {
     #[error("{key} is set by more than one of --grid, --range and --seeds")]
     #[diagnostic(help("name each key once; --seeds sets train.seed"))]
     KeyTwice { key: String },
-    /// A flag of a single run among those of a sweep.
+    /// A flag that only a single run can have was given to a sweep or a finder.
     #[error("{flag} after --: the runs of a sweep have folders of their own")]
     #[diagnostic(help(
         "leave it out: runs that were interrupted are resumed, and --out of the sweep names their folder"

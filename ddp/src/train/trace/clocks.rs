@@ -46,7 +46,7 @@ impl Readings {
     }
 }
 
-/// A clock: what to take from its times for those of rank 0.
+/// Offset of a rank's clock: subtract it from the rank's times to get times of rank 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Clock {
     /// Offset at a time of this clock.

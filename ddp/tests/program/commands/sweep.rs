@@ -71,7 +71,7 @@ fn points_are_compared_over_seeds_and_a_failing_one_does_not_stop_the_others() {
     assert!(error.starts_with("loss is ") && error.ends_with("weights were not updated"), "{error}");
     let (_, hint) = outcome.stderr.split_once(&format!("failed: {error}\nhint: ")).unwrap();
     let hint = hint.lines().next().unwrap();
-    assert!(hint.contains("; s/lr=1e9,hidden=") && hint.ends_with(".stderr has all that it said"), "{hint}");
+    assert!(hint.contains("; its output is in s/lr=1e9,hidden=") && hint.ends_with(".stderr"), "{hint}");
     assert!(folder.path().join("s/lr=1e-2,hidden=16,seed=1/model.safetensors").exists());
     assert!(folder.path().join("s/report.html").exists());
 

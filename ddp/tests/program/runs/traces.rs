@@ -107,7 +107,7 @@ impl Trace {
     }
 }
 
-/// Bytes of gradients and sums that a rank of two sends in a step: those of the buffer.
+/// Bytes of gradients and sums that each of two ranks sends in a step: the size of the buffer.
 pub(crate) fn gradient_bytes(config: &Path) -> u64 {
     let args = ["describe", config.to_str().unwrap(), "--world-size", "2", "--device", "cpu", "--json"];
     let described: Value = serde_json::from_str(&run_ok(single(&args)).stdout).unwrap();

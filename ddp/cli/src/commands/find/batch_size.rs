@@ -251,7 +251,7 @@ impl Finder<'_> {
     }
 }
 
-/// Passes on errors other than those of a step that is not finite.
+/// Passes on every error but that of a step that is not finite.
 fn ignore_failure(result: Result<(), TrainError>) -> Result<()> {
     match result {
         Err(error) if !error.is_failure() => Err(error.into()),

@@ -25,7 +25,7 @@ use crate::report::stdout::{print_result, table};
 
 /// Multiple of the lowest loss at which the test ends.
 const DIVERGED: f64 = 4.0;
-/// Rows of the table, besides those of the suggestions.
+/// Rows of the table that are printed in addition to the suggested rates.
 const N_ROWS: usize = 12;
 
 /// Result; one JSON object.

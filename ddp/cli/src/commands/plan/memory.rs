@@ -11,7 +11,7 @@ use super::subject::Subject;
 /// Memory of a rank in bytes.
 #[derive(Debug, Serialize)]
 pub(super) struct RankMemory {
-    /// By use; the names are those of `describe`.
+    /// Bytes by use, named as `describe` names them.
     pub(super) memory_bytes: BTreeMap<&'static str, usize>,
     /// On the device, with libraries.
     pub(super) device_bytes: usize,

@@ -42,7 +42,7 @@ const MAX_STDERR: u64 = 1 << 20;
 /// Places for runs and their common arguments.
 pub(super) struct Jobs<'a> {
     args: &'a SweepArgs,
-    /// Arguments of `train`, without those of the point.
+    /// Arguments of `train` that all points share.
     words: Vec<OsString>,
     /// GPUs of each place, as `CUDA_VISIBLE_DEVICES` names them; `None` for all of the host.
     places: Vec<Option<String>>,
@@ -216,7 +216,7 @@ impl<'a> Jobs<'a> {
             };
             let error = error.unwrap_or_else(how);
             let hint = hint.map_or(String::new(), |hint| format!("{hint}; "));
-            warn!("{progress} failed: {error}\nhint: {hint}{} has all that it said", of.stderr.display());
+            warn!("{progress} failed: {error}\nhint: {hint}its output is in {}", of.stderr.display());
             return Some(error);
         }
         let _ = fs::remove_file(&of.stderr);

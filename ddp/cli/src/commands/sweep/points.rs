@@ -19,7 +19,7 @@ const MAX_NAME: usize = 120;
 pub(super) struct Points {
     /// Number of points.
     pub(super) n: usize,
-    /// The runs, those of a point next to each other.
+    /// The runs, grouped by point.
     pub(super) runs: Vec<Run>,
 }
 
