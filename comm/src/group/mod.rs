@@ -18,6 +18,7 @@ mod number;
 mod pause;
 mod program;
 mod traffic;
+mod waiting;
 mod by_mpi;
 mod bytes;
 
@@ -52,7 +53,7 @@ use ddp_kernels::cuda::StreamKind;
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
 
 use crate::progress::Progress;
-use crate::recorder::{Recorder, Track};
+use crate::recorder::Recorder;
 use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 use buffer::{RawMut, RawRef};
 use pause::Pause;
@@ -65,6 +66,7 @@ use threads::ThreadsGroup;
 pub(crate) use threads::ThreadsMemory;
 use traffic::Counter;
 pub use traffic::Traffic;
+use waiting::Waiting;
 
 /// One rank's end of the collectives over all ranks. Stays on the thread that created it.
 #[derive(Debug)]
@@ -153,16 +155,7 @@ impl Group {
         if let Group::Single(_) = self {
             return None;
         }
-        let counter = self.counter();
-        let operation = counter.progress().and_then(|progress| match call {
-            Some(call) => Some(progress.enter(call)),
-            None => {
-                progress.wait();
-                None
-            }
-        });
-        let n_bytes = call.map(|call| call.n_bytes(self.world_size()));
-        Some(Waiting { counter, since: Instant::now(), name, n_bytes, operation })
+        Some(Waiting::new(self.counter(), call, name, self.world_size()))
     }
 
     fn counter(&self) -> &Counter {
@@ -592,32 +585,6 @@ impl Group {
                 let rank = self.rank().0;
                 group.give_up(CommError::PeerLeft { call: Call::BARRIER, rank, how });
             }
-        }
-    }
-}
-
-/// A rank that waits for others.
-struct Waiting<'a> {
-    counter: &'a Counter,
-    since: Instant,
-    /// Its name in a trace, and the bytes of the buffer of a collective.
-    name: &'static str,
-    n_bytes: Option<u64>,
-    /// The collective that it runs, by its number among the operations of the watchdog's progress.
-    operation: Option<u64>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let Waiting { counter, since, name, n_bytes, operation } = self;
-        let now = Instant::now();
-        counter.add_time(now - *since);
-        if let Some(progress) = counter.progress() {
-            operation.iter().for_each(|operation| progress.end_operation(*operation));
-            progress.leave();
-        }
-        if let Some(recorder) = counter.recorder() {
-            recorder.add(Track::Exchange, *name, (*since, now), *n_bytes);
         }
     }
 }
