@@ -4,6 +4,8 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 
 use super::gemm_fn::GemmFn;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::{F32Lanes, F64Lanes, Lanes};
 use super::math;
 use crate::Element;
 
@@ -49,7 +51,10 @@ pub(crate) trait Float:
     fn abs(self) -> Self;
     /// `self * a + b`, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
-    /// The matmul kernel for this type and this processor's vector instructions.
+    /// Numbers of this type in a vector register.
+    #[cfg(target_arch = "x86_64")]
+    type Lanes: Lanes<Real = Self>;
+    /// The matmul kernel of the crate `gemm` for this type and this processor's vector instructions.
     fn gemm_fn() -> GemmFn<Self>;
     /// 2^24 times the smallest positive number with all its bits.
     const NEGLIGIBLE: Self;
@@ -70,7 +75,7 @@ pub(crate) trait Float:
 macro_rules! float {
     (
         $t:ident, $exp:path, $ln:path, $ln_1p:path, $max_angle:expr, $sin_cos:path, $tanh:path, $sigmoid:expr, $erf:path,
-        $gemm:path $(,)?
+        $gemm:path, $lanes:ident $(,)?
     ) => {
         impl Float for $t {
             const ONE: Self = 1.0;
@@ -121,6 +126,8 @@ macro_rules! float {
             fn mul_add(self, a: Self, b: Self) -> Self {
                 $t::mul_add(self, a, b)
             }
+            #[cfg(target_arch = "x86_64")]
+            type Lanes = $lanes;
             #[inline(always)]
             fn gemm_fn() -> GemmFn<Self> {
                 $gemm()
@@ -139,6 +146,7 @@ float!(
     math::sigmoid,
     math::erf,
     gemm_f32::gemm::f32::get_gemm_fn,
+    F32Lanes,
 );
 float!(
     f64,
@@ -151,4 +159,5 @@ float!(
     |x: f64| 1.0 / (1.0 + (-x).exp()),
     libm::erf,
     gemm_f64::gemm::f64::get_gemm_fn,
+    F64Lanes,
 );

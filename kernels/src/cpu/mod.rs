@@ -2,7 +2,8 @@
 //! sets of CPUs, mapped files and caught panics.
 //!
 //! The speed of training steps on the CPU has four sources:
-//! - forward reads the weight in its own order (`yᵀ = W·xᵀ`, `ops/matmul/linear/cpu.rs`);
+//! - matmuls keep their sums in vector registers and their operands in cache (`gemm/`), and the layer's bias and activation follow while a
+//!   part of the result is in cache (`ops/matmul/linear/cpu.rs`);
 //! - loops are compiled for the widest vectors and dispatched at run time (`simd.rs`). Code in a closure of `vectorize` must be
 //!   inlined there: plain loops are, iterator adapters over arrays not always;
 //! - elementary functions have no branches (`math.rs`);
@@ -30,6 +31,8 @@ pub mod threads;
 
 // Numbers.
 mod gemm_fn;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
 mod math;
 pub(crate) mod float;
 pub(crate) mod cell;

@@ -33,6 +33,9 @@ pub fn vector_instructions() -> &'static str {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use x86::Avx2;
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::sync::OnceLock;
 
@@ -48,6 +51,24 @@ mod x86 {
     pub(super) fn level() -> Level {
         static LEVEL: OnceLock<Level> = OnceLock::new();
         *LEVEL.get_or_init(detect)
+    }
+
+    /// Proof that the processor has AVX2 and FMA.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Avx2(());
+
+    impl Avx2 {
+        /// The proof, where AVX2 has the widest vectors of the processor.
+        pub(crate) fn as_widest() -> Option<Self> {
+            matches!(level(), Level::Avx2).then_some(Self(()))
+        }
+
+        /// Runs `f` compiled for AVX2 and FMA: what is inlined into it.
+        #[inline(always)]
+        pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
+            // SAFETY: the processor has the instructions, which `self` proves.
+            unsafe { with_avx2(f) }
+        }
     }
 
     /// Not inlined, so all callers that do the same share one copy, as with the other levels.

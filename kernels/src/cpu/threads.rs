@@ -82,6 +82,11 @@ impl<T> SharedMut<T> {
         SharedMut(slice.as_mut_ptr())
     }
 
+    /// A pointer to an element that may lie outside the elements that are used.
+    pub(crate) fn from_ptr(first: *mut T) -> Self {
+        SharedMut(first)
+    }
+
     /// The elements `range` of the slice.
     ///
     /// # Safety

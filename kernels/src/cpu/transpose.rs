@@ -4,7 +4,7 @@ use super::threads::{SharedMut, for_parts};
 use crate::{DType, Element};
 
 /// Side of the blocks that are transposed in registers: 8 f32 are half a cache line and one AVX register.
-const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 /// Columns of the output per panel: 8 rows of them take 8 KiB.
 const PANEL: usize = 256;
 /// Elements per thread below which a second thread does not pay off.
@@ -26,7 +26,7 @@ pub(crate) fn transpose_then<T: Element>(
     f: impl Fn(usize, usize, &mut [T]) + Sync,
 ) {
     assert!(x.len() == rows * cols && out.len() == rows * cols);
-    let block: BlockFn<T> = fast_block().unwrap_or(plain_block);
+    let in_registers = is_in_registers::<T>();
     let out = SharedMut::new(out);
     for_parts(rows, MIN_PART / cols.max(1), PANEL, |part| {
         for i0 in part.clone().step_by(PANEL) {
@@ -38,13 +38,8 @@ pub(crate) fn transpose_then<T: Element>(
                     let from = x[i * cols + j0..].as_ptr();
                     // SAFETY: row j0 < cols and column i < rows, so within `out`.
                     let to = unsafe { out.add(j0 * rows + i) };
-                    if n_i == BLOCK && n_j == BLOCK {
-                        // SAFETY: the block lies within `x` and `out`; its columns of `out` are this thread's alone.
-                        unsafe { block(from, cols, to, rows, n_i, n_j) };
-                    } else {
-                        // SAFETY: as above.
-                        unsafe { plain_block(from, cols, to, rows, n_i, n_j) };
-                    }
+                    // SAFETY: the block lies within `x` and `out`; its columns of `out` are this thread's alone.
+                    unsafe { block(in_registers, from, cols, to, rows, n_i, n_j) };
                 }
                 for j in j0..j_end {
                     // SAFETY: row j < cols of `out`, columns of this thread's part alone.
@@ -55,15 +50,22 @@ pub(crate) fn transpose_then<T: Element>(
     });
 }
 
-/// Transposes the `n_i` rows and `n_j` columns at `from`, whose rows are `from_stride` apart, to `to`.
-type BlockFn<T> =
-    unsafe fn(from: *const T, from_stride: usize, to: *mut T, to_stride: usize, n_i: usize, n_j: usize);
+/// Whether [`block`] can transpose whole blocks of this type in vector registers.
+pub(crate) fn is_in_registers<T: Element>() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return T::DTYPE == DType::F32 && std::is_x86_feature_detected!("avx");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
 
-/// Element by element.
+/// Transposes the `n_i` rows and `n_j` columns at `from`, whose rows are `from_stride` apart, to `to`, in vector registers if
+/// `in_registers` and the block is a whole one. Rows are written in their order.
 ///
 /// # Safety
-/// Both blocks are within their matrices, and nothing else uses the one at `to`.
-unsafe fn plain_block<T: Element>(
+/// Both blocks are within their matrices, and nothing else uses the one at `to`; `in_registers` only if [`is_in_registers`].
+#[inline(always)]
+pub(crate) unsafe fn block<T: Element>(
+    in_registers: bool,
     from: *const T,
     from_stride: usize,
     to: *mut T,
@@ -71,6 +73,12 @@ unsafe fn plain_block<T: Element>(
     n_i: usize,
     n_j: usize,
 ) {
+    #[cfg(target_arch = "x86_64")]
+    if in_registers && (n_i, n_j) == (BLOCK, BLOCK) {
+        // SAFETY: `T` is f32 and the processor has AVX; a whole block, as the caller guarantees.
+        return unsafe { avx_block(from.cast(), from_stride, to.cast(), to_stride) };
+    }
+    let _ = in_registers;
     for j in 0..n_j {
         for i in 0..n_i {
             // SAFETY: within the block at `from`.
@@ -85,33 +93,6 @@ unsafe fn plain_block<T: Element>(
     }
 }
 
-/// The block function in vector registers, if processor and type allow one.
-#[cfg(target_arch = "x86_64")]
-fn fast_block<T: Element>() -> Option<BlockFn<T>> {
-    if T::DTYPE != DType::F32 || !std::is_x86_feature_detected!("avx") {
-        return None;
-    }
-    /// # Safety
-    /// Same as [`plain_block`], for whole blocks of f32 on a processor with AVX.
-    unsafe fn block<T: Element>(
-        from: *const T,
-        from_stride: usize,
-        to: *mut T,
-        to_stride: usize,
-        _: usize,
-        _: usize,
-    ) {
-        // SAFETY: `T` is f32 and the processor has AVX, which the caller of `fast_block` checked.
-        unsafe { avx_block(from.cast(), from_stride, to.cast(), to_stride) }
-    }
-    Some(block::<T>)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn fast_block<T: Element>() -> Option<BlockFn<T>> {
-    None
-}
-
 /// 8 x 8 f32 in three rounds of shuffles: pairs of lanes, pairs of pairs, halves of registers.
 ///
 /// # Safety
@@ -119,6 +100,7 @@ fn fast_block<T: Element>() -> Option<BlockFn<T>> {
 /// `to`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
+#[inline]
 unsafe fn avx_block(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     use std::arch::x86_64::*;
 

@@ -65,14 +65,6 @@ pub(super) fn square(side: usize) -> Product {
 }
 
 impl Product {
-    /// The same matmul as a linear layer computes it on the CPU: forward as `yᵀ = W·xᵀ`, with the weight not transposed.
-    pub(super) fn as_on_cpu(self) -> Self {
-        match self.pass {
-            "forward" => Product { m: self.n, n: self.m, transpose_b: false, ..self },
-            _ => self,
-        }
-    }
-
     pub(super) fn flop(&self) -> f64 {
         2.0 * self.m as f64 * self.n as f64 * self.k as f64
     }

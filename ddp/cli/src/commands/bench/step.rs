@@ -277,7 +277,6 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Resul
 fn gemm_rate(place: &Place, args: &BenchStepArgs) -> Result<f64, KernelError> {
     let (mut ms, mut flop) = (0.0, 0.0);
     for product in products_of_layers(&args.dims.0, args.batch) {
-        let product = if place.is_cpu() { product.as_on_cpu() } else { product };
         ms += product.time_on(place, args.dtype, PART, 1)?.median;
         flop += product.flop();
     }

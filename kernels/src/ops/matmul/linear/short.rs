@@ -10,7 +10,7 @@ use crate::ops::Activation;
 /// Workspace in f32 elements that any of the layer's three matmuls needs; monotonic in each argument.
 pub(super) fn workspace_len(n_rows: usize, in_features: usize, out_features: usize) -> usize {
     let (x, weight, y) = (n_rows * in_features, out_features * in_features, n_rows * out_features);
-    let forward = x + weight + out_features + 2 * y + cpu::workspace_len(n_rows, in_features, out_features);
+    let forward = x + weight + out_features + 2 * y;
     let backward = x + weight + y;
     forward.max(backward)
 }
@@ -57,10 +57,10 @@ pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
     let (wide_y, wide_pre) = (scratch.take(y.len()), scratch.take(y.len()));
     match pre {
         Some(pre) => {
-            cpu::forward(problem, activation, wide_y, Some(wide_pre), scratch.0);
+            cpu::forward(problem, activation, wide_y, Some(wide_pre));
             narrow(wide_pre, pre);
         }
-        None => cpu::forward(problem, activation, wide_y, None, scratch.0),
+        None => cpu::forward(problem, activation, wide_y, None),
     }
     narrow(wide_y, y);
 }

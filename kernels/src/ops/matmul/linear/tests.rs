@@ -52,7 +52,7 @@ fn forward<T: Element>(
 
 #[test]
 fn all_routes_agree_with_the_definition() {
-    // On the CPU the last one takes the direct route, all others the transposed one; the third has edges everywhere.
+    // Few and many rows and outputs, several blocks of terms; the third has edges everywhere.
     for sizes @ (b, i, o) in [(5, 7, 3), (64, 512, 512), (33, 515, 517), (1, 600, 600), (64, 1024, 10)] {
         let (x, w, bias) = (random::<f64>(b * i, 1), random::<f64>(o * i, 2), random::<f64>(o, 3));
         let want: Vec<f64> =

@@ -1,0 +1,47 @@
+//! A product in parts, one per thread.
+
+use super::library;
+use super::matrix::{Block, Product, Then};
+#[cfg(target_arch = "x86_64")]
+use super::tiled;
+use crate::cpu::float::Float;
+use crate::cpu::threads::{SharedMut, for_parts};
+
+/// FLOP per thread below which one thread is faster than two: waking a thread takes about 5 µs.
+const MIN_FLOP_PER_THREAD: usize = 1 << 20;
+
+/// Computes the product into the row-major `c` in one part per thread, and calls `then` once with each finished part.
+pub(super) fn by_threads<T: Float>(product: Product<'_, T>, c: &mut [T], then: Then<'_, T>) {
+    let Product { a, b, .. } = product;
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    let c = SharedMut::new(c);
+    let is_tiled = is_tiled(&product);
+    let flop_per_row_or_col = 2 * k * m.min(n);
+    let min_part = (MIN_FLOP_PER_THREAD / flop_per_row_or_col.max(1)).max(16);
+    // Split along the longer side: each thread then packs less of the operand that all of them need.
+    let by_cols = n >= m;
+    for_parts(m.max(n), min_part, 48, |part| {
+        let (rows, cols) = if by_cols { (0..m, part) } else { (part, 0..n) };
+        let product = Product { a: a.part_of_rows(rows.clone()), b: b.part_of_cols(cols.clone()), ..product };
+        // SAFETY: within `c`, which is borrowed, and no other part has these rows and columns.
+        let mut c = unsafe { Block::new(c, n, rows, cols) };
+        if is_tiled {
+            #[cfg(target_arch = "x86_64")]
+            tiled::compute(product, c, then);
+        } else {
+            library::compute(product, &mut c);
+            then(c);
+        }
+    });
+}
+
+/// Whether `tiled` computes the product: decided for the whole of it, so that no bit depends on the number of threads.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn is_tiled<T: Float>(product: &Product<'_, T>) -> bool {
+    tiled::is_faster(&product.a, &product.b)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn is_tiled<T: Float>(_product: &Product<'_, T>) -> bool {
+    false
+}
