@@ -70,8 +70,16 @@ pub(crate) fn n_unreaped(program: &Path) -> usize {
 
 /// Sends `signal` to process `pid`, unless the signal would end it; returns whether it was sent.
 pub(crate) fn notify(pid: i32, signal: Signal) -> bool {
-    let is_safe =
-        ["SigCgt:", "SigBlk:"].iter().any(|mask| has_signal(&pid.to_string(), mask, signal.as_raw()));
+    let has = |mask| has_signal(&pid.to_string(), mask, signal.as_raw());
+    // The C library blocks all signals for moments, as while it starts a thread.
+    let is_blocked = || {
+        let stays = |_| {
+            std::thread::sleep(POLL);
+            has("SigBlk:")
+        };
+        has("SigBlk:") && (0..2).all(stays)
+    };
+    let is_safe = has("SigCgt:") || is_blocked();
     is_safe && Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
