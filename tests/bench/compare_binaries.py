@@ -9,7 +9,6 @@ ratios and its 95% bootstrap interval. Needs only Python 3 and an idle machine.
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import subprocess
@@ -24,6 +23,10 @@ CASES = {
         "--dims", "1024,4096,4096,1024", "--batch", "256", "--steps", "4", "--warmup", "1", "--optim", "sgd",
     ],
 }
+
+
+def version(binary):
+    return subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout.splitlines()[0]
 
 
 def step_ms(binary, arguments):
@@ -67,7 +70,7 @@ def main():
         results[name] = compare(args.old, args.new, arguments, args.pairs)
         print(name, json.dumps(results[name]), flush=True)
     if args.out:
-        about = {"command": "tests/bench/compare_binaries.py", "machine": platform.processor() or platform.machine()}
+        about = {"command": "tests/bench/compare_binaries.py", **records.processor(), "old": version(args.old), "new": version(args.new)}
         records.write(args.out, about, ({"case": name, **result} for name, result in results.items()))
 
 

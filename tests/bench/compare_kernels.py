@@ -9,22 +9,11 @@ medians. The fastest calls are robust where other work runs on the machine. The 
 import argparse
 import collections
 import json
-import pathlib
-import platform
 import statistics
 import subprocess
 import sys
 
 import records
-
-
-def processor():
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in fields.items()}
-    vectors = [name for name in ("avx2", "fma", "avx512f") if name in fields.get("flags", "").split()]
-    family = f"family {fields.get('cpu family')}, model {fields.get('model')}"
-    return {"cpu": f"{fields.get('model name')}, {family}", "vectors": vectors, "system": platform.platform()}
 
 
 def main():
@@ -66,7 +55,7 @@ def main():
     for entry in summary:
         print(f"{entry['old_over_new_fastest']:7.2f} {entry['old_over_new_median']:7.2f}  {entry['op']}")
     if args.out:
-        about = {**processor(), "versions": versions, "rows": args.rows, "cols": args.cols, "runs": args.runs}
+        about = {**records.processor(), "versions": versions, "rows": args.rows, "cols": args.cols, "runs": args.runs}
         records.write(args.out, about, summary)
 
 

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import pathlib
+import platform
 
 
 def plain(value):
@@ -32,3 +33,13 @@ def append(path, value):
     """Adds a line to a record that grows from one measurement to the next."""
     with open(path, "a", encoding="utf-8") as file:
         file.write(line(value))
+
+
+def processor():
+    """The machine as far as speed depends on it."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in fields.items()}
+    vectors = [name for name in ("avx2", "fma", "avx512f") if name in fields.get("flags", "").split()]
+    family = f"family {fields.get('cpu family')}, model {fields.get('model')}"
+    return {"cpu": f"{fields.get('model name')}, {family}", "vectors": vectors, "system": platform.platform()}

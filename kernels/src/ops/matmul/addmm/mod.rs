@@ -1,13 +1,12 @@
 //! General matrix multiplication (GEMM) with accumulation.
 
-mod cpu;
 mod cuda;
 
 pub(crate) use cuda::{SOURCE, matmul};
 
 use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
-use crate::cpu::gemm::Mat;
+use crate::cpu::gemm::{Mat, gemm};
 use crate::cuda::blas::{Epilogue, Matmul, Scales};
 use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
 
@@ -85,7 +84,7 @@ pub fn addmm_with(
         let (a_shape, b_shape) = (a.shape().rows_cols(), b.shape().rows_cols());
         let a = Mat::new(a.as_slice::<T>(OP, "a")?, a_shape.0, a_shape.1).transposed_if(transpose_a);
         let b = Mat::new(b.as_slice::<T>(OP, "b")?, b_shape.0, b_shape.1).transposed_if(transpose_b);
-        cpu::addmm(alpha as T, a, b, beta as T, c.into_slice::<T>(OP, "c")?);
+        gemm(alpha as T, a, b, beta as T, c.into_slice::<T>(OP, "c")?);
         Ok(())
     })
 }
