@@ -188,11 +188,18 @@ fn collectives_are_ordered_with_work_before_and_after_them() {
 }
 
 /// Two buckets, started in turn and waited for one by one.
-fn reduce_two_buckets(world: &World, from: &Tensor, flat: &mut Tensor) -> Result<(), CommError> {
+fn reduce_buckets(world: &World, from: &Tensor, flat: &mut Tensor) -> Result<(), CommError> {
     let n = flat.numel();
     ops::copy(from.view(), flat.view_mut())?;
     world.tensor_group().scope(|scope| {
-        let (low, high) = flat.view_mut().split_at(n / 3)?;
+        let (low, high) = flat.view_mut().split_at(2 * n / 3)?;
+        let (low, middle) = low.split_at(n / 3)?;
+        // Two calls in one group of NCCL, and first: in a capture they are what brings its stream in.
+        let (a, b) = middle.split_at(n / 6)?;
+        scope.together(|scope| {
+            scope.all_reduce(ReduceOp::Sum, a)?;
+            scope.all_reduce(ReduceOp::Sum, b).map(|_| ())
+        })?;
         let first = scope.all_reduce(ReduceOp::Sum, high)?;
         let second = scope.all_reduce(ReduceOp::Sum, low)?;
         scope.wait(first)?;
@@ -213,20 +220,20 @@ fn a_captured_scope_gives_the_same_bits_as_an_eager_one() {
             let mut eager = Vec::new();
             let mut flat = Tensor::zeros(&[n], DType::F32, device).unwrap();
             for step in 0..3 {
-                reduce_two_buckets(&world, &random(step), &mut flat).unwrap();
+                reduce_buckets(&world, &random(step), &mut flat).unwrap();
                 eager.push(flat.to_vec::<f32>().unwrap());
             }
             // All memory is there before the capture begins.
             let mut from = random(7);
             let gpu = gpu_of(device);
-            let mut graph = Graph::capture(gpu, || reduce_two_buckets(&world, &from, &mut flat)).unwrap();
+            let mut graph = Graph::capture(gpu, || reduce_buckets(&world, &from, &mut flat)).unwrap();
             for (step, want) in eager.iter().enumerate() {
                 ops::copy(random(step as u64).view(), from.view_mut()).unwrap();
                 graph.launch().unwrap();
                 assert!(flat.to_vec::<f32>().unwrap() == *want, "step {step}");
             }
             // And an eager one after it, on streams that a capture used.
-            reduce_two_buckets(&world, &random(0), &mut flat).unwrap();
+            reduce_buckets(&world, &random(0), &mut flat).unwrap();
             assert!(flat.to_vec::<f32>().unwrap() == eager[0]);
             drop(graph);
             world.close().unwrap();

@@ -75,7 +75,7 @@ fn load(info: &GpuInfo, source: &Source, format: KernelFormat) -> Result<sys::CU
         hint: Library::Nvrtc.hint().to_owned(),
     })?;
     let (major, minor) = info.compute_capability;
-    let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32));
+    let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32), source);
     let text = source.of_format(format);
     let key = cache_key(nvrtc, &text, &options);
     let cache = Cache::of_user();
@@ -124,8 +124,9 @@ fn architecture(nvrtc: &Nvrtc, device: i32) -> String {
     format!("--gpu-architecture=compute_{newest}")
 }
 
-fn options(architecture: &str) -> Vec<String> {
-    vec![architecture.to_owned(), "--std=c++17".to_owned()]
+fn options(architecture: &str, source: &Source) -> Vec<String> {
+    let contraction = format!("--fmad={}", source.contracts);
+    vec![architecture.to_owned(), "--std=c++17".to_owned(), contraction]
 }
 
 /// Result of compiling one file's kernels of one format.
@@ -152,10 +153,10 @@ pub(crate) fn compile(
     architecture: &str,
 ) -> std::result::Result<Vec<CompiledKernel>, String> {
     let nvrtc = Nvrtc::open(i32::MAX)?;
-    let mut options = options(&format!("--gpu-architecture={architecture}"));
-    options.push("--ptxas-options=-v".to_owned());
     let mut all = Vec::new();
     for source in sources {
+        let mut options = options(&format!("--gpu-architecture={architecture}"), source);
+        options.push("--ptxas-options=-v".to_owned());
         for format in KernelFormat::ALL {
             let file = format!("{}.cu", source.name);
             let started = Instant::now();
@@ -217,8 +218,9 @@ fn fill(
     let known = nvrtc.supported_architectures();
     let wanted = if architectures.is_empty() { &known[..] } else { architectures };
     for &device in wanted.iter().filter(|device| known.contains(device)) {
-        let options = options(&architecture(nvrtc, device));
+        let architecture = architecture(nvrtc, device);
         for (source, format) in sources.iter().flat_map(|s| KernelFormat::ALL.map(|format| (*s, format))) {
+            let options = options(&architecture, source);
             let text = source.of_format(format);
             let key = cache_key(nvrtc, &text, &options);
             let image = match cache.read(&key) {
@@ -254,7 +256,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ddp-kernels-filled-{}", std::process::id()));
         let cache = Cache::at(&folder).unwrap();
         let image = |device| {
-            let options = options(&architecture(nvrtc, device));
+            let options = options(&architecture(nvrtc, device), &SOURCE);
             cache.read(&cache_key(nvrtc, &SOURCE.of_format(KernelFormat::F32), &options))
         };
         let filled = fill(nvrtc, &cache, &[90, 7], &[&SOURCE]).unwrap();

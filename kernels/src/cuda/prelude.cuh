@@ -1,6 +1,6 @@
 // prelude.cuh: code shared by all kernels. It precedes the text of each kernel file.
 //
-// No CUDA header is needed: bf16 and f16 are unsigned shorts that are converted by hand.
+// No CUDA header is needed: bf16 and f16 are unsigned shorts.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -20,32 +20,40 @@ struct f16 {
     u16 bits;
 };
 
+// The hardware's conversions; the virtual GPU brings its own.
+#ifndef VIRTUAL_GPU
+__device__ __forceinline__ u16 bf16_bits(float x) {
+    u16 bits;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
+    u32 u = __float_as_uint(x);
+    bits = (u & 0x7fffffffu) > 0x7f800000u ? (u16)0x7fffu : (u16)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+#endif
+    return bits;
+}
+__device__ __forceinline__ u16 f16_bits(float x) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+__device__ __forceinline__ float float_of_f16_bits(u16 bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+#endif
+
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ double to_float(double x) { return x; }
 __device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
-
+__device__ __forceinline__ float to_float(f16 x) { return float_of_f16_bits(x.bits); }
 __device__ __forceinline__ bf16 bf16_of(float x) {
-    u32 u = __float_as_uint(x);
-    bf16 r;
-    r.bits = (u & 0x7fffffffu) > 0x7f800000u ? (u16)(u >> 16 | 0x40u) : (u16)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+    bf16 r = {bf16_bits(x)};
     return r;
 }
-__device__ __forceinline__ float to_float(f16 x) {
-    u32 sign = (u32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-    // Subnormal numbers are multiples of 2^-24.
-    u32 small = __float_as_uint((float)rest * 5.9604644775390625e-8f);
-    u32 normal = (rest << 13) + (112u << 23), special = rest << 13 | 0x7f800000u;
-    return __uint_as_float(sign | (rest < 0x400u ? small : rest < 0x7c00u ? normal : special));
-}
 __device__ __forceinline__ f16 f16_of(float x) {
-    u32 u = __float_as_uint(x), rest = u & 0x7fffffffu;
-    // Below 2^-14: added to 1/2, the last place of f32 is that of subnormal f16.
-    u32 small = __float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000u;
-    // Values above the largest finite number carry into infinity.
-    u32 normal = (rest - (112u << 23) + 0xfffu + (rest >> 13 & 1u)) >> 13;
-    u32 large = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    f16 r;
-    r.bits = (u16)((u >> 16 & 0x8000u) | (rest < 113u << 23 ? small : rest < 143u << 23 ? normal : large));
+    f16 r = {f16_bits(x)};
     return r;
 }
 

@@ -9,12 +9,13 @@ pub(crate) struct Source {
     pub(super) name: &'static str,
     preamble: &'static str,
     text: &'static str,
+    pub(super) contracts: bool,
 }
 
 impl Source {
     /// The kernels of operation `name`.
     pub(crate) const fn new(name: &'static str, text: &'static str) -> Self {
-        Source { name, preamble: "", text }
+        Self::with_preamble(name, "", text)
     }
 
     /// The same kernels with row weights, compiled with `ROW_WEIGHTS` 1: in a module of their own, so that the other kernels use no
@@ -29,7 +30,13 @@ impl Source {
         preamble: &'static str,
         text: &'static str,
     ) -> Self {
-        Source { name, preamble, text }
+        Source { name, preamble, text, contracts: true }
+    }
+
+    /// The same kernels without contraction of a multiplication and an addition into one rounding: the compiler contracts where it
+    /// likes, so that two loops over the same formula can give different bits.
+    pub(crate) const fn without_contraction(self) -> Self {
+        Source { contracts: false, ..self }
     }
 
     /// The lines before the text, where kernels of this format are wanted, or of all.

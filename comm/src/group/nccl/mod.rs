@@ -237,6 +237,8 @@ impl NcclGroup {
             return Err(error.clone());
         }
         assert!(self.together.get() == Together::No, "calls are collected already");
+        // NCCL looks at each call whether its stream is being captured, and enqueues all of them in what it found then.
+        self.follow_compute().map_err(|error| self.break_with(error.into()))?;
         // SAFETY: it is ended before this thread does anything else with NCCL.
         let begun = self.comm.call_in_group("ncclGroupStart", |api, _| unsafe { (api.group_start)() });
         begun.map_err(|failed| self.break_with(failed))?;
@@ -253,10 +255,8 @@ impl NcclGroup {
     }
 
     fn enqueue_together(&self) -> std::result::Result<(), Failed> {
-        let (compute, communication) = self.streams();
-        self.ready.record(compute)?;
-        communication.wait(&self.ready)?;
-        self.is_ahead.set(true);
+        // The operands may have been computed since the group began.
+        let communication = self.follow_compute()?;
         self.gpu.begin_collectives(communication)?;
         self.gpu.bind()?;
         self.together.set(Together::No);
@@ -265,6 +265,15 @@ impl NcclGroup {
         self.gpu.end_collectives(communication, self.bytes_together.take())?;
         self.mark_end(communication)?;
         Ok(())
+    }
+
+    /// Orders the communication stream after all work of the compute stream so far, and into its capture if there is one.
+    fn follow_compute(&self) -> std::result::Result<&'static Stream, KernelError> {
+        let (compute, communication) = self.streams();
+        self.ready.record(compute)?;
+        communication.wait(&self.ready)?;
+        self.is_ahead.set(true);
+        Ok(communication)
     }
 
     /// Marks the end of what was enqueued in the communication stream, and returns its number.
@@ -298,12 +307,10 @@ impl NcclGroup {
     /// # Safety
     /// Same as `start`.
     unsafe fn enqueue(&self, call: Call, input: RawRef, output: RawMut) -> std::result::Result<u64, Failed> {
-        let (compute, communication) = self.streams();
         let is_together = self.together.get() != Together::No;
+        let (_, communication) = self.streams();
         if !is_together {
-            self.ready.record(compute)?;
-            communication.wait(&self.ready)?;
-            self.is_ahead.set(true);
+            self.follow_compute()?;
             self.gpu.begin_collectives(communication)?;
         }
         if call.len > 0 {

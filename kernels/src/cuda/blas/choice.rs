@@ -12,7 +12,7 @@ use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::cache;
 
 /// First part of the name of the choices on disk: changes with the format of a line.
-const FORMAT: &[u8] = b"matmul choices 2";
+const FORMAT: &[u8] = b"matmul choices 3";
 /// Maximum number of choices on disk; a run of a deep network has a few hundred.
 const MAX_STORED: usize = 20_000;
 

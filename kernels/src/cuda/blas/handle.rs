@@ -52,7 +52,7 @@ impl Blas {
     /// The plan with the algorithm that the heuristic ranks first, if there is one.
     pub(in crate::cuda) fn new_plan(&self, key: &Key) -> cublas_lt::Result<Option<Plan>> {
         let matmul = key.matmul;
-        if !matmul.may_be_fused() {
+        if !key.may_be_fused() {
             return Ok(None);
         }
         match Plan::new(self.lt, self.handle, key) {

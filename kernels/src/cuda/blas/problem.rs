@@ -27,7 +27,8 @@ pub(crate) struct Matmul {
 impl Matmul {
     /// Whether cuBLASLt may be asked for this epilogue in this shape. It supports the values before a GELU only in rows of multiples
     /// of 8. For products of vectors, such as the gradients of a single target or of a batch of one row, it has no derivatives of
-    /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both.
+    /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both. Its GELU takes tanh from the
+    /// hardware's approximation (1e-5 beside f32 on an H100): too coarse where the factors are not rounded.
     pub(in crate::cuda) fn may_be_fused(&self) -> bool {
         let has_aux_rows = self.epilogue.aux_row(self.n).is_none_or(|row| row.is_multiple_of(8));
         let is_defined = match self.epilogue {
@@ -35,7 +36,10 @@ impl Matmul {
             Epilogue::BiasGradient => ![self.m, self.n, self.k].contains(&1),
             _ => true,
         };
-        has_aux_rows && is_defined
+        let is_gelu = matches!(self.epilogue, Epilogue::GeluBias | Epilogue::GeluAuxBias | Epilogue::DGelu);
+        let has_whole_factors =
+            matches!(self.inputs, DType::F32 | DType::F64) && self.mode == MatmulMode::Strict;
+        has_aux_rows && is_defined && !(is_gelu && has_whole_factors)
     }
 }
 
@@ -208,7 +212,18 @@ pub(in crate::cuda) struct AlignedTo {
     pub(in crate::cuda) aux: u32,
 }
 
+/// The alignment in bytes of a gradient whose columns cuBLASLt can sum, and of the sums. It offers algorithms for less, of which
+/// some read 16 bytes at once: "misaligned address" on an H100 with cuBLASLt 13.1.
+const BIAS_GRADIENT_ALIGNMENT: u32 = 16;
+
 impl Key {
+    /// Whether cuBLASLt may be asked: see [`Matmul::may_be_fused`].
+    pub(in crate::cuda) fn may_be_fused(&self) -> bool {
+        let AlignedTo { a, bias, .. } = self.aligned_to;
+        let sums_columns = self.matmul.epilogue == Epilogue::BiasGradient;
+        self.matmul.may_be_fused() && !(sums_columns && a.min(bias) < BIAS_GRADIENT_ALIGNMENT)
+    }
+
     pub(in crate::cuda) fn new(matmul: Matmul, operands: Operands, conditions: Conditions) -> Self {
         let of = |address: CUdeviceptr| match address {
             0 => MAX_ALIGNMENT as u32,

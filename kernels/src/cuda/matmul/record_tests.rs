@@ -88,7 +88,7 @@ fn questions(max_flops: usize) -> Vec<(&'static str, Key)> {
         ask(batch, [rows, width, rows], [true, false], &[Epilogue::None], &mut all);
     }
     // Where nothing asks, no answer matters.
-    all.retain(|(_, key)| key.matmul.may_be_fused());
+    all.retain(|(_, key)| key.may_be_fused());
     all.retain(|(_, key)| 2 * n_products(&key.matmul) <= max_flops);
     // A record that is cut short has the answers of small layers, which are quick.
     all.sort_by_key(|(_, key)| n_products(&key.matmul));

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::cublaslt::sys;
 
 use crate::cuda::Gpu;
-use crate::cuda::blas::{Epilogue, Key, Matmul, Plan};
+use crate::cuda::blas::problem::Conditions;
+use crate::cuda::blas::{Epilogue, Key, Matmul, Operands, Plan};
 use crate::cuda::cublas_lt::Status;
 use crate::cuda::library::{self, Library};
 use crate::ops::testing::{devices, random, tensor};
@@ -41,7 +42,7 @@ pub(super) fn reduction_scheme(plan: &Plan) -> u32 {
 fn products_of_vectors_are_not_fused_with_gradients() {
     let asked = |epilogue, [m, n, k]: [usize; 3]| {
         let (transpose_a, transpose_b, inputs, output) = (false, false, DType::F32, DType::F32);
-        let mode = MatmulMode::Strict;
+        let mode = MatmulMode::Tf32;
         let matmul = Matmul { batch: 1, m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
         matmul.may_be_fused()
     };
@@ -54,6 +55,27 @@ fn products_of_vectors_are_not_fused_with_gradients() {
     }
     assert!(asked(Epilogue::BiasGradient, [2, 2, 2]) && asked(Epilogue::ReluAuxBias, [1, 1, 1]));
     assert!(!asked(Epilogue::GeluAuxBias, [32, 7, 16]), "rows of 7 values");
+}
+
+#[test]
+fn what_cublaslt_does_badly_is_not_asked_of_it() {
+    let matmul = |epilogue, inputs, mode| {
+        let (transpose_a, transpose_b, output) = (true, false, DType::F32);
+        Matmul { batch: 1, m: 16, n: 16, k: 16, transpose_a, transpose_b, inputs, output, mode, epilogue }
+    };
+    for epilogue in [Epilogue::GeluBias, Epilogue::GeluAuxBias, Epilogue::DGelu] {
+        assert!(!matmul(epilogue, DType::F32, MatmulMode::Strict).may_be_fused(), "its tanh is coarse");
+        assert!(matmul(epilogue, DType::F32, MatmulMode::Tf32).may_be_fused());
+        assert!(matmul(epilogue, DType::BF16, MatmulMode::Strict).may_be_fused());
+    }
+    let asked = |epilogue, a: u64, bias: u64| {
+        let operands = Operands { a, b: 256, c: 256, bias, aux: 0 };
+        let matmul = matmul(epilogue, DType::BF16, MatmulMode::Strict);
+        Key::new(matmul, operands, Conditions::default()).may_be_fused()
+    };
+    assert!(asked(Epilogue::BiasGradient, 256, 16));
+    assert!(!asked(Epilogue::BiasGradient, 256, 8) && !asked(Epilogue::BiasGradient, 8, 256), "misaligned");
+    assert!(asked(Epilogue::Bias, 8, 8));
 }
 
 /// A matmul that is one long sum, which every heuristic tends to split.

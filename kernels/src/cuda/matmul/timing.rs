@@ -9,6 +9,7 @@ use crate::cuda::cublas_lt::{CublasLt, Heuristic, Status};
 use crate::cuda::driver::driver;
 use crate::cuda::event::Timer;
 use crate::cuda::gpu::Gpu;
+use crate::cuda::graph::Graph;
 use crate::cuda::memory::DeviceBuffer;
 use crate::{KernelError, Result};
 
@@ -16,9 +17,10 @@ use crate::{KernelError, Result};
 const MAX_CANDIDATES: usize = 8;
 /// Measurements of each option, of which the median counts.
 const N_REPEATS: usize = 3;
-/// A measurement takes as many calls as fill this time, µs: a single small one is lost in the noise.
-const REPEAT_US: f64 = 100.0;
-const MAX_CALLS: f64 = 20.0;
+/// A measurement takes as many calls as fill this time, µs: a single small one is lost in the noise. They are replayed as a graph, as
+/// a step is: launched one by one, small matmuls wait for the host, and all options seem to take as long.
+const REPEAT_US: f64 = 200.0;
+const MAX_CALLS: f64 = 40.0;
 /// An option whose first call takes so many times as long as the best one is not measured again.
 const HOPELESS: f64 = 3.0;
 /// An option must take at most this share of the first one's time to be taken instead: less is noise.
@@ -42,25 +44,32 @@ impl Blas {
         work: &mut impl FnMut() -> Result<()>,
     ) -> Result<f64> {
         let timer = Timer::new(gpu)?;
-        let mut time = |n_calls: usize| {
+        let time = |n_calls: usize, calls: &mut dyn FnMut() -> Result<()>| {
             timer.start(gpu.compute())?;
-            for _ in 0..n_calls {
-                work()?;
-            }
+            calls()?;
             timer.stop(gpu.compute())?;
             let us = timer.elapsed_ms()? * 1e3;
             self.choices().spent_us += us;
             Ok::<_, KernelError>(us / n_calls as f64)
         };
-        time(1)?;
-        let once = time(1)?;
+        time(1, work)?;
+        let once = time(1, work)?;
         if once > limit_us {
             return Ok(once);
         }
         let n_calls = (REPEAT_US / once).clamp(1.0, MAX_CALLS) as usize;
         let mut times: Vec<f64> = (n_calls == 1).then_some(once).into_iter().collect();
+        let captured = || Graph::capture(gpu, || (0..n_calls).try_for_each(|_| work())).ok();
+        let mut graph = (n_calls > 1).then(captured).flatten();
+        let mut repeat = || match &mut graph {
+            Some(graph) => graph.launch(),
+            None => (0..n_calls).try_for_each(|_| work()),
+        };
+        if n_calls > 1 {
+            time(n_calls, &mut repeat)?;
+        }
         while times.len() < N_REPEATS {
-            times.push(time(n_calls)?);
+            times.push(time(n_calls, &mut repeat)?);
         }
         times.sort_by(f64::total_cmp);
         Ok(times[N_REPEATS / 2])

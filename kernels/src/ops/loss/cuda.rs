@@ -5,9 +5,10 @@ use crate::cuda::launch::{BLOCK, Launch, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
 use crate::{DType, Result, TensorRef};
 
-pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu"));
+/// The sums of a loss have the same bits with and without a gradient.
+pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu")).without_contraction();
 pub(crate) static WEIGHTED_SOURCE: Source =
-    Source::with_row_weights("loss_weighted", include_str!("kernel.cu"));
+    Source::with_row_weights("loss_weighted", include_str!("kernel.cu")).without_contraction();
 
 /// Names of a loss's kernels, by the dtypes of operands and gradient.
 pub(crate) struct Kernels {

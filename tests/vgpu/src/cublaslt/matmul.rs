@@ -169,6 +169,12 @@ impl Matmul {
                 return Err((MISALIGNED_ADDRESS, format!("{}: {misaligned}", self.problem.describe())));
             }
         }
+        let sums_b = matches!(self.problem.epilogue.bias_gradient(), Some(BiasGradient::OfB));
+        if sums_b && [self.b, self.problem.bias].iter().any(|address| !address.is_multiple_of(16)) {
+            // As on an H100, whatever the search was told.
+            let what = "sums columns that do not begin at a multiple of 16 bytes";
+            return Err((MISALIGNED_ADDRESS, format!("{}: {what}", self.problem.describe())));
+        }
         for operand in self.operands() {
             stamp.access_within(operand.address, operand.bytes, operand.moved, operand.writes)?;
             let memory = lock(&MEMORY);
@@ -237,6 +243,10 @@ impl Matmul {
                     x += 1.0;
                 }
                 if self.beta != 0.0 {
+                    if matches!(p.d.dtype, Type::F16 | Type::Bf16) {
+                        // As on an H100: algorithms may round the product before they add C.
+                        x = p.d.dtype.rounded(x);
+                    }
                     // SAFETY: run() found all of C to be memory of this device, and its address is aligned.
                     x += self.beta * unsafe { p.c.dtype.get(c, col * p.c.ld + row) };
                 }

@@ -35,6 +35,16 @@ impl Type {
         }
     }
 
+    /// The value as it is stored. Short formats are rounded from the f32 in which products are summed, not from f64.
+    pub(crate) fn rounded(self, value: f64) -> f64 {
+        match self {
+            Type::F64 => value,
+            Type::F32 => f64::from(value as f32),
+            Type::F16 => f64::from(f16::from_f32(value as f32)),
+            Type::Bf16 => f64::from(bf16::from_f32(value as f32)),
+        }
+    }
+
     /// Element `i` of the array at `base`.
     ///
     /// # Safety
@@ -239,12 +249,17 @@ const CUBIC: f64 = 0.044_715;
 
 /// The tanh approximation: `x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))`.
 pub(crate) fn gelu(x: f64) -> f64 {
-    0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh())
+    0.5 * x * (1.0 + coarse_tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x)))
+}
+
+/// As an H100 computes it in an epilogue: with 11 bits.
+fn coarse_tanh(x: f64) -> f64 {
+    round_to_tf32(x.tanh() as f32).into()
 }
 
 /// The derivative of [`gelu`] at `x`.
 pub(crate) fn d_gelu(x: f64) -> f64 {
-    let t = (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh();
+    let t = coarse_tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x));
     0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x)
 }
 

@@ -114,6 +114,16 @@ VGPU_VECTOR(long long, longlong, 16, 16) VGPU_VECTOR(unsigned long long, ulonglo
 
 // ---- arithmetic ----
 // glibc declares some of these itself, so they are macros.
+// Conversions that the prelude of the kernels has in the assembler of NVIDIA's devices. A NaN becomes the canonical one.
+inline unsigned short bf16_bits(float x) {
+    unsigned u = __builtin_bit_cast(unsigned, x);
+    return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+inline unsigned short f16_bits(float x) {
+    return x != x ? 0x7fff : __builtin_bit_cast(unsigned short, (_Float16)x);
+}
+inline float float_of_f16_bits(unsigned short bits) { return (float)__builtin_bit_cast(_Float16, bits); }
+
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 #define __log2f(x) log2f(x)

@@ -4,13 +4,14 @@
 //! A pool reserves memory of its device in large steps and keeps it for later allocations. At a synchronization it
 //! releases unused memory, down to the release threshold (default 0).
 //!
-//! Source: CUDA Driver API, "Stream Ordered Memory Allocator"; the size of the steps is not documented.
+//! Source: CUDA Driver API, "Stream Ordered Memory Allocator". The size of the steps is not documented: 32 MiB on an H100 with
+//! driver 580.
 
 use crate::code::OUT_OF_MEMORY;
 use crate::config::CONFIG;
 
 /// Memory is reserved in multiples of this.
-const STEP: u64 = 2 << 20;
+const STEP: u64 = 32 << 20;
 
 /// A quantity and its maximum since the mark was reset.
 #[derive(Clone, Copy, Debug, Default)]

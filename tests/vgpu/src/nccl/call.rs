@@ -154,6 +154,8 @@ pub(crate) struct Call {
     loses_its_sums: bool,
     /// Whether a requested fault keeps the rank from entering it.
     hangs: bool,
+    /// Whether its stream was captured at the call, which is when NCCL looks.
+    was_captured: bool,
 }
 
 thread_local! {
@@ -250,8 +252,10 @@ impl Call {
             is_reversed: false,
             registered_at: None,
         };
+        let was_captured = is_captured(&stream);
         let mut call = Call {
             comm,
+            was_captured,
             stream,
             header,
             send,
@@ -307,12 +311,22 @@ impl Call {
     }
 }
 
+fn is_captured(stream: &Stream) -> bool {
+    lock(&stream.branch).is_some()
+}
+
 /// Enqueues calls on their streams: the calls of one communicator on one stream become one piece of work, so that sends and
 /// receives of a group progress together. For a non-blocking communicator a thread does so later, as in NCCL: work that the
 /// program enqueues on the stream in the meantime comes first.
 fn launch(calls: Vec<Call>) -> Result<(), i32> {
     let mut batches: Vec<Vec<Call>> = Vec::new();
-    let is_captured = |stream: &Stream| lock(&stream.branch).is_some();
+    if let Some(call) = calls.iter().find(|call| call.was_captured != is_captured(&call.stream)) {
+        let name = call.header.operation.name();
+        note(&format!(
+            "nccl: a capture of the stream of {name} began or ended between the call and ncclGroupEnd"
+        ));
+        return Err(UNHANDLED_CUDA_ERROR);
+    }
     for mut call in calls {
         let (is_in_graph, header) = (is_captured(&call.stream), call.header);
         let in_buffers = InBuffers {

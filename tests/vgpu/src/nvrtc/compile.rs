@@ -123,7 +123,8 @@ fn preprocessor(options: &Options) -> Vec<String> {
     let mut flags: Vec<String> =
         ["-E", "-x", "c++", "-w", "-nostdinc", "-nostdinc++"].map(String::from).into();
     flags.extend(
-        ["-D__CUDACC__", "-D__CUDACC_RTC__", "-D__NVCC__", "-D__CUDACC_VER_MAJOR__=13"].map(String::from),
+        ["-D__CUDACC__", "-D__CUDACC_RTC__", "-D__NVCC__", "-D__CUDACC_VER_MAJOR__=13", "-DVIRTUAL_GPU"]
+            .map(String::from),
     );
     flags.push("-D__CUDACC_VER_MINOR__=0".into());
     flags.push(format!("-D__CUDA_ARCH__={}", options.arch * 10));

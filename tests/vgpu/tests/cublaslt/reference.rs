@@ -75,9 +75,10 @@ pub(crate) fn expected(case: &Case) -> Outcome {
 }
 
 #[track_caller]
-fn assert_close(what: &str, got: &[f64], want: &[f64], dtype: Dtype) {
+fn assert_close(what: &str, got: &[f64], want: &[f64], dtype: Dtype, is_coarse: bool) {
     // The rounding of the result, and of sums of k products of numbers below one: k * 2^-24 in f32.
     let (rtol, atol) = match dtype {
+        _ if is_coarse => (1.0 / 256.0, 1e-3),
         Dtype::CUDA_R_64F => (1e-9, 1e-9),
         Dtype::CUDA_R_32F => (2e-6, 2e-5),
         _ => (1.0 / 256.0, 1e-4),
@@ -97,9 +98,11 @@ pub(crate) fn compare(case: &Case) {
     let got = multiply(case).unwrap_or_else(|status| panic!("{:?}: {status:?}", case.epilogue));
     let want = expected(case);
     let what = |part: &str| format!("{:?} {:?} {:?}: {part}", case.epilogue, case.compute, case.output);
-    assert_close(&what("D"), &got.d, &want.d, case.output);
+    // The tanh of a GELU has 11 bits.
+    let is_gelu = case.bits() & (32 | 64) != 0;
+    assert_close(&what("D"), &got.d, &want.d, case.output, is_gelu);
     if case.bits() & (16 | 256 | 512) != 0 {
-        assert_close(&what("bias gradient"), &got.bias, &want.bias, case.output);
+        assert_close(&what("bias gradient"), &got.bias, &want.bias, case.output, is_gelu);
     }
     if case.bits() & 128 != 0 && !case.is_backward() {
         if case.bits() & 2 != 0 {
@@ -111,7 +114,13 @@ pub(crate) fn compare(case: &Case) {
                 }
             }
         } else {
-            assert_close(&what("input of the GELU"), &got.inputs_of_gelu, &want.inputs_of_gelu, case.output);
+            assert_close(
+                &what("input of the GELU"),
+                &got.inputs_of_gelu,
+                &want.inputs_of_gelu,
+                case.output,
+                false,
+            );
         }
     }
 }

@@ -36,30 +36,33 @@ fn add(gpu: &Gpu, from: u64, to: u64) -> Result<(), cudarc::driver::DriverError>
     gpu.stream.synchronize()
 }
 
+/// A pool reserves memory in multiples of this.
+const STEP: u64 = 32 << 20;
+
 #[test]
 fn a_pool_counts_what_it_holds_and_gives_back() {
     let client = || {
         use sys::CUmemPool_attribute::*;
         let gpu = Gpu::new(0);
         let pool = make_pool(0);
-        let mut threshold = 4u64 << 20;
+        let mut threshold = 2 * STEP;
         let set = CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         ok(unsafe { sys::cuMemPoolSetAttribute(pool, set, (&raw mut threshold).cast()) });
         let mut p = [0u64; 3];
         for p in &mut p {
-            ok(unsafe { sys::cuMemAllocFromPoolAsync(p, 2 << 20, pool, gpu.stream.cu_stream()) });
+            ok(unsafe { sys::cuMemAllocFromPoolAsync(p, STEP as usize, pool, gpu.stream.cu_stream()) });
         }
-        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 6 << 20);
+        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 3 * STEP);
         for p in p {
             ok(unsafe { sys::cuMemFreeAsync(p, gpu.stream.cu_stream()) });
         }
         gpu.stream.synchronize().unwrap();
         assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
-        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 6 << 20);
-        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 4 << 20);
+        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 3 * STEP);
+        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 2 * STEP);
         ok(unsafe { sys::cuMemPoolTrimTo(pool, 0) });
         assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
-        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 6 << 20);
+        assert_eq!(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH), 3 * STEP);
         let mut zero = 0u64;
         ok(unsafe {
             sys::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, (&raw mut zero).cast())
@@ -77,15 +80,15 @@ fn memory_is_limited() {
     let client = || {
         let gpu = Gpu::new(0);
         let mut p = 0;
-        expect(unsafe { sys::cuMemAlloc_v2(&mut p, 11 << 20) }, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        expect(unsafe { sys::cuMemAlloc_v2(&mut p, 41 << 20) }, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         // What a pool keeps for itself is given up for others.
-        let pooled = alloc(&gpu, 8 << 20);
-        expect(unsafe { sys::cuMemAlloc_v2(&mut p, 4 << 20) }, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let pooled = alloc(&gpu, 8 << 20); // of a step
+        expect(unsafe { sys::cuMemAlloc_v2(&mut p, 10 << 20) }, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         ok(unsafe { sys::cuMemFreeAsync(pooled, gpu.stream.cu_stream()) });
         gpu.stream.synchronize().unwrap();
-        plain(8 << 20);
+        plain(38 << 20);
     };
-    run!(["-n", "1"], [("VGPU_MEMORY", "10485760")], client).clean();
+    run!(["-n", "1"], [("VGPU_MEMORY", "41943040")], client).clean();
 }
 
 #[test]

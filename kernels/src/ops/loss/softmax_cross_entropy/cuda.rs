@@ -21,8 +21,10 @@ pub(crate) static FOCAL_SOURCE: Source = Source::with_preamble(
 const MAX_FEW: usize = 32;
 /// Maximum number of classes of the kernel that keeps a row in a warp's registers; f64 has no such kernel.
 const MAX_SOME: usize = 1024;
-/// Threads per block that processes one row.
-const MANY_BLOCK: u32 = 512;
+/// Most threads of a block that processes one row, and bytes of the row that each of them holds, the same constants as in the kernel.
+/// Blocks of fewer threads keep more rows in flight.
+const MANY_THREADS: usize = 512;
+const HELD_BYTES: usize = 128;
 
 const FEW: Kernels = kernels!("softmax_cross_entropy_few");
 const SOME: Kernels = kernels!("softmax_cross_entropy_some");
@@ -43,7 +45,10 @@ pub(super) fn forward_backward(
     let (kernels, threads, rows_per_block) = match n_classes {
         0..=MAX_FEW => (&FEW, BLOCK, BLOCK as usize / 8),
         n if n <= MAX_SOME && logits.dtype() != DType::F64 => (&SOME, BLOCK, BLOCK as usize / 32),
-        _ => (&MANY, MANY_BLOCK, 1),
+        n => {
+            let held = HELD_BYTES / logits.dtype().size_bytes().max(4);
+            (&MANY, n.div_ceil(held).next_power_of_two().clamp(64, MANY_THREADS) as u32, 1)
+        }
     };
     let kernel = kernels.of(logits.dtype(), d_logits.as_ref().map(CudaSliceMut::dtype));
     let source = match config.row_weights {

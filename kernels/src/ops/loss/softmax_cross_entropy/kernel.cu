@@ -8,7 +8,8 @@
 //         d: D[rows, C] or null; tail: f32[16]; extra: f64[1] or null, copied after the sums
 // launch  few   C <= 32:    8 lanes per row, block 256, a row in registers
 //         some  C <= 1024:  a warp per row, block 256, a row in registers; not in f64
-//         many              a block of 512 per row, in registers if C <= 16384, in f64 8192
+//         many              a block per row: of as few threads, at least 64, as hold it in 32 registers each; of 512, which read it
+//                           twice, if C > 16384, in f64 8192
 //         16 bytes per access in some and many if the rows are aligned, else one value
 //         all: grid-stride over rows, at most as many blocks as there are partial sums
 // moved   2 values per element (read x, write d): memory-bound; longer rows are read twice, the second time partly from L2
@@ -22,8 +23,11 @@
 #ifndef FOCAL
 #define FOCAL 0
 #endif
-// Threads of a block that processes one row, the same constant as in cuda.rs.
+// Most threads of a block that processes one row, and bytes of it that each holds, the same constants as in cuda.rs.
 #define MANY_THREADS 512
+#define HELD_BYTES 128
+// Lanes of a row: the threads of its block.
+#define BLOCK_WIDE (2 * WARP)
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
@@ -135,19 +139,19 @@ template <int LANES, class M> __device__ __forceinline__ M row_max(M v, M* scrat
     else return lanes_max<LANES>(v);
 }
 
-// Rows of at most LANES * HELD elements, LANES lanes each, N elements per access. All lanes of a warp, or of a block if that is a
-// row's, iterate together. Indices within a row are ints relative to the lane's first element, which costs one register for all of
+// Rows of at most LANES * HELD elements, LANES lanes each or, if BLOCK_WIDE, those of a block, N elements per access. All lanes of a
+// warp, or of a block if that is a row's, iterate together. Indices within a row are ints relative to the lane's first element, which costs one register for all of
 // them.
 template <int LANES, int HELD, int N, class T, class D>
 __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* labels, D* d, size_t rows, size_t n,
                                                   const Rule<MATH(T)>& rule, MATH(T)* scratch, double& loss_sum,
                                                   double& weight_sum) {
     typedef MATH(T) M;
-    const int step = LANES * N;
-    const int start = threadIdx.x % LANES * N, left = (int)n - start;
-    const size_t per_block = blockDim.x / LANES;
-    const size_t in_warp = threadIdx.x % WARP / LANES;
-    for (size_t first = (size_t)blockIdx.x * per_block + threadIdx.x / WARP * (WARP / LANES); first < rows;
+    const int lanes = LANES == BLOCK_WIDE ? blockDim.x : LANES, step = lanes * N;
+    const int start = threadIdx.x % lanes * N, left = (int)n - start;
+    const size_t per_block = blockDim.x / lanes;
+    const size_t in_warp = threadIdx.x % WARP / lanes;
+    for (size_t first = (size_t)blockIdx.x * per_block + threadIdx.x / WARP * (WARP / lanes); first < rows;
          first += (size_t)gridDim.x * per_block) {
         size_t row = first + in_warp;
         bool is_row = row < rows;
@@ -343,14 +347,13 @@ __device__ __forceinline__ void many(const T* logits, const i64* labels, const M
     __shared__ double wide_scratch[WARP];
     Rule<M> rule = rule_of<M>(weights, row_weights, n, ignore_index, smoothing, gamma, scale);
     double loss = 0, weight = 0;
-    // 32 registers of a thread.
-    const int held = 128 / sizeof(M), threads = MANY_THREADS, per_pack = Pack<T>::size;
-    if (n > (size_t)threads * held)
+    const int held = HELD_BYTES / sizeof(M), per_pack = Pack<T>::size;
+    if (n > (size_t)blockDim.x * held)
         rows_from_memory(logits, labels, d, rows, n, rule, scratch, wide_scratch, loss, weight);
     else if (n % per_pack == 0 && are_packed(logits, d))
-        rows_in_registers<threads, held, per_pack>(logits, labels, d, rows, n, rule, scratch, loss, weight);
+        rows_in_registers<BLOCK_WIDE, held, per_pack>(logits, labels, d, rows, n, rule, scratch, loss, weight);
     else
-        rows_in_registers<threads, held, 1>(logits, labels, d, rows, n, rule, scratch, loss, weight);
+        rows_in_registers<BLOCK_WIDE, held, 1>(logits, labels, d, rows, n, rule, scratch, loss, weight);
     leave_sums(loss, weight, counter, partials, tail, accumulate, extra);
 }
 

@@ -141,30 +141,110 @@ impl Input<'_> {
         Ok(Some(false))
     }
 
-    /// Time of the layer in one form, µs, with its outputs in scratch. Where the form leaves no mask although one is wanted, with that
-    /// of a separate derivative.
+    /// Time of the layer in one form, µs, with its outputs in scratch. Where a mask is wanted, with that of the backward pass, which
+    /// depends on whether there is one.
     fn time(&self, form: Epilogue, output: &Output<'_>) -> Result<f64> {
-        let gpu = self.gpu;
         let mut y = Scratch::like(&output.y)?;
         let mut pre_activation = output.pre_activation.as_ref().map(Scratch::like).transpose()?;
         let mut relu_mask = output.relu_mask.as_ref().map(Scratch::like).transpose()?;
-        let mut gradient = relu_mask.as_ref().map(|_| Scratch::like(&output.y)).transpose()?;
-        gpu.time_us(|| {
+        let mut is_masked = false;
+        let forward_us = self.gpu.time_us(|| {
             let mut output = Output {
                 y: y.slice()?,
                 pre_activation: pre_activation.as_mut().map(Scratch::slice).transpose()?,
                 relu_mask: relu_mask.as_mut().map(Scratch::slice).transpose()?,
             };
-            let is_masked = self.run(form, &mut output)?.unwrap_or(false);
-            match (&mut gradient, self.activation) {
-                (Some(gradient), Some(activation)) if !is_masked => {
-                    let mut gradient = gradient.slice()?;
-                    activations::backward(gpu, activation, output.y.as_ref(), &mut gradient)
-                }
-                _ => Ok(()),
-            }
+            is_masked = self.run(form, &mut output)?.unwrap_or(false);
+            Ok(())
+        })?;
+        let y = y.slice()?;
+        Ok(match output.relu_mask {
+            None => forward_us,
+            Some(_) if is_masked => forward_us + self.backward_with_mask_us(y.as_ref())?,
+            Some(_) => forward_us + self.backward_without_mask_us(y.as_ref())?,
         })
     }
+
+    /// Time of the backward pass through a ReLU whose mask the layer wrote, µs: its derivative may be part of the matmul before it, the
+    /// gradient of the bias part of that of the weight. The former belongs to the layer after this one; the gradient of this layer's
+    /// input, as if it came from a ReLU, stands for it. `y` stands for the gradient of the output.
+    fn backward_with_mask_us(&self, y: CudaSlice<'_>) -> Result<f64> {
+        let &Input { gpu, layer, x, .. } = self;
+        let n_mask = super::relu_mask_len(layer.n_rows, layer.in_features);
+        let mask = Tensor::zeros_for(MemoryUse::Workspace, &[n_mask], DType::I64, gpu.device())?;
+        let mask = Some(mask.view().cuda()?);
+        let through = Through { activation: Activation::Relu, saved: x, relu_mask: mask };
+        let input = self.input_gradient(y, Some(through), mask);
+        let (weight, mut d_weight, mut d_bias) = self.weight_gradient(y)?;
+        let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
+        let input_us = fastest_us(gpu, Epilogue::DRelu.forms(), |form| input.run(form, &mut d_x.slice()?))?;
+        let weight_us = fastest_us(gpu, Epilogue::BiasGradient.forms(), |form| {
+            let mut d_bias = d_bias.as_mut().map(Scratch::slice).transpose()?;
+            weight.run(form, &mut d_weight.slice()?, d_bias.as_mut())
+        })?;
+        Ok(input_us + weight_us)
+    }
+
+    /// The same without a mask: one pass computes the derivative and the gradient of the bias, between plain matmuls.
+    fn backward_without_mask_us(&self, y: CudaSlice<'_>) -> Result<f64> {
+        let &Input { gpu, layer, x, .. } = self;
+        let input = self.input_gradient(y, None, None);
+        let (weight, mut d_weight, mut d_bias) = self.weight_gradient(y)?;
+        let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
+        let mut d_y = Scratch::of(gpu, y.dtype(), y.len())?;
+        gpu.time_us(|| {
+            input.run(Epilogue::None, &mut d_x.slice()?)?;
+            let mut d_y = d_y.slice()?;
+            match &mut d_bias {
+                Some(d_bias) => {
+                    let mut d_bias = d_bias.slice()?;
+                    biases::backward_through_relu(gpu, y, &mut d_y, layer.out_features, &mut d_bias, false)?;
+                }
+                None => activations::backward(gpu, Activation::Relu, y, &mut d_y)?,
+            }
+            weight.run(Epilogue::None, &mut d_weight.slice()?, None).map(|_| ())
+        })
+    }
+
+    fn input_gradient<'a>(
+        &'a self,
+        d_y: CudaSlice<'a>,
+        through: Option<Through<'a>>,
+        aux: Option<CudaSlice<'a>>,
+    ) -> InputGradient<'a> {
+        let &Input { gpu, layer, weight, .. } = self;
+        InputGradient { gpu, layer, d_y, weight, through, aux, accumulate: false }
+    }
+
+    /// The gradient of the weight, and scratch for it and that of the bias.
+    fn weight_gradient<'a>(
+        &'a self,
+        d_y: CudaSlice<'a>,
+    ) -> Result<(WeightGradient<'a>, Scratch, Option<Scratch>)> {
+        let &Input { gpu, layer, x, weight, bias, .. } = self;
+        // That of short formats is summed in f32.
+        let dtype = if weight.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let d_bias = bias.map(|bias| Scratch::of(gpu, dtype, bias.len())).transpose()?;
+        let gradient = WeightGradient { gpu, layer, d_y, x, accumulate: false };
+        Ok((gradient, Scratch::of(gpu, dtype, weight.len())?, d_bias))
+    }
+}
+
+/// Time of the fastest of these forms, µs; `run` returns false, having done nothing, for one that is not there.
+fn fastest_us(
+    gpu: &'static Gpu,
+    forms: &[Epilogue],
+    mut run: impl FnMut(Epilogue) -> Result<bool>,
+) -> Result<f64> {
+    let mut fastest = f64::INFINITY;
+    for &form in forms {
+        let mut is_done = false;
+        let us = gpu.time_us(|| run(form).map(|done| is_done = done))?;
+        if is_done {
+            fastest = fastest.min(us);
+        }
+    }
+    Ok(fastest)
 }
 
 /// Zeros in memory of its own, as many as in a slice, and aligned as it is.
@@ -180,6 +260,12 @@ impl Scratch {
         let range = start..start + slice.len();
         let memory = Tensor::zeros_for(MemoryUse::Workspace, &[range.end], dtype, slice.gpu().device())?;
         Ok(Scratch { memory, range })
+    }
+
+    /// The same of `len` numbers, aligned as the memory of a tensor is.
+    fn of(gpu: &'static Gpu, dtype: DType, len: usize) -> Result<Self> {
+        let memory = Tensor::zeros_for(MemoryUse::Workspace, &[len], dtype, gpu.device())?;
+        Ok(Scratch { memory, range: 0..len })
     }
 
     fn slice(&mut self) -> Result<CudaSliceMut<'_>> {
