@@ -56,11 +56,15 @@ class Ended:
         return f"`{words}` ended with status {self.status}: {self.stderr[-1500:].strip()}"
 
 
+# Commands that take `--share-gpu`, or hand it to one that does.
+RANKED = ("train", "eval", "predict", "launch")
+
+
 class Program:
     """The program under test and how its ranks are started."""
 
-    def __init__(self, binary, device, keys):
-        self.binary, self.device = str(binary), device
+    def __init__(self, binary, device, keys, shares_gpu=False):
+        self.binary, self.device, self.shares_gpu = str(binary), device, shares_gpu
         # Longer names first: some hold others.
         self.key_names = sorted(keys, key=len, reverse=True)
         self.conflicts = {pair(key.name, other) for key in keys.values() for other in [key.alternative, *key.conflicts_with] if other}
@@ -74,7 +78,8 @@ class Program:
 
     def line(self, ranks, *args):
         mpirun = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks > 1 else []
-        return [*mpirun, self.binary, *map(str, args)]
+        share = ["--share-gpu"] if self.shares_gpu and args[0] in RANKED else []
+        return [*mpirun, self.binary, *map(str, args), *share]
 
     def start(self, ranks, *args):
         return subprocess.Popen(self.line(ranks, *args), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

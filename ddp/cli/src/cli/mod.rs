@@ -431,6 +431,10 @@ pub struct EvalArgs {
     #[arg(long, default_value = "auto", value_parser = device)]
     pub device: String,
 
+    /// Let several ranks share a GPU; slow, for tests only
+    #[arg(long)]
+    pub share_gpu: bool,
+
     /// Do without all features of GPUs that docs/gpus.md lists; slower
     #[arg(long)]
     pub safe: bool,

@@ -45,7 +45,7 @@ const MAX_ROWS: usize = 1024;
 /// # Errors
 /// [`Stop`], which records whether all ranks know of the failure.
 pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
-    let pinning = Pinning::default();
+    let pinning = Pinning { share_gpu: args.share_gpu, ..Pinning::default() };
     let pinning = if args.safe { pinning.without_features() } else { pinning };
     let device = pin_device(world, &args.device, pinning)?.device;
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
