@@ -210,8 +210,8 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Number of per-block partial sums in [`Gpu::scratch`].
-pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
+/// Number of per-block partial sums in [`Gpu::scratch`]: 8 MiB, which hold two sums in f32 for each of 4,096 columns from 256 blocks.
+pub(crate) const PARTIAL_SUMS: usize = 1 << 20;
 /// Number of per-block partial sums in the scratch memory of the communication stream.
 pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
 /// Scratch memory of reductions: counters and partial sums, for the compute stream and then for the communication stream.

@@ -1,0 +1,192 @@
+//! Launches of the kernels of [`layer_norm`](super::layer_norm) and [`rms_norm`](super::rms_norm), which `rows.cuh` has for both.
+
+use crate::cuda::launch::Launch;
+use crate::cuda::{CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::{DType, Result};
+
+/// The text that both kernel files need in front of theirs.
+pub(super) const ROWS: &str = include_str!("rows.cuh");
+
+/// Most threads of a block in `rows.cuh`.
+const MAX_THREADS: usize = 512;
+/// Elements of a row that a thread of the forward pass keeps, and columns that one of the backward pass sums; half in f64.
+const FORWARD_HELD: usize = 32;
+const BACKWARD_HELD: usize = 8;
+/// Threads of all chunks together, which fill any device: about a thousand per multiprocessor of the largest today.
+const CHUNK_THREADS: usize = 1 << 17;
+/// Rows of a chunk below which another chunk does not pay off.
+const MIN_ROWS: usize = 4;
+
+/// Threads that share rows of this dtype, each of which holds `held` elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RowBlock {
+    threads: usize,
+    /// Whether the kernel `whole` does: rows and addresses are multiples of 16 bytes, and the threads hold all of a row.
+    is_whole: bool,
+}
+
+impl RowBlock {
+    fn new(dtype: DType, cols: usize, held: usize, addresses: u64) -> Self {
+        let held = if dtype == DType::F64 { held / 2 } else { held };
+        let is_aligned = (cols * dtype.size_bytes()).is_multiple_of(16) && addresses.is_multiple_of(16);
+        RowBlock {
+            threads: cols.div_ceil(held).next_multiple_of(32).clamp(32, MAX_THREADS),
+            is_whole: is_aligned && cols <= MAX_THREADS * held,
+        }
+    }
+}
+
+/// Launch of the forward pass over rows of `cols`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forward {
+    block: RowBlock,
+    n_blocks: usize,
+}
+
+impl Forward {
+    /// `addresses`: those of all matrices and vectors of `cols`, combined by `|`.
+    pub(super) fn new(gpu: &Gpu, dtype: DType, rows: usize, cols: usize, addresses: u64) -> Self {
+        let block = RowBlock::new(dtype, cols, FORWARD_HELD, addresses);
+        // Several times what is resident, so that the last blocks leave little idle.
+        let most = gpu.info().multiprocessors as usize * (8192 / block.threads);
+        Forward { block, n_blocks: rows.min(most) }
+    }
+
+    /// Whether to launch the kernel `whole`; otherwise, `any`.
+    pub(super) fn is_whole(self) -> bool {
+        self.block.is_whole
+    }
+
+    /// Sets threads and blocks.
+    pub(super) fn grid(self, launch: Launch) -> Launch {
+        launch.threads(self.block.threads as u32).blocks(self.n_blocks)
+    }
+}
+
+/// Launches of the backward pass: chunks of rows by the shape only, so that the order of sums is the same on every device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Backward {
+    block: RowBlock,
+    n_chunks: usize,
+    chunk_rows: usize,
+}
+
+impl Backward {
+    /// - `n_sums`: gradients of parameters, each of `cols`
+    /// - `addresses`: those of all matrices and vectors of `cols`, combined by `|`
+    pub(super) fn new(dtype: DType, rows: usize, cols: usize, n_sums: usize, addresses: u64) -> Self {
+        let block = RowBlock::new(dtype, cols, BACKWARD_HELD, addresses);
+        let sum_bytes = if dtype == DType::F64 { 8 } else { 4 };
+        let places = PARTIAL_SUMS * 8 / (sum_bytes * n_sums * cols);
+        let n_chunks = rows.div_ceil(MIN_ROWS).min(CHUNK_THREADS / block.threads).min(places).max(1);
+        let chunk_rows = rows.div_ceil(n_chunks).max(1);
+        Backward { block, n_chunks: rows.div_ceil(chunk_rows), chunk_rows }
+    }
+
+    /// Whether to launch the kernel `whole`; otherwise, `any`.
+    pub(super) fn is_whole(self) -> bool {
+        self.block.is_whole
+    }
+
+    /// Whether each gradient of a parameter needs a second launch, of `bwd_parameters`; otherwise, the first one writes it.
+    fn has_partials(self) -> bool {
+        self.n_chunks != 1
+    }
+
+    /// Adds the arguments from `d_gamma` on, sets threads and blocks, and launches over the rows, if there are any; `parameters` are
+    /// the gradients of gamma and, if there is one, of beta.
+    ///
+    /// # Safety
+    /// As [`Launch::run`]; the kernel's parameters end with `M* d_gamma, [M* d_beta,] size_t stride, size_t rows, size_t n,
+    /// size_t chunk_rows, int accumulate`; d_gamma and d_beta hold n elements.
+    pub(super) unsafe fn over_rows<const K: usize>(
+        self,
+        gpu: &'static Gpu,
+        mut launch: Launch,
+        parameters: &mut [CudaSliceMut<'_>; K],
+        rows: usize,
+        accumulate: bool,
+    ) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let cols = parameters[0].len();
+        if self.has_partials() {
+            let partials = gpu.scratch()?.partials;
+            let sum_bytes = parameters[0].dtype().size_bytes();
+            for k in 0..K {
+                launch = launch.arg(partials + (k * cols * sum_bytes) as u64);
+            }
+            launch = launch.arg(K * cols);
+        } else {
+            for parameter in parameters {
+                launch = launch.write(parameter);
+            }
+            launch = launch.arg(0usize);
+        }
+        let launch = launch.threads(self.block.threads as u32).blocks(self.n_chunks);
+        let launch = launch.arg(rows).arg(cols).arg(self.chunk_rows);
+        let launch = launch.arg(i32::from(accumulate && !self.has_partials()));
+        // SAFETY: the caller guarantees the operands; the scratch has places for the sums of each chunk, which `new` checked, and the
+        // block is the kernel's.
+        unsafe { launch.run() }
+    }
+
+    /// Launches `bwd_parameters` of `kernel` over the sums of all chunks, if they are partial.
+    ///
+    /// # Safety
+    /// As [`Launch::run`]; the kernel's parameters are `const M* partials, M* d_gamma, [M* d_beta,] size_t chunks, size_t n,
+    /// int accumulate`; d_gamma and d_beta hold n elements.
+    pub(super) unsafe fn over_chunks<const K: usize>(
+        self,
+        gpu: &'static Gpu,
+        launch: Launch,
+        parameters: &mut [CudaSliceMut<'_>; K],
+        accumulate: bool,
+    ) -> Result<()> {
+        if !self.has_partials() {
+            return Ok(());
+        }
+        let cols = parameters[0].len();
+        let mut launch = launch.threads(512).blocks((K * cols).div_ceil(8)).arg(gpu.scratch()?.partials);
+        for parameter in parameters {
+            launch = launch.write(parameter);
+        }
+        let launch = launch.arg(self.n_chunks).arg(cols).arg(i32::from(accumulate));
+        // SAFETY: the caller guarantees the operands; `over_rows` left the sums of each chunk; the block is the kernel's.
+        unsafe { launch.run() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_the_rows_and_have_places() {
+        for rows in [0, 1, 4, 5, 37, 8192, 1 << 20, (1 << 30) + 1] {
+            for cols in [1, 3, 64, 100, 1024, 4096, 4100, 16_500, 1 << 20, 1 << 24] {
+                for (dtype, sum_bytes) in [(DType::F32, 4), (DType::BF16, 4), (DType::F64, 8)] {
+                    for n_sums in [1, 2] {
+                        let Backward { block, n_chunks, chunk_rows } =
+                            Backward::new(dtype, rows, cols, n_sums, 0);
+                        assert!(
+                            n_chunks * chunk_rows >= rows && (n_chunks.max(1) - 1) * chunk_rows < rows.max(1)
+                        );
+                        assert!(n_chunks <= 1 || n_chunks * n_sums * cols * sum_bytes <= PARTIAL_SUMS * 8);
+                        assert!(block.threads.is_multiple_of(32) && (32..=512).contains(&block.threads));
+                    }
+                }
+            }
+        }
+        // Two blocks of 512 for each of 128 multiprocessors.
+        let block = RowBlock { threads: 512, is_whole: true };
+        assert_eq!(
+            Backward::new(DType::BF16, 8192, 4096, 2, 0),
+            Backward { block, n_chunks: 256, chunk_rows: 32 }
+        );
+        assert!(!Backward::new(DType::BF16, 8192, 4096, 2, 8).is_whole());
+        assert!(!Backward::new(DType::BF16, 8192, 4100, 2, 0).is_whole());
+        assert_eq!(Backward::new(DType::F32, 128, 512, 2, 0).n_chunks, 32);
+    }
+}
