@@ -9,9 +9,10 @@ pub(super) const ROWS: &str = include_str!("rows.cuh");
 
 /// Most threads of a block in `rows.cuh`.
 const MAX_THREADS: usize = 512;
-/// Elements of a row that a thread of the forward pass keeps, and columns that one of the backward pass sums; half in f64.
-const FORWARD_HELD: usize = 32;
-const BACKWARD_HELD: usize = 8;
+/// Elements of a row that a thread of the forward pass keeps in its registers, and in f64.
+const FORWARD_HELD: [usize; 2] = [32, 8];
+/// Columns that a thread of the backward pass keeps and sums in its registers, and in f64.
+const BACKWARD_HELD: [usize; 2] = [8, 4];
 /// Threads of all chunks together, which fill any device: about a thousand per multiprocessor of the largest today.
 const CHUNK_THREADS: usize = 1 << 17;
 /// Rows of a chunk below which another chunk does not pay off.
@@ -26,8 +27,8 @@ struct RowBlock {
 }
 
 impl RowBlock {
-    fn new(dtype: DType, cols: usize, held: usize, addresses: u64) -> Self {
-        let held = if dtype == DType::F64 { held / 2 } else { held };
+    fn new(dtype: DType, cols: usize, held: [usize; 2], addresses: u64) -> Self {
+        let held = held[usize::from(dtype == DType::F64)];
         let is_aligned = (cols * dtype.size_bytes()).is_multiple_of(16) && addresses.is_multiple_of(16);
         RowBlock {
             threads: cols.div_ceil(held).next_multiple_of(32).clamp(32, MAX_THREADS),

@@ -6,13 +6,25 @@
 // launch  fwd: a block of 32 to 512 per row, 32 elements of it in the registers of each thread; grid-stride
 //         bwd: a block of 32 to 512 per chunk of rows, one row at a time, 8 columns of it in the registers of each thread
 //         bwd_parameters: a block of 512 = 8 columns x 64 lanes of chunks; after bwd
-//         f64 keeps half as much. Elements that no register holds are read again from cache, and their column sums stay in memory.
+//         f64: 8 elements, and 4 columns. Elements that no register holds are read again from cache, and their column sums stay in memory.
 //         16 bytes per access along aligned rows
 // moved   forward 2 values per element, backward 3 (read x d, write d), and the partials twice in cache: memory-bound
 // order   a row by threads; a column by the rows of a chunk, then chunks by lanes: depends on the shape only, without atomics
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
+
+// 16 bytes as words, to be unpacked where they are used: the compiler unpacks halves of words, and waits for them, right after the
+// load, before it issues the next one.
+typedef Pack<u32> Raw;
+template <class T> __device__ __forceinline__ Raw load_raw(const T* p) { return *reinterpret_cast<const Raw*>(p); }
+template <class T> __device__ __forceinline__ Pack<T> unpacked(Raw raw) {
+    union {
+        Raw words;
+        Pack<T> values;
+    } both = {raw};
+    return both.values;
+}
 
 // N values in accesses of at most 16 bytes.
 template <int N, class M> __device__ __forceinline__ void load_values(const M* p, M* out) {
@@ -58,17 +70,17 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
                                             MATH(T)* mean, MATH(T)* rstd, size_t n, MATH(T)* scratch) {
     typedef MATH(T) M;
     // Unaligned rows are rare: they are read again from cache.
-    const int held = N == 1 ? 0 : sizeof(T) == 8 ? 16 : 32, packs = held / N;
+    const int held = N == 1 ? 0 : sizeof(T) == 8 ? 8 : 32, packs = held / N;
     const Held at = held_part(n, held, N);
     const size_t rest = at.end + threadIdx.x;
     // Without branches, so that all loads are in flight together. One more, as there are no arrays of 0.
     M v[held + 1], m = 0, sum = 0;
 #pragma unroll
     for (int k = 0; k < packs; k++) {
-        Pack<T, N> pack = {};
-        if (k * at.step < at.left) pack = load_pack<N>(x + at.first + k * at.step, 0);
+        Raw raw = {};
+        if (k * at.step < at.left) raw = load_raw(x + at.first + k * at.step);
 #pragma unroll
-        for (int j = 0; j < N; j++) sum += v[k * N + j] = to_float(pack.v[j]);
+        for (int j = 0; j < N; j++) sum += v[k * N + j] = to_float(unpacked<T>(raw).v[j]);
     }
     if constexpr (CENTERED) {
         // The mean first, so that the variance does not cancel.
@@ -160,25 +172,23 @@ __device__ __forceinline__ void backward_chunk(const T* x, const MATH(T)* gamma,
     const Held at = held_part(n, held, N);
     const size_t rest = at.end + threadIdx.x;
 
+    const M per_column = 1 / (M)n;
     M column[K][held + 1] = {};
     // The next row, loaded while this one is summed and written.
-    Pack<T, N> next_x[packs + 1], next_d[packs + 1];
-    M next_mean = 0, next_rstd = 0;
+    Raw next_x[packs + 1], next_d[packs + 1];
     auto load = [&](size_t row) {
 #pragma unroll
         for (int k = 0; k < packs; k++) {
             if (k * at.step >= at.left) continue;
-            next_x[k] = load_pack<N>(x + row * n + at.first + k * at.step, 0);
-            next_d[k] = load_pack<N>((const T*)d + row * n + at.first + k * at.step, 0);
+            next_x[k] = load_raw(x + row * n + at.first + k * at.step);
+            next_d[k] = load_raw(d + row * n + at.first + k * at.step);
         }
-        if (CENTERED) next_mean = mean[row];
-        next_rstd = rstd[row];
     };
     if (begin < end) load(begin);
     for (size_t row = begin; row < end; row++) {
         const T* row_x = x + row * n;
         T* row_d = d + row * n;
-        const M m = next_mean, r = next_rstd;
+        const M m = CENTERED ? mean[row] : 0, r = rstd[row];
         M h[held + 1], g[held + 1], of_row[K] = {};
 #pragma unroll
         for (int k = 0; k < packs; k++) {
@@ -188,8 +198,8 @@ __device__ __forceinline__ void backward_chunk(const T* x, const MATH(T)* gamma,
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 const int i = k * N + j;
-                const M one = to_float(next_d[k].v[j]);
-                h[i] = (to_float(next_x[k].v[j]) - m) * r;
+                const M one = to_float(unpacked<T>(next_d[k]).v[j]);
+                h[i] = (to_float(unpacked<T>(next_x[k]).v[j]) - m) * r;
                 g[i] = one * weight[j];
                 of_row[0] += g[i] * h[i];
                 column[0][i] += one * h[i];
@@ -211,7 +221,7 @@ __device__ __forceinline__ void backward_chunk(const T* x, const MATH(T)* gamma,
             }
         }
         block_sums(of_row, scratch[row & 1]);
-        const M mean_gh = of_row[0] / (M)n, mean_g = CENTERED ? of_row[K - 1] / (M)n : 0;
+        const M mean_gh = of_row[0] * per_column, mean_g = CENTERED ? of_row[K - 1] * per_column : 0;
 #pragma unroll
         for (int k = 0; k < packs; k++) {
             if (k * at.step >= at.left) continue;
