@@ -57,6 +57,7 @@ mod mapped;
 
 // Work that is enqueued on it.
 pub(crate) mod launch;
+pub(crate) mod column_grid;
 mod matmul;
 mod graph;
 mod marks;

@@ -89,6 +89,28 @@ template <class T, int N> struct Batch {
     static const int rows = 64 / (sizeof(T) * N) < 8 ? 64 / (sizeof(T) * N) : 8;
 };
 
+// Adds the distances of ROWS rows from `shift`, and their squares: packs first, first + step, ...
+template <int ROWS, class T, int N>
+__device__ __forceinline__ void add_distances(const T* x, size_t first, size_t step, const MATH(T) (&shift)[N],
+                                              RowSum<MATH(T)> (&sum)[N], RowSum<MATH(T)> (&squares)[N]) {
+    typedef MATH(T) M;
+    Pack<T, N> v[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) v[k] = load_pack<N>(x, first + k * step);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        M of_rows = 0, squares_of_rows = 0;
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            M distance = to_float(v[k].v[j]) - shift[j];
+            of_rows += distance;
+            squares_of_rows += distance * distance;
+        }
+        sum[j].add(of_rows);
+        squares[j].add(squares_of_rows);
+    }
+}
+
 // In one pass: each thread sums the distances from its first row, and their squares, so that little cancels.
 template <class T, int N>
 __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t rows, size_t n, size_t chunk_rows, u32 log2_lanes,
@@ -104,27 +126,10 @@ __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t r
         const Pack<T, N> first = load_pack<N>(x, at.begin * at.items + at.item);
 #pragma unroll
         for (int j = 0; j < N; j++) shift[j] = to_float(first.v[j]);
-        for (size_t r = at.begin; r < at.end; r += batch * at.stride) {
-            // The first row instead of one past the end: its distance is 0.
-            Pack<T, N> v[batch];
-#pragma unroll
-            for (int k = 0; k < batch; k++) {
-                size_t row = r + k * at.stride < at.end ? r + k * at.stride : at.begin;
-                v[k] = load_pack<N>(x, row * at.items + at.item);
-            }
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                M of_batch = 0, squares_of_batch = 0;
-#pragma unroll
-                for (int k = 0; k < batch; k++) {
-                    M distance = to_float(v[k].v[j]) - shift[j];
-                    of_batch += distance;
-                    squares_of_batch += distance * distance;
-                }
-                sum[j].add(of_batch);
-                squares[j].add(squares_of_batch);
-            }
-        }
+        size_t r = at.begin;
+        for (; r + (batch - 1) * at.stride < at.end; r += batch * at.stride)
+            add_distances<batch>(x, r * at.items + at.item, at.stride * at.items, shift, sum, squares);
+        for (; r < at.end; r += at.stride) add_distances<1>(x, r * at.items + at.item, 0, shift, sum, squares);
         own_rows = (double)((at.end - at.begin - 1) / at.stride + 1);
     }
     // The mean of the chunk, and the squares around it from those around the means of the threads.
@@ -237,21 +242,47 @@ __device__ __forceinline__ void apply(const T* x, const MATH(T)* gamma, const MA
             scale[j] = rstd[i * N + j] * gamma[i * N + j];
             shift[j] = beta[i * N + j];
         }
+        auto normalized = [&](Pack<T, N> v) {
+#pragma unroll
+            for (int j = 0; j < N; j++) v.v[j] = Format<T>::from((to_float(v.v[j]) - m[j]) * scale[j] + shift[j]);
+            return v;
+        };
+        // Several rows at a time, so that their loads overlap.
         const int batch = 4;
-        for (size_t r = at.row; r < rows; r += batch * at.row_stride) {
+        size_t r = at.row;
+        for (; r + (batch - 1) * at.row_stride < rows; r += batch * at.row_stride) {
             Pack<T, N> v[batch];
 #pragma unroll
-            for (int k = 0; k < batch; k++)
-                if (r + k * at.row_stride < rows) v[k] = load_pack<N>(x, (r + k * at.row_stride) * items + i);
+            for (int k = 0; k < batch; k++) v[k] = load_pack<N>(x, (r + k * at.row_stride) * items + i);
 #pragma unroll
-            for (int k = 0; k < batch; k++) {
-                if (r + k * at.row_stride >= rows) break;
-#pragma unroll
-                for (int j = 0; j < N; j++)
-                    v[k].v[j] = Format<T>::from((to_float(v[k].v[j]) - m[j]) * scale[j] + shift[j]);
-                store_pack(y, (r + k * at.row_stride) * items + i, v[k]);
-            }
+            for (int k = 0; k < batch; k++) store_pack(y, (r + k * at.row_stride) * items + i, normalized(v[k]));
         }
+        for (; r < rows; r += at.row_stride) store_pack(y, r * items + i, normalized(load_pack<N>(x, r * items + i)));
+    }
+}
+
+// Adds d and d*h of ROWS rows: packs first, first + step, ...
+template <int ROWS, class T, int N>
+__device__ __forceinline__ void add_gradients(const T* x, const T* d, size_t first, size_t step, const MATH(T) (&mean)[N],
+                                              const MATH(T) (&rstd)[N], RowSum<MATH(T)> (&sum_of_d)[N],
+                                              RowSum<MATH(T)> (&sum_of_dh)[N]) {
+    typedef MATH(T) M;
+    Pack<T, N> v[ROWS], g[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) {
+        v[k] = load_pack<N>(x, first + k * step);
+        g[k] = load_pack<N>(d, first + k * step);
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        M of_d = 0, of_dh = 0;
+#pragma unroll
+        for (int k = 0; k < ROWS; k++) {
+            of_d += to_float(g[k].v[j]);
+            of_dh += to_float(g[k].v[j]) * ((to_float(v[k].v[j]) - mean[j]) * rstd[j]);
+        }
+        sum_of_d[j].add(of_d);
+        sum_of_dh[j].add(of_dh);
     }
 }
 
@@ -263,47 +294,33 @@ __device__ __forceinline__ void gradient_sums(const T* x, const T* d, const MATH
     const int batch = (Batch<T, N>::rows + 1) / 2;
     __shared__ double part[COLUMN_BLOCK * N];
     const ColumnRows at = column_rows<N>(rows, n, chunk_rows, log2_lanes);
-    RowSum<M> sum_of_d[N], sum_of_dx[N];
+    RowSum<M> sum_of_d[N], sum_of_dh[N];
     if (at.has_rows) {
-        M m[N];
+        M m[N], scale[N];
 #pragma unroll
-        for (int j = 0; j < N; j++) m[j] = mean[at.item * N + j];
-        for (size_t r = at.begin; r < at.end; r += batch * at.stride) {
-            // A row past the end has a gradient of 0.
-            Pack<T, N> v[batch], g[batch];
-#pragma unroll
-            for (int k = 0; k < batch; k++) {
-                bool is_inside = r + k * at.stride < at.end;
-                size_t i = (is_inside ? r + k * at.stride : at.begin) * at.items + at.item;
-                v[k] = load_pack<N>(x, i);
-                g[k] = is_inside ? load_pack<N>(d, i) : Pack<T, N>{};
-            }
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                M of_d = 0, of_dx = 0;
-#pragma unroll
-                for (int k = 0; k < batch; k++) {
-                    of_d += to_float(g[k].v[j]);
-                    of_dx += to_float(g[k].v[j]) * (to_float(v[k].v[j]) - m[j]);
-                }
-                sum_of_d[j].add(of_d);
-                sum_of_dx[j].add(of_dx);
-            }
+        for (int j = 0; j < N; j++) {
+            m[j] = mean[at.item * N + j];
+            scale[j] = rstd[at.item * N + j];
         }
+        size_t r = at.begin, step = at.stride * at.items;
+        for (; r + (batch - 1) * at.stride < at.end; r += batch * at.stride)
+            add_gradients<batch>(x, d, r * at.items + at.item, step, m, scale, sum_of_d, sum_of_dh);
+        for (; r < at.end; r += at.stride)
+            add_gradients<1>(x, d, r * at.items + at.item, 0, m, scale, sum_of_d, sum_of_dh);
     }
     const u32 width = at.lanes * N;
     const size_t c = (size_t)blockIdx.x * width + threadIdx.x % width;
-    double of_d[N], of_dx[N];
+    double of_d[N], of_dh[N];
 #pragma unroll
     for (int j = 0; j < N; j++) {
         of_d[j] = sum_of_d[j].value();
-        of_dx[j] = sum_of_dx[j].value();
+        of_dh[j] = sum_of_dh[j].value();
     }
-    double d_sum = tile_sum(of_d, at.lanes, part), dx_sum = tile_sum(of_dx, at.lanes, part);
+    double d_sum = tile_sum(of_d, at.lanes, part), dh_sum = tile_sum(of_dh, at.lanes, part);
     double* out = gridDim.y > 1 ? partials + 2 * (size_t)blockIdx.y * n : sums;
     if (threadIdx.x < width && c < n) {
         out[c] = d_sum;
-        out[n + c] = dx_sum * (double)rstd[c];
+        out[n + c] = dh_sum;
     }
     if (gridDim.y == 1 || !is_last_block(counters + blockIdx.x, gridDim.y)) return;
 
@@ -353,25 +370,29 @@ __device__ __forceinline__ void gradient(const T* x, const MATH(T)* gamma, const
             mean_d[j] = (M)means[c];
             mean_dh[j] = (M)means[n + c];
         }
+        auto of_x = [&](Pack<T, N> v, Pack<T, N> g) {
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                M h = (to_float(v.v[j]) - m[j]) * s[j];
+                g.v[j] = Format<T>::from(scale[j] * (to_float(g.v[j]) - (mean_d[j] + h * mean_dh[j])));
+            }
+            return g;
+        };
         const int batch = 2;
-        for (size_t r = at.row; r < rows; r += batch * at.row_stride) {
+        size_t r = at.row;
+        for (; r + (batch - 1) * at.row_stride < rows; r += batch * at.row_stride) {
             Pack<T, N> v[batch], g[batch];
 #pragma unroll
             for (int k = 0; k < batch; k++) {
-                if (r + k * at.row_stride >= rows) continue;
                 v[k] = load_pack<N>(x, (r + k * at.row_stride) * items + i);
                 g[k] = load_pack<N>((const T*)d, (r + k * at.row_stride) * items + i);
             }
 #pragma unroll
-            for (int k = 0; k < batch; k++) {
-                if (r + k * at.row_stride >= rows) break;
-#pragma unroll
-                for (int j = 0; j < N; j++) {
-                    M h = (to_float(v[k].v[j]) - m[j]) * s[j];
-                    g[k].v[j] = Format<T>::from(scale[j] * (to_float(g[k].v[j]) - (mean_d[j] + h * mean_dh[j])));
-                }
-                store_pack(d, (r + k * at.row_stride) * items + i, g[k]);
-            }
+            for (int k = 0; k < batch; k++) store_pack(d, (r + k * at.row_stride) * items + i, of_x(v[k], g[k]));
+        }
+        for (; r < rows; r += at.row_stride) {
+            Pack<T, N> v = load_pack<N>(x, r * items + i), g = load_pack<N>((const T*)d, r * items + i);
+            store_pack(d, r * items + i, of_x(v, g));
         }
     }
 }
