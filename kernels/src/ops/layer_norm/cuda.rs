@@ -60,19 +60,16 @@ impl Backward<'_> {
         }
         let addresses = x.ptr() | gamma.ptr() | d.ptr() | d_gamma.ptr() | d_beta.ptr();
         let by_rows = row_norm::Backward::new(x.dtype(), rows, cols, 2, addresses);
-        let mut parameters = [d_gamma, d_beta];
         let kernel = if by_rows.is_whole() {
             float_kernel!("layer_norm_bwd_whole"; x.dtype())
         } else {
             float_kernel!("layer_norm_bwd_any"; x.dtype())
         };
-        let launch =
+        let over_rows =
             Launch::new(gpu, &SOURCE, kernel)?.read(x).read(gamma).read(mean).read(rstd).write(&mut d);
-        // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, M* d_gamma, M* d_beta, ...); x and d hold rows · n
-        // elements, gamma and its like n, mean and rstd rows; `row_norm::Backward` chose the kernel for these rows and addresses.
-        unsafe { by_rows.over_rows(gpu, launch, &mut parameters, rows, accumulate) }?;
-        let launch = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_bwd_parameters"; x.dtype()))?;
-        // SAFETY: bwd_parameters(const M* partials, M* d_gamma, M* d_beta, ...); d_gamma and d_beta hold n elements.
-        unsafe { by_rows.over_chunks(gpu, launch, &mut parameters, accumulate) }
+        let over_chunks = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_bwd_parameters"; x.dtype()))?;
+        // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, ...) and bwd_parameters(...); x and d hold rows · n
+        // elements, gamma, d_gamma and d_beta n, mean and rstd rows; `Backward` chose the kernel for these rows and addresses.
+        unsafe { by_rows.run(gpu, [over_rows, over_chunks], [d_gamma, d_beta], rows, accumulate) }
     }
 }

@@ -225,19 +225,16 @@ impl Backward<'_> {
         }
         let addresses = x.ptr() | gamma.ptr() | d.ptr() | d_gamma.ptr();
         let by_rows = row_norm::Backward::new(x.dtype(), rows, cols, 1, addresses);
-        let mut parameters = [d_gamma];
         let kernel = if by_rows.is_whole() {
             float_kernel!("rms_norm_bwd_whole"; x.dtype())
         } else {
             float_kernel!("rms_norm_bwd_any"; x.dtype())
         };
-        let launch = Launch::new(gpu, &SOURCE, kernel)?.read(x).read(gamma).read(rstd).write(&mut d);
-        // SAFETY: bwd(const T* x, const M* gamma, const M* rstd, T* d, M* d_gamma, ...); x and d hold rows * n elements, gamma and
-        // d_gamma n, rstd rows; `row_norm::Backward` chose the kernel for these rows and addresses.
-        unsafe { by_rows.over_rows(gpu, launch, &mut parameters, rows, accumulate) }?;
-        let launch = Launch::new(gpu, &SOURCE, float_kernel!("rms_norm_bwd_parameters"; x.dtype()))?;
-        // SAFETY: bwd_parameters(const M* partials, M* d_gamma, ...); d_gamma holds n elements.
-        unsafe { by_rows.over_chunks(gpu, launch, &mut parameters, accumulate) }
+        let over_rows = Launch::new(gpu, &SOURCE, kernel)?.read(x).read(gamma).read(rstd).write(&mut d);
+        let over_chunks = Launch::new(gpu, &SOURCE, float_kernel!("rms_norm_bwd_parameters"; x.dtype()))?;
+        // SAFETY: bwd(const T* x, const M* gamma, const M* rstd, T* d, ...) and bwd_parameters(...); x and d hold rows * n elements,
+        // gamma and d_gamma n, rstd rows; `row_norm::Backward` chose the kernel for these rows and addresses.
+        unsafe { by_rows.run(gpu, [over_rows, over_chunks], [d_gamma], rows, accumulate) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Launches of the kernels of [`layer_norm`](super::layer_norm) and [`rms_norm`](super::rms_norm), which `rows.cuh` has for both.
 
 use crate::cuda::launch::Launch;
-use crate::cuda::{CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::cuda::{CHUNK_SUM_BYTES, CudaSliceMut, Gpu};
 use crate::{DType, Result};
 
 /// The text that both kernel files need in front of theirs.
@@ -78,7 +78,7 @@ impl Backward {
     pub(super) fn new(dtype: DType, rows: usize, cols: usize, n_sums: usize, addresses: u64) -> Self {
         let block = RowBlock::new(dtype, cols, BACKWARD_HELD, addresses);
         let sum_bytes = if dtype == DType::F64 { 8 } else { 4 };
-        let places = PARTIAL_SUMS * 8 / (sum_bytes * n_sums * cols);
+        let places = CHUNK_SUM_BYTES / (sum_bytes * n_sums * cols);
         let n_chunks = rows.div_ceil(MIN_ROWS).min(CHUNK_THREADS / block.threads).min(places).max(1);
         let chunk_rows = rows.div_ceil(n_chunks).max(1);
         Backward { block, n_chunks: rows.div_ceil(chunk_rows), chunk_rows }
@@ -89,73 +89,44 @@ impl Backward {
         self.block.is_whole
     }
 
-    /// Whether each gradient of a parameter needs a second launch, of `bwd_parameters`; otherwise, the first one writes it.
-    fn has_partials(self) -> bool {
-        self.n_chunks != 1
-    }
-
-    /// Adds the arguments from `d_gamma` on, sets threads and blocks, and launches over the rows, if there are any; `parameters` are
-    /// the gradients of gamma and, if there is one, of beta.
+    /// Enqueues `over_rows`, if there are rows, and then `over_chunks`, unless the only chunk's sums are the gradients of parameters.
     ///
     /// # Safety
-    /// As [`Launch::run`]; the kernel's parameters end with `M* d_gamma, [M* d_beta,] size_t stride, size_t rows, size_t n,
-    /// size_t chunk_rows, int accumulate`; d_gamma and d_beta hold n elements.
-    pub(super) unsafe fn over_rows<const K: usize>(
+    /// As [`Launch::run`]. After the arguments that `over_rows` has, its kernel's parameters are `M* d_gamma, [M* d_beta,]
+    /// size_t stride, size_t rows, size_t n, size_t chunk_rows, int accumulate`. Those of `over_chunks`, which has none yet, are
+    /// `const M* partials, M* d_gamma, [M* d_beta,] size_t chunks, size_t n, int accumulate`. `parameters` are these gradients, of n
+    /// elements each.
+    pub(super) unsafe fn run<const K: usize>(
         self,
         gpu: &'static Gpu,
-        mut launch: Launch,
-        parameters: &mut [CudaSliceMut<'_>; K],
+        [over_rows, over_chunks]: [Launch; 2],
+        mut parameters: [CudaSliceMut<'_>; K],
         rows: usize,
         accumulate: bool,
     ) -> Result<()> {
-        if rows == 0 {
-            return Ok(());
-        }
         let cols = parameters[0].len();
-        if self.has_partials() {
-            let partials = gpu.scratch()?.partials;
+        let accumulate = i32::from(accumulate);
+        let over_rows = over_rows.threads(self.block.threads as u32).blocks(self.n_chunks);
+        if self.n_chunks == 1 {
+            let over_rows = parameters.iter_mut().fold(over_rows, |launch, sums| launch.write(sums));
+            let over_rows = over_rows.arg(0usize).arg(rows).arg(cols).arg(self.chunk_rows).arg(accumulate);
+            // SAFETY: the caller guarantees the operands; the block is the kernel's.
+            return unsafe { over_rows.run() };
+        }
+        let partials = gpu.chunk_sums()?;
+        if rows > 0 {
             let sum_bytes = parameters[0].dtype().size_bytes();
-            for k in 0..K {
-                launch = launch.arg(partials + (k * cols * sum_bytes) as u64);
-            }
-            launch = launch.arg(K * cols);
-        } else {
-            for parameter in parameters {
-                launch = launch.write(parameter);
-            }
-            launch = launch.arg(0usize);
+            let over_rows =
+                (0..K).fold(over_rows, |launch, k| launch.arg(partials.ptr + (k * cols * sum_bytes) as u64));
+            let over_rows = over_rows.arg(K * cols).arg(rows).arg(cols).arg(self.chunk_rows).arg(0i32);
+            // SAFETY: the caller guarantees the other operands; `new` checked that there are places for the sums of all chunks.
+            unsafe { over_rows.run() }?;
         }
-        let launch = launch.threads(self.block.threads as u32).blocks(self.n_chunks);
-        let launch = launch.arg(rows).arg(cols).arg(self.chunk_rows);
-        let launch = launch.arg(i32::from(accumulate && !self.has_partials()));
-        // SAFETY: the caller guarantees the operands; the scratch has places for the sums of each chunk, which `new` checked, and the
-        // block is the kernel's.
-        unsafe { launch.run() }
-    }
-
-    /// Launches `bwd_parameters` of `kernel` over the sums of all chunks, if they are partial.
-    ///
-    /// # Safety
-    /// As [`Launch::run`]; the kernel's parameters are `const M* partials, M* d_gamma, [M* d_beta,] size_t chunks, size_t n,
-    /// int accumulate`; d_gamma and d_beta hold n elements.
-    pub(super) unsafe fn over_chunks<const K: usize>(
-        self,
-        gpu: &'static Gpu,
-        launch: Launch,
-        parameters: &mut [CudaSliceMut<'_>; K],
-        accumulate: bool,
-    ) -> Result<()> {
-        if !self.has_partials() {
-            return Ok(());
-        }
-        let cols = parameters[0].len();
-        let mut launch = launch.threads(512).blocks((K * cols).div_ceil(8)).arg(gpu.scratch()?.partials);
-        for parameter in parameters {
-            launch = launch.write(parameter);
-        }
-        let launch = launch.arg(self.n_chunks).arg(cols).arg(i32::from(accumulate));
-        // SAFETY: the caller guarantees the operands; `over_rows` left the sums of each chunk; the block is the kernel's.
-        unsafe { launch.run() }
+        let over_chunks = over_chunks.threads(512).blocks((K * cols).div_ceil(8)).arg(partials.ptr);
+        let over_chunks = parameters.iter_mut().fold(over_chunks, |launch, sums| launch.write(sums));
+        let over_chunks = over_chunks.arg(self.n_chunks).arg(cols).arg(accumulate);
+        // SAFETY: the caller guarantees the operands; `over_rows` leaves the sums of each chunk; the block is the kernel's.
+        unsafe { over_chunks.run() }
     }
 }
 
@@ -174,7 +145,7 @@ mod tests {
                         assert!(
                             n_chunks * chunk_rows >= rows && (n_chunks.max(1) - 1) * chunk_rows < rows.max(1)
                         );
-                        assert!(n_chunks <= 1 || n_chunks * n_sums * cols * sum_bytes <= PARTIAL_SUMS * 8);
+                        assert!(n_chunks <= 1 || n_chunks * n_sums * cols * sum_bytes <= CHUNK_SUM_BYTES);
                         assert!(block.threads.is_multiple_of(32) && (32..=512).contains(&block.threads));
                     }
                 }
