@@ -9,7 +9,7 @@
 //         backward d <- gamma*rstd*(d - mean(d) - h*mean(d*h))
 // shapes  x, y, d: T[rows, n]; gamma, beta, mean, rstd, running_*, d_gamma, d_beta: M[n]; M is double for double, else float;
 //         moments: double[2n + 1] per group; sums: double[2n] per group
-// launch  moments, sums: one block of 512 per tile of columns (2^log2_lanes threads wide) and chunk of rows: tiles in x, chunks in y;
+// launch  moments, sums: a block of 512 per tile of columns (2^log2_lanes threads wide) and chunk of rows: tiles in x, chunks in y;
 //         the last block of a tile merges the chunks (ColumnGrid in cuda/column_grid.rs computes the grid);
 //         stats, frozen, params: a thread per column; forward, backward: row_walk; 4 columns per access (2 in f64) if rows and
 //         pointers allow it

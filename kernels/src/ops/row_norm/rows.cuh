@@ -3,13 +3,14 @@
 //         backward, with g = d*gamma: d <- rstd*(g - mean_c(g) - h*mean_c(g*h)); column sums of d*h and d, of the incoming d
 // shapes  x, y, d: T[rows, n]; gamma, beta, d_gamma, d_beta: M[n]; mean, rstd: M[rows]; M is double for double, else float;
 //         partials: M[chunks, K*n], K the number of gradients of parameters: 2, or 1 without beta
-// launch  fwd: a block of 32 to 512 per row, 32 elements of it in the registers of each thread; grid-stride
-//         bwd: a block of 32 to 512 per chunk of rows, one row at a time, 8 columns of it in the registers of each thread
-//         bwd_parameters: a block of 512 = 8 columns x 64 lanes of chunks; after bwd
-//         f64: 8 elements, and 4 columns. Elements that no register holds are read again from cache, and their column sums stay in memory.
-//         16 bytes per access along aligned rows
+// launch  fwd: a block of 32 to 512 per row, 32 elements of it in the registers of each thread (8 in f64); grid-stride
+//         bwd: a block of 32 to 512 per chunk of rows, one row at a time, 8 columns of it in the registers of each thread (4 in f64)
+//         bwd_parameters: a block of 512 = 8 columns x 64 lanes of chunks; after bwd, if there are several chunks
+//         Forms `whole`: aligned rows in 16 bytes per access, all of which registers hold. Forms `any`: elements that they do not hold
+//         are read again from cache, and the sums of their columns stay in memory.
 // moved   forward 2 values per element, backward 3 (read x d, write d), and the partials twice in cache: memory-bound
-// order   a row by threads; a column by the rows of a chunk, then chunks by lanes: depends on the shape only, without atomics
+// order   a row by threads; a column by the rows of a chunk, then chunks by lanes: depends on the shape and on whether addresses are
+//         multiples of 16; without atomics
 
 __device__ __forceinline__ float root(float x) { return sqrtf(x); }
 __device__ __forceinline__ double root(double x) { return sqrt(x); }
@@ -50,8 +51,8 @@ template <int N, class M> __device__ __forceinline__ void store_sums(M* p, const
     }
 }
 
-// The elements of a row that threads of this block hold, `held` each, in packs of N: pack k of a thread starts at first + k*step and
-// is inside if k*step < left. Threads leave a loop over packs together, where k*step >= end. Elements from `end` on have no thread.
+// The elements of a row that threads of this block hold, `held` each, in packs: pack k of a thread starts at first + k*step and is
+// inside if k*step < left. Threads leave a loop over packs together, where k*step >= end. Elements from `end` on have no thread.
 struct Held {
     int end, step, first, left;
 };
