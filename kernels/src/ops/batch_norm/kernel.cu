@@ -127,10 +127,12 @@ __device__ __forceinline__ void moments_of(const T* x, double* moments, size_t r
 #pragma unroll
         for (int j = 0; j < N; j++) shift[j] = to_float(first.v[j]);
         size_t r = at.begin;
-        for (; r + (batch - 1) * at.stride < at.end; r += batch * at.stride)
+        u32 n_rows = 0;
+        for (; r + (batch - 1) * at.stride < at.end; r += batch * at.stride, n_rows += batch)
             add_distances<batch>(x, r * at.items + at.item, at.stride * at.items, shift, sum, squares);
-        for (; r < at.end; r += at.stride) add_distances<1>(x, r * at.items + at.item, 0, shift, sum, squares);
-        own_rows = (double)((at.end - at.begin - 1) / at.stride + 1);
+        for (; r < at.end; r += at.stride, n_rows++)
+            add_distances<1>(x, r * at.items + at.item, 0, shift, sum, squares);
+        own_rows = n_rows;
     }
     // The mean of the chunk, and the squares around it from those around the means of the threads.
     const u32 width = at.lanes * N;
