@@ -133,6 +133,9 @@ impl Backward {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::testing::{assert_close, devices, random, tensor};
+    use crate::ops::{RmsNormGrads, rms_norm_backward};
+    use crate::{Device, Tensor};
 
     #[test]
     fn chunks_cover_the_rows_and_have_places() {
@@ -160,5 +163,33 @@ mod tests {
         assert!(!Backward::new(DType::BF16, 8192, 4096, 2, 8).is_whole());
         assert!(!Backward::new(DType::BF16, 8192, 4100, 2, 0).is_whole());
         assert_eq!(Backward::new(DType::F32, 128, 512, 2, 0).n_chunks, 32);
+    }
+
+    /// The gradient of gamma for random rows, enough for several chunks.
+    fn d_gamma(device: Device, seed: u64) -> Vec<f32> {
+        let (rows, cols) = (64, 256);
+        let matrix = |seed| tensor(&random::<f32>(rows * cols, seed), &[rows, cols], device);
+        let vector = |n: usize| Tensor::ones(&[n], DType::F32, device).unwrap();
+        let (x, mut d, mut d_gamma) = (matrix(seed), matrix(seed + 1), vector(cols));
+        let grads = RmsNormGrads { d: d.view_mut(), d_gamma: d_gamma.view_mut() };
+        rms_norm_backward(x.view(), vector(cols).view(), vector(rows).view(), grads, false).unwrap();
+        d_gamma.to_vec().unwrap()
+    }
+
+    #[test]
+    fn threads_leave_each_others_sums_alone() {
+        for device in devices() {
+            std::thread::scope(|scope| {
+                for seed in [1, 11, 21] {
+                    scope.spawn(move || {
+                        let want = d_gamma(Device::Cpu, seed);
+                        for _ in 0..50 {
+                            let got = d_gamma(device, seed);
+                            assert_close(&got, &want, 1e-5, 1e-5);
+                        }
+                    });
+                }
+            });
+        }
     }
 }
