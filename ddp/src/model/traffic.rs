@@ -184,8 +184,7 @@ impl Count<'_> {
                 (0, derivative + bias + d + x)
             }
             LayerKind::LayerNorm { .. } => {
-                // The sums of columns and the gradients of rows need two passes.
-                (step.params[0].range.len() * SINGLE, 2 * x + 3 * d + 4 * self.n_rows * SINGLE)
+                (step.params[0].range.len() * SINGLE, x + 2 * d + 2 * self.n_rows * SINGLE)
             }
             // The sums of columns and the gradients of rows need two passes.
             LayerKind::BatchNorm { .. } => (3 * step.params[0].range.len() * SINGLE, 2 * x + 3 * d),

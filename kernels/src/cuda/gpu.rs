@@ -63,6 +63,8 @@ pub struct Gpu {
     pub(super) recording: Mutex<Option<Recording>>,
     /// Address of the scratch memory, made by the first reduction.
     pub(super) scratch: OnceLock<sys::CUdeviceptr>,
+    /// Held from the launch that leaves sums in the scratch memory to the launch that reads them.
+    pub(super) chunk_sums: Mutex<()>,
 }
 
 // SAFETY: driver functions may be called with these handles from any thread on which the context is current, which `bind`
@@ -140,6 +142,7 @@ impl Gpu {
             graphs: Graphs::default(),
             recording: Mutex::new(None),
             scratch: OnceLock::new(),
+            chunk_sums: Mutex::new(()),
         })
     }
 

@@ -212,6 +212,22 @@ impl RowTiles {
         Self::on(gpu.info().multiprocessors as usize, rows, items)
     }
 
+    /// The same for a kernel that reads several numbers per item once: as few blocks share the rows as fill the device.
+    pub(crate) fn by_columns(gpu: &Gpu, rows: usize, items: usize) -> Self {
+        Self::by_columns_on(gpu.info().multiprocessors as usize, rows, items)
+    }
+
+    fn by_columns_on(multiprocessors: usize, rows: usize, items: usize) -> Self {
+        let block = BLOCK as usize;
+        let width = items.clamp(1, block).next_power_of_two();
+        let blocks = multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+        let y = items.div_ceil(width).clamp(1, blocks);
+        let at_a_time = rows.div_ceil(block / width).max(1);
+        // Whole batches of 4 rows per thread.
+        let rows_per_thread = at_a_time.div_ceil(blocks.div_ceil(y)).next_multiple_of(4);
+        RowTiles { log2_width: width.ilog2(), x: at_a_time.div_ceil(rows_per_thread), y }
+    }
+
     fn on(multiprocessors: usize, rows: usize, items: usize) -> Self {
         let block = BLOCK as usize;
         let mut width = items.clamp(1, block).next_power_of_two();
@@ -247,16 +263,18 @@ mod tests {
     fn all_shapes_get_a_grid_that_fits() {
         for rows in [0, 1, 7, 128, 65_536, 1 << 33] {
             for items in [0, 1, 3, 10, 196, 5000, 1 << 34] {
-                let tiles = RowTiles::on(132, rows, items);
-                assert!(
-                    tiles.x * tiles.y <= 2 * 132 * 16 && tiles.y <= 65_535,
-                    "{rows} x {items}: {tiles:?}"
-                );
-                assert!(1 << tiles.log2_width <= BLOCK);
+                for tiles in [RowTiles::on(132, rows, items), RowTiles::by_columns_on(132, rows, items)] {
+                    assert!(
+                        tiles.x * tiles.y <= 2 * 132 * 16 && tiles.y <= 65_535,
+                        "{rows} x {items}: {tiles:?}"
+                    );
+                    assert!(1 << tiles.log2_width <= BLOCK);
+                }
             }
         }
         // Narrow rows share a block, wide ones are shared by blocks.
         assert_eq!(RowTiles::on(132, 128, 3), RowTiles { log2_width: 2, x: 2, y: 1 });
         assert_eq!(RowTiles::on(132, 32, 16_384), RowTiles { log2_width: 8, x: 32, y: 64 });
+        assert_eq!(RowTiles::by_columns_on(132, 8192, 1024), RowTiles { log2_width: 8, x: 512, y: 4 });
     }
 }

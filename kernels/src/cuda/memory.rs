@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::{MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
@@ -211,11 +212,15 @@ impl Drop for DeviceBuffer {
 }
 
 /// Number of per-block partial sums in [`Gpu::scratch`].
-pub(crate) const PARTIAL_SUMS: usize = 1 << 14;
+pub(crate) const PARTIAL_SUMS: usize = 1 << 16;
+/// Bytes of [`Gpu::chunk_sums`]: two sums in f32 for each of 4,096 columns from 256 blocks.
+pub(crate) const CHUNK_SUM_BYTES: usize = 8 << 20;
 /// Number of per-block partial sums in the scratch memory of the communication stream.
 pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
-/// Scratch memory of reductions: counters and partial sums, for the compute stream and then for the communication stream.
-const SCRATCH_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
+/// Counters and partial sums, for the compute stream and then for the communication stream.
+const COUNTED_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
+/// Scratch memory of reductions: that, then [`Gpu::chunk_sums`].
+const SCRATCH_BYTES: usize = COUNTED_BYTES + CHUNK_SUM_BYTES;
 /// Bytes of [`MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
 pub const FIXED_WORKSPACE_BYTES: usize = WORKSPACE_BYTES + SCRATCH_BYTES;
 
@@ -241,21 +246,41 @@ impl Gpu {
 
     /// [`Gpu::scratch`] of a stream: the compute stream or the communication stream.
     pub(crate) fn scratch_on(&'static self, kind: StreamKind) -> Result<Scratch> {
-        let start = match self.scratch.get() {
-            Some(start) => *start,
-            None => {
-                let made = DeviceBuffer::zeroed(self, SCRATCH_BYTES, MemoryUse::Workspace)?;
-                // Zeroed on the compute stream, but used on another one, too.
-                self.compute().synchronize()?;
-                *self.scratch.get_or_init(|| made.leak())
-            }
-        };
+        let start = self.scratch_memory()?;
         let counter = match kind {
             StreamKind::Communication => start + 256 + PARTIAL_SUMS as u64 * 8,
             StreamKind::Compute | StreamKind::Copy => start,
         };
         Ok(Scratch { counter, partials: counter + 256 })
     }
+
+    /// [`CHUNK_SUM_BYTES`] of no meaning, in which a launch on the compute stream leaves sums for the next one. No other thread has
+    /// them until they are dropped.
+    ///
+    /// # Errors
+    /// Same as [`Gpu::scratch`].
+    pub(crate) fn chunk_sums(&'static self) -> Result<ChunkSums> {
+        let ptr = self.scratch_memory()? + COUNTED_BYTES as u64;
+        let guard = self.chunk_sums.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(ChunkSums { ptr, _guard: guard })
+    }
+
+    fn scratch_memory(&'static self) -> Result<sys::CUdeviceptr> {
+        if let Some(start) = self.scratch.get() {
+            return Ok(*start);
+        }
+        let made = DeviceBuffer::zeroed(self, SCRATCH_BYTES, MemoryUse::Workspace)?;
+        // Zeroed on the compute stream, but used on another one, too.
+        self.compute().synchronize()?;
+        Ok(*self.scratch.get_or_init(|| made.leak()))
+    }
+}
+
+/// [`Gpu::chunk_sums`].
+#[derive(Debug)]
+pub(crate) struct ChunkSums {
+    pub(crate) ptr: sys::CUdeviceptr,
+    _guard: MutexGuard<'static, ()>,
 }
 
 /// Device memory that another library allocated, for one tensor: [`Tensor::zeros_in`](crate::Tensor::zeros_in).

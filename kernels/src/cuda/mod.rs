@@ -57,6 +57,7 @@ mod mapped;
 
 // Work that is enqueued on it.
 pub(crate) mod launch;
+pub(crate) mod column_grid;
 mod matmul;
 mod graph;
 mod marks;
@@ -73,7 +74,7 @@ pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};
 pub use mapped::Mapped;
 pub use marks::{Labels, Marks, Moments, Origin, WAITING};
-pub(crate) use memory::{COMMUNICATION_PARTIAL_SUMS, DeviceBuffer, PARTIAL_SUMS};
+pub(crate) use memory::{CHUNK_SUM_BYTES, COMMUNICATION_PARTIAL_SUMS, DeviceBuffer, PARTIAL_SUMS};
 pub use memory::{FIXED_WORKSPACE_BYTES, ForeignMemory};
 pub use module::{CompiledKernel, FilledCache};
 pub use slice::{CudaSlice, CudaSliceMut};

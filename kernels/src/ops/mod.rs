@@ -53,6 +53,7 @@ mod dropout;
 mod embedding;
 mod numeric_embedding;
 mod layer_norm;
+mod row_norm;
 mod rms_norm;
 mod batch_norm;
 mod softmax;

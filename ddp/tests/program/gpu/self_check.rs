@@ -98,7 +98,7 @@ fn a_gpu_that_fails_the_check_does_not_train() {
         ("wrong:matmul", ["output of layers.0 (linear ", "differs by "]),
         // The kernel also writes the outcome of the step.
         ("wrong:adam_f32", ["loss differs by ", " more of "]),
-        ("wrong:layer_norm_fwd_warp_f32", ["output of norms.0 (layer norm) ", "differs by "]),
+        ("wrong:layer_norm_fwd_whole_f32", ["output of norms.0 (layer norm) ", "differs by "]),
         ("hang:60", ["no result within 3 s", "Virtual GPU, driver "]),
         ("illegal:30", ["illegal memory access", "Virtual GPU, driver "]),
     ] {

@@ -1,14 +1,11 @@
-//! Columns of chunks of rows for sums, a thread per column for what is merged, and rows in accesses of 16 bytes.
+//! Tiles of columns and chunks of rows for sums, a thread per column for what is merged, and rows in accesses of 4 columns.
 
-use crate::cuda::launch::{Launch, RowTiles, Source, typed_kernel};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::cuda::column_grid::{COLUMN_BLOCK, ColumnGrid};
+use crate::cuda::launch::{Launch, RowTiles, Source};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("batch_norm", include_str!("kernel.cu"));
-
-/// Threads per block of the kernels that sum columns, and the rows that one sums side by side.
-const WIDE_BLOCK: u32 = 512;
-const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
 
 /// The kernel `$name` for parameters of this dtype.
 macro_rules! of_columns {
@@ -20,26 +17,46 @@ macro_rules! of_columns {
     };
 }
 
-/// The kernel `$name` for rows of this dtype, which may access 16 bytes at a time.
+/// The kernel `$name` for rows of this dtype, which may access several columns at a time.
 macro_rules! by_rows {
     ($name:literal, $dtype:expr, $is_wide:expr) => {
         match ($dtype, $is_wide) {
-            (DType::F64, true) => concat!("batch_norm_", $name, "_f64_by_16_bytes"),
+            (DType::F64, true) => concat!("batch_norm_", $name, "_f64_packed"),
             (DType::F64, false) => concat!("batch_norm_", $name, "_f64"),
-            (DType::BF16, true) => concat!("batch_norm_", $name, "_bf16_by_16_bytes"),
+            (DType::BF16, true) => concat!("batch_norm_", $name, "_bf16_packed"),
             (DType::BF16, false) => concat!("batch_norm_", $name, "_bf16"),
-            (DType::F16, true) => concat!("batch_norm_", $name, "_f16_by_16_bytes"),
+            (DType::F16, true) => concat!("batch_norm_", $name, "_f16_packed"),
             (DType::F16, false) => concat!("batch_norm_", $name, "_f16"),
-            (_, true) => concat!("batch_norm_", $name, "_f32_by_16_bytes"),
+            (_, true) => concat!("batch_norm_", $name, "_f32_packed"),
             (_, false) => concat!("batch_norm_", $name, "_f32"),
         }
     };
 }
 
-/// A launch over columns of chunks of rows, and the rows of a chunk; each chunk needs `2 · cols` partial sums.
-fn by_chunks(launch: Launch, rows: usize, cols: usize) -> (Launch, usize) {
-    let n_chunks = (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1);
-    (launch.threads(WIDE_BLOCK).grid_2d(cols.div_ceil(32), n_chunks), rows.div_ceil(n_chunks))
+/// Columns per access of rows of `cols` at these addresses: 4 (2 in f64), or 1.
+fn per_access(dtype: DType, cols: usize, addresses: u64) -> usize {
+    let n = if dtype == DType::F64 { 2 } else { 4 };
+    let bytes = (n * dtype.size_bytes()) as u64;
+    if cols.is_multiple_of(n) && addresses.is_multiple_of(bytes) { n } else { 1 }
+}
+
+/// Sets threads and blocks of a launch over tiles of columns and chunks of rows, and adds the arguments from `rows` on.
+fn by_columns(
+    gpu: &'static Gpu,
+    launch: Launch,
+    rows: usize,
+    cols: usize,
+    per_access: usize,
+) -> Result<Launch> {
+    // At least 128 bytes of a row, unless it is narrower; two sums in f64 per column and chunk.
+    let least_lanes = if per_access > 1 { 16 } else { 32 };
+    let grid = ColumnGrid::new(rows, cols, per_access, least_lanes, 16);
+    let chunk_rows = rows.div_ceil(grid.shares).max(1);
+    let chunks = rows.div_ceil(chunk_rows).max(1);
+    let scratch = gpu.scratch()?;
+    let launch = launch.threads(COLUMN_BLOCK as u32).grid_2d(grid.tiles, chunks);
+    let launch = launch.arg(rows).arg(cols).arg(chunk_rows).arg(grid.log2_lanes);
+    Ok(launch.arg(scratch.counter).arg(scratch.partials))
 }
 
 /// Same as `cpu::moments`; the caller checked the operands.
@@ -49,13 +66,13 @@ pub(super) fn moments(
     rows: usize,
     moments: &mut CudaSliceMut<'_>,
 ) -> Result<()> {
-    let (scratch, cols) = (gpu.scratch()?, (moments.len() - 1) / 2);
-    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("batch_norm_moments", x.dtype()))?;
-    let (launch, chunk_rows) = by_chunks(launch, rows, cols.max(1));
-    let launch = launch.read(x).write(moments).arg(rows).arg(cols).arg(chunk_rows);
-    let launch = launch.arg(scratch.counter).arg(scratch.partials);
-    // SAFETY: moments(const T* x, double* moments, size_t rows, size_t n, size_t chunk_rows, u32* counter, double* partials); x
-    // holds rows * n elements, moments 2 n + 1, partials 2 n per chunk; the block is the kernel's.
+    let cols = (moments.len() - 1) / 2;
+    let n = per_access(x.dtype(), cols, x.ptr());
+    let launch = Launch::new(gpu, &SOURCE, by_rows!("moments", x.dtype(), n > 1))?.read(x).write(moments);
+    let launch = by_columns(gpu, launch, rows, cols, n)?;
+    // SAFETY: moments(const T* x, double* moments, size_t rows, size_t n, size_t chunk_rows, u32 log2_lanes, u32* counters,
+    // double* partials); x holds rows * n elements, moments 2 n + 1; `by_columns` sets the kernel's block, has a counter per tile if there
+    // are several chunks, and 2 n partials per chunk; if the kernel accesses several columns at a time, rows and x allow it.
     unsafe { launch.run() }
 }
 
@@ -114,12 +131,6 @@ pub(super) struct Columns<'a> {
     pub(super) rstd: CudaSlice<'a>,
 }
 
-/// Elements per access of rows of `cols` at these addresses.
-fn per_access(dtype: DType, cols: usize, addresses: u64) -> usize {
-    let n = 16 / dtype.size_bytes();
-    if cols.is_multiple_of(n) && addresses.is_multiple_of(16) { n } else { 1 }
-}
-
 /// Same as `cpu::forward`; the caller checked the operands.
 pub(super) fn forward(
     gpu: &'static Gpu,
@@ -134,13 +145,13 @@ pub(super) fn forward(
     let Columns { gamma, mean, rstd } = columns;
     let (cols, rows) = (gamma.len(), y.len() / gamma.len());
     let n = per_access(x.dtype(), cols, x.ptr() | y.ptr());
-    let tiles = RowTiles::new(gpu, rows, cols / n);
+    let tiles = RowTiles::by_columns(gpu, rows, cols / n);
     let launch = tiles.grid(Launch::new(gpu, &SOURCE, by_rows!("fwd", x.dtype(), n > 1))?);
     let launch = launch.read(x).read(gamma).read(beta).read(mean).read(rstd).write(y);
     let launch = launch.arg(rows).arg(cols).arg(tiles.log2_width());
     // SAFETY: fwd(const T* x, const M* gamma, const M* beta, const M* mean, const M* rstd, T* y, size_t rows, size_t n,
-    // u32 log2_width); x and y hold rows * n elements, the others n; if the kernel moves 16 bytes at a time, rows and addresses of x
-    // and y are multiples of 16 bytes.
+    // u32 log2_width); x and y hold rows * n elements, the others n; if the kernel accesses several columns at a time,
+    // rows and addresses of x and y are multiples of that.
     unsafe { launch.run() }
 }
 
@@ -156,14 +167,13 @@ pub(super) fn backward_sums(
     if cols == 0 {
         return Ok(());
     }
-    let (scratch, rows) = (gpu.scratch()?, x.len() / cols);
-    let launch = Launch::new(gpu, &SOURCE, typed_kernel!("batch_norm_sums", x.dtype()))?;
-    let (launch, chunk_rows) = by_chunks(launch, rows, cols);
+    let n = per_access(x.dtype(), cols, x.ptr() | d.ptr());
+    let launch = Launch::new(gpu, &SOURCE, by_rows!("sums", x.dtype(), n > 1))?;
     let launch = launch.read(x).read(d).read(mean).read(rstd).write(sums);
-    let launch = launch.arg(rows).arg(cols).arg(chunk_rows).arg(scratch.counter).arg(scratch.partials);
+    let launch = by_columns(gpu, launch, x.len() / cols, cols, n)?;
     // SAFETY: sums(const T* x, const T* d, const M* mean, const M* rstd, double* sums, size_t rows, size_t n, size_t chunk_rows,
-    // u32* counter, double* partials); x and d hold rows * n elements, mean and rstd n, sums 2 n, partials 2 n per chunk; the block
-    // is the kernel's.
+    // u32 log2_lanes, u32* counters, double* partials); x and d hold rows * n elements, mean and rstd n, sums 2 n; the others as in
+    // `moments`.
     unsafe { launch.run() }
 }
 
@@ -202,12 +212,12 @@ impl Backward<'_> {
         }
         let rows = self.d.len() / cols;
         let n = per_access(self.x.dtype(), cols, self.x.ptr() | self.d.ptr());
-        let tiles = RowTiles::new(gpu, rows, cols / n);
+        let tiles = RowTiles::by_columns(gpu, rows, cols / n);
         let launch = tiles.grid(Launch::new(gpu, &SOURCE, by_rows!("bwd", self.x.dtype(), n > 1))?);
         let launch = launch.read(self.x).read(gamma).read(mean).read(rstd).read(self.own.as_ref());
         let launch = launch.write(&mut self.d).arg(rows).arg(cols).arg(tiles.log2_width());
         // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, const double* means, T* d, size_t rows, size_t n,
-        // u32 log2_width); x and d hold rows * n elements, means 2 n, the others n; 16 bytes at a time as in `forward`.
+        // u32 log2_width); x and d hold rows * n elements, means 2 n, the others n; several columns at a time as in `forward`.
         unsafe { launch.run() }
     }
 }

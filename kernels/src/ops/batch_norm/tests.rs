@@ -245,9 +245,15 @@ fn check_short<S: Element>(device: Device, groups: &[usize], cols: usize, made: 
 #[test]
 fn every_form_and_dtype_agrees_with_f64() {
     // Rows of whole accesses and others, one chunk of rows and several, more columns than one launch of blocks.
-    for (groups, cols) in
-        [(&[70][..], 64), (&[37], 100), (&[300], 129), (&[9, 5], 1024), (&[40, 0], 1028), (&[600], 12)]
-    {
+    for (groups, cols) in [
+        (&[70][..], 64),
+        (&[37], 100),
+        (&[300], 129),
+        (&[9, 5], 1024),
+        (&[40, 0], 1028),
+        (&[600], 12),
+        (&[1500], 72),
+    ] {
         let rows = groups.iter().sum::<usize>();
         let made = made(rows, cols);
         let Made { x, d_y, gamma, beta } = &made;
@@ -273,6 +279,27 @@ fn every_form_and_dtype_agrees_with_f64() {
             check_short::<bf16>(device, groups, cols, &made);
             check_short::<f16>(device, groups, cols, &made);
         }
+    }
+}
+
+/// Sums in f32 that a large mean, or a first row far from the others, would leave few digits of.
+#[test]
+fn columns_far_from_zero_keep_their_precision() {
+    let (rows, cols) = (1500, 8);
+    let mut x: Vec<f32> = random::<f32>(rows * cols, 1).iter().map(|x| 1000.0 + x).collect();
+    x[..4].fill(1040.0);
+    let x64: Vec<f64> = rounded(&x);
+    let moments = |x: &Tensor, device| {
+        let mut moments = Tensor::full(&[2 * cols + 1], f64::NAN, DType::F64, device).unwrap();
+        batch_norm_moments(x.view(), moments.view_mut()).unwrap();
+        moments.to_vec::<f64>().unwrap()
+    };
+    let want = moments(&tensor(&x64, &[rows, cols], Device::Cpu), Device::Cpu);
+    for device in devices() {
+        let got = moments(&tensor(&x, &[rows, cols], device), device);
+        // A rounding of each distance from the mean, and of its square.
+        assert_close(&got[..=cols], &want[..=cols], 0.0, 1e-8);
+        assert_close(&got[1 + cols..], &want[1 + cols..], 0.0, 1e-6);
     }
 }
 

@@ -1,7 +1,8 @@
 //! One pass over the elements; for the gradient, threads share the columns and blocks share the rows.
 
+use crate::cuda::column_grid::{COLUMN_BLOCK, ColumnGrid};
 use crate::cuda::launch::{Launch, RowTiles, Source};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, Result};
 
 pub(crate) static SOURCE: Source = Source::new("bias", include_str!("kernel.cu"));
@@ -111,7 +112,9 @@ unsafe fn launch_column_sums(
 ) -> Result<()> {
     let rows = d_y.len() / cols;
     let sum_bytes = if d_y.dtype() == DType::F64 { 8 } else { 4 };
-    let grid = ColumnGrid::new(rows, cols, wide.unwrap_or(1), sum_bytes);
+    // At least 128 bytes of a row, unless it is narrower.
+    let least_lanes = if wide.is_some() { 8 } else { 32 };
+    let grid = ColumnGrid::new(rows, cols, wide.unwrap_or(1), least_lanes, sum_bytes);
     let scratch = gpu.scratch()?;
     let launch = launch.threads(COLUMN_BLOCK as u32).grid_2d(grid.tiles, grid.shares);
     let launch = launch.arg(rows).arg(cols).arg(i32::from(accumulate));
@@ -119,76 +122,4 @@ unsafe fn launch_column_sums(
     // SAFETY: the caller guarantees the operands; a block is COLUMN_BLOCK threads; with several shares there is a counter for each
     // tile, and there are places for the columns of each share.
     unsafe { launch.run() }
-}
-
-/// Threads per block that sums columns: COLUMN_BLOCK in the kernel.
-const COLUMN_BLOCK: usize = 512;
-/// Number of blocks that fills any device: two per multiprocessor of the largest today.
-const BLOCKS: usize = 256;
-/// Counters in [`crate::cuda::Gpu`]'s scratch: its first 256 bytes.
-const COUNTERS: usize = 64;
-/// Rows per thread below which another block does not pay off.
-const MIN_ROWS: usize = 4;
-
-/// Split of the gradient's columns and rows, by the shape only, so that the order of sums is the same on every device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ColumnGrid {
-    /// Logarithm of the number of threads across the columns.
-    log2_lanes: u32,
-    /// Number of column tiles.
-    tiles: usize,
-    /// Number of row shares, one block each.
-    shares: usize,
-}
-
-impl ColumnGrid {
-    /// Split for threads that take `per_access` columns at a time and partial sums of `sum_bytes`.
-    fn new(rows: usize, cols: usize, per_access: usize, sum_bytes: usize) -> Self {
-        let items = cols / per_access;
-        // At least 128 bytes of a row, unless it is narrower; more if there would be more tiles than counters.
-        let least = if per_access == 1 { 32 } else { 8 };
-        let mut lanes = least.min(items.next_power_of_two());
-        while items.div_ceil(lanes) > COUNTERS && lanes < 128 {
-            lanes *= 2;
-        }
-        if items.div_ceil(lanes) > COUNTERS {
-            return ColumnGrid { log2_lanes: least.ilog2(), tiles: items.div_ceil(least), shares: 1 };
-        }
-        let tiles = items.div_ceil(lanes);
-        let places = PARTIAL_SUMS * 8 / sum_bytes / cols;
-        let worthwhile = rows / (COLUMN_BLOCK / lanes * MIN_ROWS);
-        let shares = (BLOCKS / tiles).min(places).min(worthwhile).max(1);
-        ColumnGrid { log2_lanes: lanes.ilog2(), tiles, shares }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_grid_covers_the_columns_and_has_its_counters_and_places() {
-        for rows in [0, 1, 100, 8192, 65_536, 1 << 30] {
-            for cols in [1, 3, 10, 31, 64, 1000, 1023, 2056, 4096, 8191, 20_480, 100_000, 1 << 24] {
-                for (per_access, sum_bytes) in [(1, 4), (1, 8), (2, 8), (4, 4), (8, 4)] {
-                    if cols % per_access != 0 {
-                        continue;
-                    }
-                    let grid = ColumnGrid::new(rows, cols, per_access, sum_bytes);
-                    let width = (1 << grid.log2_lanes) * per_access;
-                    assert!(grid.tiles * width >= cols && (grid.tiles - 1) * width < cols);
-                    assert!(width <= COLUMN_BLOCK * per_access && grid.log2_lanes <= 7);
-                    if grid.shares > 1 {
-                        assert!(grid.tiles <= COUNTERS && grid.shares * cols * sum_bytes <= PARTIAL_SUMS * 8);
-                        assert!(grid.shares <= 65_535);
-                    }
-                }
-            }
-        }
-        // Tall matrices fill the device; small ones skip the second stage.
-        let grid = ColumnGrid::new(8192, 4096, 8, 4);
-        assert_eq!(grid, ColumnGrid { log2_lanes: 3, tiles: 64, shares: 4 });
-        assert_eq!(ColumnGrid::new(65_536, 10, 1, 4), ColumnGrid { log2_lanes: 4, tiles: 1, shares: 256 });
-        assert_eq!(ColumnGrid::new(128, 1024, 4, 4).shares, 1);
-    }
 }

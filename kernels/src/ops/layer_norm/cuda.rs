@@ -1,33 +1,12 @@
-//! A warp or a block per row; for the gradients of gamma and beta, columns of chunks of rows.
+//! A block per row, or per chunk of rows; then the chunks' sums for the gradients of gamma and beta.
 
-use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
-use crate::{DType, Result};
+use crate::Result;
+use crate::cuda::launch::{Launch, Source, float_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::ops::row_norm;
 
-pub(crate) static SOURCE: Source = Source::new("layer_norm", include_str!("kernel.cu"));
-
-/// Threads per block of the kernels with a block per row, and of those that sum columns.
-const WIDE_BLOCK: u32 = 512;
-/// Rows that a block of [`WIDE_BLOCK`] processes at a time, by columns or with a warp each.
-const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
-/// Elements of a chunk of rows up to which one block does all of its work: for more, two launches over the whole device are
-/// faster.
-const MAX_FUSED_CHUNK: usize = 1 << 14;
-
-/// Whether a row fits in the registers of a warp.
-fn fits_warp(dtype: DType, cols: usize) -> bool {
-    cols <= if dtype == DType::F64 { 256 } else { 1024 }
-}
-
-/// Number of blocks that gives each row a group of its own, up to a few times what fills the device.
-fn row_blocks(gpu: &Gpu, rows: usize, rows_per_block: usize) -> usize {
-    rows.div_ceil(rows_per_block).min(gpu.info().multiprocessors as usize * 16)
-}
-
-/// Number of chunks for sums over rows: each needs `2 · cols` partial sums and gives work to all lanes of a block.
-fn chunks(rows: usize, cols: usize) -> usize {
-    (PARTIAL_SUMS / (2 * cols)).min(rows.div_ceil(ROW_LANES)).max(1)
-}
+pub(crate) static SOURCE: Source =
+    Source::with_preamble("layer_norm", row_norm::ROWS, include_str!("kernel.cu"));
 
 /// Same as `forward_cpu`; the caller checked the operands.
 #[allow(clippy::too_many_arguments)] // Layer normalization has that many operands.
@@ -45,16 +24,17 @@ pub(super) fn forward(
     if rows * cols == 0 {
         return Ok(());
     }
-    let (kernel, threads, rows_per_block) = if fits_warp(x.dtype(), cols) {
-        (float_kernel!("layer_norm_", "fwd_warp"; x.dtype()), BLOCK, BLOCK as usize / 32)
+    let addresses = x.ptr() | gamma.ptr() | beta.ptr() | y.ptr();
+    let by_rows = row_norm::Forward::new(gpu, x.dtype(), rows, cols, addresses);
+    let kernel = if by_rows.is_whole() {
+        float_kernel!("layer_norm_fwd_whole"; x.dtype())
     } else {
-        (float_kernel!("layer_norm_", "fwd_block"; x.dtype()), WIDE_BLOCK, 1)
+        float_kernel!("layer_norm_fwd_any"; x.dtype())
     };
-    let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(threads);
-    let launch = launch.blocks(row_blocks(gpu, rows, rows_per_block)).read(x).read(gamma).read(beta);
+    let launch = by_rows.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read(gamma).read(beta);
     let launch = launch.arg(eps).write(y).write(mean).write(rstd).arg(rows).arg(cols);
     // SAFETY: fwd(const T* x, const M* gamma, const M* beta, double eps, T* y, M* mean, M* rstd, size_t rows, size_t n); x and y
-    // hold rows · n elements, gamma and beta n, mean and rstd rows; the block is the kernel's.
+    // hold rows · n elements, gamma and beta n, mean and rstd rows; `Forward` chose the kernel for these rows and addresses.
     unsafe { launch.run() }
 }
 
@@ -71,82 +51,25 @@ pub(super) struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Same as `backward_cpu`, in one launch for few rows, else in two: the column sums need what the row pass overwrites.
-    pub(super) fn run(mut self, gpu: &'static Gpu) -> Result<()> {
-        let (rows, cols) = (self.mean.len(), self.gamma.len());
+    /// Same as `backward_cpu`.
+    pub(super) fn run(self, gpu: &'static Gpu) -> Result<()> {
+        let Backward { x, gamma, mean, rstd, mut d, d_gamma, d_beta, accumulate } = self;
+        let (rows, cols) = (mean.len(), gamma.len());
         if cols == 0 {
             return Ok(());
         }
-        let n_chunks = chunks(rows, cols);
-        let chunk_rows = rows.div_ceil(n_chunks);
-        if fits_warp(self.x.dtype(), cols) && chunk_rows * cols <= MAX_FUSED_CHUNK {
-            return self.fused(gpu, n_chunks, chunk_rows);
-        }
-        self.columns(gpu, n_chunks, chunk_rows)?;
-        self.rows(gpu)
-    }
-
-    fn fused(&mut self, gpu: &'static Gpu, n_chunks: usize, chunk_rows: usize) -> Result<()> {
-        let scratch = gpu.scratch()?;
-        let launch = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_", "bwd_fused"; self.x.dtype()))?
-            .threads(WIDE_BLOCK)
-            .grid_2d(1, n_chunks)
-            .read(self.x)
-            .read(self.gamma)
-            .read(self.mean)
-            .read(self.rstd)
-            .write(&mut self.d)
-            .write(&mut self.d_gamma)
-            .write(&mut self.d_beta)
-            .arg(self.mean.len())
-            .arg(self.gamma.len())
-            .arg(chunk_rows)
-            .arg(i32::from(self.accumulate))
-            .arg(scratch.counter)
-            .arg(scratch.partials);
-        // SAFETY: bwd_fused(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, M* d_gamma, M* d_beta, size_t rows,
-        // size_t n, size_t chunk_rows, int accumulate, u32* counter, double* partials); x and d hold rows · n elements, gamma and
-        // its like n, mean and rstd rows, partials 2 · n a chunk; the block is the kernel's.
-        unsafe { launch.run() }
-    }
-
-    fn columns(&mut self, gpu: &'static Gpu, n_chunks: usize, chunk_rows: usize) -> Result<()> {
-        let (scratch, cols) = (gpu.scratch()?, self.gamma.len());
-        let launch = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_", "bwd_columns"; self.x.dtype()))?
-            .threads(WIDE_BLOCK)
-            .grid_2d(cols.div_ceil(32), n_chunks)
-            .read(self.x)
-            .read(self.mean)
-            .read(self.rstd)
-            .read(self.d.as_ref())
-            .write(&mut self.d_gamma)
-            .write(&mut self.d_beta)
-            .arg(self.mean.len())
-            .arg(cols)
-            .arg(chunk_rows)
-            .arg(i32::from(self.accumulate))
-            .arg(scratch.counter)
-            .arg(scratch.partials);
-        // SAFETY: bwd_columns(const T* x, const M* mean, const M* rstd, const T* d, M* d_gamma, M* d_beta, size_t rows, size_t n,
-        // size_t chunk_rows, int accumulate, u32* counter, double* partials); as in `fused`.
-        unsafe { launch.run() }
-    }
-
-    fn rows(&mut self, gpu: &'static Gpu) -> Result<()> {
-        let (rows, cols) = (self.mean.len(), self.gamma.len());
-        if rows == 0 {
-            return Ok(());
-        }
-        let (kernel, threads, rows_per_block) = if fits_warp(self.x.dtype(), cols) {
-            (float_kernel!("layer_norm_", "bwd_warp"; self.x.dtype()), BLOCK, BLOCK as usize / 32)
+        let addresses = x.ptr() | gamma.ptr() | d.ptr() | d_gamma.ptr() | d_beta.ptr();
+        let by_rows = row_norm::Backward::new(x.dtype(), rows, cols, 2, addresses);
+        let kernel = if by_rows.is_whole() {
+            float_kernel!("layer_norm_bwd_whole"; x.dtype())
         } else {
-            (float_kernel!("layer_norm_", "bwd_block"; self.x.dtype()), WIDE_BLOCK, 1)
+            float_kernel!("layer_norm_bwd_any"; x.dtype())
         };
-        let launch = Launch::new(gpu, &SOURCE, kernel)?.threads(threads);
-        let launch = launch.blocks(row_blocks(gpu, rows, rows_per_block)).read(self.x).read(self.gamma);
-        let launch = launch.read(self.mean).read(self.rstd).write(&mut self.d).arg(rows).arg(cols);
-        // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, size_t rows, size_t n); x and d hold rows · n
-        // elements, gamma n, mean and rstd rows; the block is the kernel's.
-        unsafe { launch.run() }
+        let over_rows =
+            Launch::new(gpu, &SOURCE, kernel)?.read(x).read(gamma).read(mean).read(rstd).write(&mut d);
+        let over_chunks = Launch::new(gpu, &SOURCE, float_kernel!("layer_norm_bwd_parameters"; x.dtype()))?;
+        // SAFETY: bwd(const T* x, const M* gamma, const M* mean, const M* rstd, T* d, ...) and bwd_parameters(...); x and d hold rows · n
+        // elements, gamma, d_gamma and d_beta n, mean and rstd rows; `Backward` chose the kernel for these rows and addresses.
+        unsafe { by_rows.run(gpu, [over_rows, over_chunks], [d_gamma, d_beta], rows, accumulate) }
     }
 }

@@ -4,9 +4,10 @@ use crate::base::check;
 use crate::base::error::Operand;
 use crate::cpu::simd::vectorize;
 use crate::cpu::{Float, Stored};
-use crate::cuda::launch::{BLOCK, Launch, Source, float_kernel};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
+use crate::cuda::launch::{Launch, Source, float_kernel};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::layer_norm::sum;
+use crate::ops::row_norm;
 use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Gradients that [`rms_norm_backward`] writes.
@@ -69,7 +70,7 @@ pub fn rms_norm_forward(
 ///
 /// - `x`: `[N, C]` and `rstd`: `[N]`, as in the forward pass
 ///
-/// Asynchronous as [`rms_norm_forward`], in two launches.
+/// Asynchronous as [`rms_norm_forward`], in one launch for few rows, otherwise in two.
 ///
 /// # Errors
 /// Same as [`rms_norm_forward`].
@@ -175,24 +176,8 @@ fn backward_cpu<T: Stored>(
     );
 }
 
-pub(crate) static SOURCE: Source = Source::new("rms_norm", include_str!("kernel.cu"));
-
-/// Threads per block of the kernels with a block per row, and of those that sum columns.
-const WIDE_BLOCK: u32 = 512;
-/// Rows that a block of [`WIDE_BLOCK`] sums side by side.
-const ROW_LANES: usize = WIDE_BLOCK as usize / 32;
-/// Longest row of one warp.
-const MAX_WARP_COLS: usize = 1024;
-
-/// A warp or a block per row; for the gradient of gamma, columns of chunks of rows.
-///
-/// Sets threads and blocks for `rows` rows of `cols`: up to a few times the blocks that fill the device.
-fn by_rows(launch: Launch, gpu: &Gpu, rows: usize, cols: usize) -> Launch {
-    let (threads, rows_per_block) =
-        if cols <= MAX_WARP_COLS { (BLOCK, BLOCK as usize / 32) } else { (WIDE_BLOCK, 1) };
-    let most = gpu.info().multiprocessors as usize * 16;
-    launch.threads(threads).blocks(rows.div_ceil(rows_per_block).min(most))
-}
+pub(crate) static SOURCE: Source =
+    Source::with_preamble("rms_norm", row_norm::ROWS, include_str!("kernel.cu"));
 
 /// Same as `forward_cpu`; the caller checked the operands.
 fn forward_cuda(
@@ -207,15 +192,16 @@ fn forward_cuda(
     if rows * cols == 0 {
         return Ok(());
     }
-    let kernel = if cols <= MAX_WARP_COLS {
-        float_kernel!("rms_norm_", "fwd_warp"; x.dtype())
+    let by_rows = row_norm::Forward::new(gpu, x.dtype(), rows, cols, x.ptr() | gamma.ptr() | y.ptr());
+    let kernel = if by_rows.is_whole() {
+        float_kernel!("rms_norm_fwd_whole"; x.dtype())
     } else {
-        float_kernel!("rms_norm_", "fwd_block"; x.dtype())
+        float_kernel!("rms_norm_fwd_any"; x.dtype())
     };
-    let launch = by_rows(Launch::new(gpu, &SOURCE, kernel)?, gpu, rows, cols);
-    let launch = launch.read(x).read(gamma).arg(eps).write(y).write(rstd).arg(rows).arg(cols);
+    let launch = by_rows.grid(Launch::new(gpu, &SOURCE, kernel)?).read(x).read(gamma);
+    let launch = launch.arg(eps).write(y).write(rstd).arg(rows).arg(cols);
     // SAFETY: fwd(const T* x, const M* gamma, double eps, T* y, M* rstd, size_t rows, size_t n); x and y hold rows * n elements,
-    // gamma n, rstd rows; the block is the kernel's.
+    // gamma n, rstd rows; `Forward` chose the kernel for these rows and addresses.
     unsafe { launch.run() }
 }
 
@@ -230,54 +216,25 @@ struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// Same as `backward_cpu`, in two launches: the column sums need what the row pass overwrites.
-    fn run(mut self, gpu: &'static Gpu) -> Result<()> {
-        if self.gamma.is_empty() {
+    /// Same as `backward_cpu`.
+    fn run(self, gpu: &'static Gpu) -> Result<()> {
+        let Backward { x, gamma, rstd, mut d, d_gamma, accumulate } = self;
+        let (rows, cols) = (rstd.len(), gamma.len());
+        if cols == 0 {
             return Ok(());
         }
-        self.columns(gpu)?;
-        self.rows(gpu)
-    }
-
-    fn columns(&mut self, gpu: &'static Gpu) -> Result<()> {
-        let (scratch, rows, cols) = (gpu.scratch()?, self.rstd.len(), self.gamma.len());
-        // Each chunk needs `cols` partial sums and gives work to all lanes of a block.
-        let n_chunks = (PARTIAL_SUMS / cols).min(rows.div_ceil(ROW_LANES)).max(1);
-        let launch = Launch::new(gpu, &SOURCE, float_kernel!("rms_norm_", "bwd_columns"; self.x.dtype()))?
-            .threads(WIDE_BLOCK)
-            .grid_2d(cols.div_ceil(32), n_chunks)
-            .read(self.x)
-            .read(self.rstd)
-            .read(self.d.as_ref())
-            .write(&mut self.d_gamma)
-            .arg(rows)
-            .arg(cols)
-            .arg(rows.div_ceil(n_chunks))
-            .arg(i32::from(self.accumulate))
-            .arg(scratch.counter)
-            .arg(scratch.partials);
-        // SAFETY: bwd_columns(const T* x, const M* rstd, const T* d, M* d_gamma, size_t rows, size_t n, size_t chunk_rows,
-        // int accumulate, u32* counter, double* partials); x and d hold rows * n elements, d_gamma n, rstd rows, partials n per chunk;
-        // the block is the kernel's.
-        unsafe { launch.run() }
-    }
-
-    fn rows(&mut self, gpu: &'static Gpu) -> Result<()> {
-        let (rows, cols) = (self.rstd.len(), self.gamma.len());
-        if rows == 0 {
-            return Ok(());
-        }
-        let kernel = if cols <= MAX_WARP_COLS {
-            float_kernel!("rms_norm_", "bwd_warp"; self.x.dtype())
+        let addresses = x.ptr() | gamma.ptr() | d.ptr() | d_gamma.ptr();
+        let by_rows = row_norm::Backward::new(x.dtype(), rows, cols, 1, addresses);
+        let kernel = if by_rows.is_whole() {
+            float_kernel!("rms_norm_bwd_whole"; x.dtype())
         } else {
-            float_kernel!("rms_norm_", "bwd_block"; self.x.dtype())
+            float_kernel!("rms_norm_bwd_any"; x.dtype())
         };
-        let launch = by_rows(Launch::new(gpu, &SOURCE, kernel)?, gpu, rows, cols);
-        let launch =
-            launch.read(self.x).read(self.gamma).read(self.rstd).write(&mut self.d).arg(rows).arg(cols);
-        // SAFETY: bwd(const T* x, const M* gamma, const M* rstd, T* d, size_t rows, size_t n); x and d hold rows * n elements, gamma
-        // n, rstd rows; the block is the kernel's.
-        unsafe { launch.run() }
+        let over_rows = Launch::new(gpu, &SOURCE, kernel)?.read(x).read(gamma).read(rstd).write(&mut d);
+        let over_chunks = Launch::new(gpu, &SOURCE, float_kernel!("rms_norm_bwd_parameters"; x.dtype()))?;
+        // SAFETY: bwd(const T* x, const M* gamma, const M* rstd, T* d, ...) and bwd_parameters(...); x and d hold rows * n elements,
+        // gamma and d_gamma n, rstd rows; `row_norm::Backward` chose the kernel for these rows and addresses.
+        unsafe { by_rows.run(gpu, [over_rows, over_chunks], [d_gamma], rows, accumulate) }
     }
 }
 
@@ -367,9 +324,18 @@ mod tests {
 
     #[test]
     fn every_form_and_dtype_agrees_with_f64() {
-        // A warp per row and a block per row, aligned and unaligned rows, one chunk of rows and several.
-        for dims in [(70, 64), (37, 100), (300, 129), (9, 1024), (5, 1025), (40, 1028), (2, 5000), (600, 12)]
-        {
+        // A warp per row and several, aligned and unaligned rows, rows larger than the registers, one chunk of rows and several.
+        for dims in [
+            (70, 64),
+            (37, 100),
+            (300, 129),
+            (9, 1024),
+            (5, 1025),
+            (40, 1028),
+            (2, 5000),
+            (9, 4104),
+            (600, 12),
+        ] {
             for device in devices() {
                 check::<f64, f64>(device, dims, 1e-12, 1e-12);
                 // A few roundings of numbers up to 4.
