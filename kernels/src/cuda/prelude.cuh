@@ -12,7 +12,8 @@ typedef long long i64;
 #define ALL_LANES 0xffffffffu
 
 // ---- formats ------------------------------------------------------------------------------------------------------
-// bf16: the upper half of an f32. f16: IEEE 754 half precision. Conversion rounds to nearest, ties to even; NaN stays NaN.
+// bf16: the upper half of an f32. f16: IEEE 754 half precision. Conversion rounds to nearest, ties to even; NaN stays NaN. It is
+// one instruction where there is one: bf16 since sm_80, f16 everywhere but on the virtual GPU, whose compiler knows no PTX.
 struct bf16 {
     u16 bits;
 };
@@ -25,11 +26,16 @@ __device__ __forceinline__ double to_float(double x) { return x; }
 __device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
 
 __device__ __forceinline__ bf16 bf16_of(float x) {
-    u32 u = __float_as_uint(x);
     bf16 r;
+#if defined(__VGPU__) || __CUDA_ARCH__ < 800
+    u32 u = __float_as_uint(x);
     r.bits = (u & 0x7fffffffu) > 0x7f800000u ? (u16)(u >> 16 | 0x40u) : (u16)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+#else
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+#endif
     return r;
 }
+#ifdef __VGPU__
 __device__ __forceinline__ float to_float(f16 x) {
     u32 sign = (u32)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
     // Subnormal numbers are multiples of 2^-24.
@@ -48,6 +54,18 @@ __device__ __forceinline__ f16 f16_of(float x) {
     r.bits = (u16)((u >> 16 & 0x8000u) | (rest < 113u << 23 ? small : rest < 143u << 23 ? normal : large));
     return r;
 }
+#else
+__device__ __forceinline__ float to_float(f16 x) {
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.bits));
+    return r;
+}
+__device__ __forceinline__ f16 f16_of(float x) {
+    f16 r;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+    return r;
+}
+#endif
 
 // from_float<T>(x): x in format T.
 template <class T> struct Format;

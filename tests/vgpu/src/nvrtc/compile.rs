@@ -126,6 +126,8 @@ fn preprocessor(options: &Options) -> Vec<String> {
         ["-D__CUDACC__", "-D__CUDACC_RTC__", "-D__NVCC__", "-D__CUDACC_VER_MAJOR__=13"].map(String::from),
     );
     flags.push("-D__CUDACC_VER_MINOR__=0".into());
+    // For kernels that have another form of what is written in PTX.
+    flags.push("-D__VGPU__".into());
     flags.push(format!("-D__CUDA_ARCH__={}", options.arch * 10));
     flags.extend(options.preprocessor.iter().cloned());
     flags
