@@ -105,8 +105,14 @@ impl Launch {
     }
 
     /// Sets a grid of `x` by `y` blocks; `y` is clamped to 65,535.
-    pub(crate) fn grid_2d(mut self, x: usize, y: usize) -> Self {
-        self.grid = [x.clamp(1, i32::MAX as usize) as u32, y.clamp(1, 65_535) as u32, 1];
+    pub(crate) fn grid_2d(self, x: usize, y: usize) -> Self {
+        self.grid_3d(x, y, 1)
+    }
+
+    /// Sets a grid of `x` by `y` by `z` blocks; `y` and `z` are clamped to 65,535.
+    pub(crate) fn grid_3d(mut self, x: usize, y: usize, z: usize) -> Self {
+        let [y, z] = [y, z].map(|n| n.clamp(1, 65_535) as u32);
+        self.grid = [x.clamp(1, i32::MAX as usize) as u32, y, z];
         self
     }
 
