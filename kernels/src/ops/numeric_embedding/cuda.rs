@@ -115,13 +115,16 @@ struct RowGrid {
 impl RowGrid {
     /// Rows of a thread at a time: ROWS in the kernel.
     const ROWS: usize = 4;
+    /// Blocks per multiprocessor for which the kernels are compiled.
+    const RESIDENT: usize = 3;
 
     fn new(gpu: &Gpu, rows: usize, features: usize) -> Self {
         let lanes = features.next_power_of_two().min(32);
         let tiles = features.div_ceil(lanes);
-        // More blocks than this load the same parameters again for nothing.
-        let blocks = gpu.info().multiprocessors as usize * 6;
-        let shares = rows.div_ceil(BLOCK as usize / lanes * Self::ROWS).min(blocks.div_ceil(tiles));
+        // Those that are resident at once: each loads the parameters of its tile once.
+        let blocks = gpu.info().multiprocessors as usize * Self::RESIDENT;
+        let row_tiles = rows.div_ceil(BLOCK as usize / lanes * Self::ROWS);
+        let shares = (blocks / tiles).clamp(1, row_tiles.max(1));
         RowGrid { rows, log2_lanes: lanes.ilog2(), tiles, shares }
     }
 

@@ -134,11 +134,12 @@ __device__ __forceinline__ void forward(const T* x, const Params<MATH(T)>& p, T*
     // All threads of a block go through all tiles of rows, since they load parameters together.
     for (; at.first_row < rows; at.first_row += at.step, at.row += at.step) {
         const size_t i = at.row * p.F + at.column;
+        const T* first_x = x + i;
         T* of_first = y + i * (1 + p.E);
         const int n_rows = at.n_rows(rows);
         T in[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) in[r] = r < n_rows ? x[i + r * stride] : Format<T>::from(0);
+        for (int r = 0; r < ROWS; r++) in[r] = r < n_rows ? first_x[r * stride] : Format<T>::from(0);
         for (size_t e = 0; e == 0 || e < p.E; e += GROUP) {
             M sum[ROWS][GROUP];
             for (size_t first_k = 0; first_k == 0 || first_k < p.K; first_k += CHUNK) {
@@ -184,7 +185,8 @@ __device__ __forceinline__ void backward_input(const T* x, const Params<MATH(T)>
     bool has_chunk = false;
     for (; at.first_row < rows; at.first_row += at.step, at.row += at.step) {
         const size_t i = at.row * p.F + at.column;
-        const T* of_first = d + i * (1 + p.E);
+        const T *first_x = x + i, *of_first = d + i * (1 + p.E);
+        T* first_d_x = d_x + i;
         const int n_rows = at.n_rows(rows);
         T in[ROWS];
         M sum[ROWS];
@@ -198,9 +200,9 @@ __device__ __forceinline__ void backward_input(const T* x, const Params<MATH(T)>
             if (e == 0) {
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
-                    in[r] = r < n_rows ? x[i + r * stride] : Format<T>::from(0);
+                    in[r] = r < n_rows ? first_x[r * stride] : Format<T>::from(0);
                     sum[r] = to_float(of_column[r].v[0]);
-                    if (accumulate && r < n_rows) sum[r] += to_float(d_x[i + r * stride]);
+                    if (accumulate && r < n_rows) sum[r] += to_float(first_d_x[r * stride]);
                 }
             }
             for (size_t first_k = 0; first_k < p.K; first_k += CHUNK) {
@@ -223,7 +225,7 @@ __device__ __forceinline__ void backward_input(const T* x, const Params<MATH(T)>
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            if (r < n_rows) d_x[i + r * stride] = Format<T>::from(sum[r]);
+            if (r < n_rows) first_d_x[r * stride] = Format<T>::from(sum[r]);
     }
 }
 
