@@ -114,7 +114,7 @@ struct RowGrid {
 
 impl RowGrid {
     /// Rows of a thread at a time: ROWS in the kernel.
-    const ROWS: usize = 4;
+    const ROWS: usize = 5;
     /// Blocks per multiprocessor for which the kernels are compiled.
     const RESIDENT: usize = 3;
 
