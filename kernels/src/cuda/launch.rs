@@ -93,8 +93,14 @@ impl Launch {
     /// Sets the number of blocks for a grid-stride loop over `n` elements, `per_thread` at a time: at most eight per
     /// multiprocessor.
     pub(crate) fn for_elements(self, n: usize, per_thread: usize) -> Self {
+        self.for_elements_at_once(n, per_thread, 8)
+    }
+
+    /// The same with at most `resident` blocks per multiprocessor, for a kernel whose registers allow no more at once: a second round of
+    /// the remaining blocks would leave much of the device idle.
+    pub(crate) fn for_elements_at_once(self, n: usize, per_thread: usize, resident: usize) -> Self {
         let wanted = n.div_ceil(self.block as usize * per_thread).max(1);
-        let blocks = wanted.min(self.gpu.info().multiprocessors as usize * 8);
+        let blocks = wanted.min(self.gpu.info().multiprocessors as usize * resident);
         self.blocks(blocks)
     }
 
@@ -105,8 +111,14 @@ impl Launch {
     }
 
     /// Sets a grid of `x` by `y` blocks; `y` is clamped to 65,535.
-    pub(crate) fn grid_2d(mut self, x: usize, y: usize) -> Self {
-        self.grid = [x.clamp(1, i32::MAX as usize) as u32, y.clamp(1, 65_535) as u32, 1];
+    pub(crate) fn grid_2d(self, x: usize, y: usize) -> Self {
+        self.grid_3d(x, y, 1)
+    }
+
+    /// Sets a grid of `x` by `y` by `z` blocks; `y` and `z` are clamped to 65,535.
+    pub(crate) fn grid_3d(mut self, x: usize, y: usize, z: usize) -> Self {
+        let [y, z] = [y, z].map(|n| n.clamp(1, 65_535) as u32);
+        self.grid = [x.clamp(1, i32::MAX as usize) as u32, y, z];
         self
     }
 

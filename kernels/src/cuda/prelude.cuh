@@ -321,3 +321,14 @@ template <class T, int N> __device__ __forceinline__ void store_pack(T* p, size_
 __device__ __forceinline__ bool are_packed(const void* a, const void* b = 0, const void* c = 0, const void* d = 0) {
     return (((size_t)a | (size_t)b | (size_t)c | (size_t)d) & 15) == 0;
 }
+// The same elements as load_pack(p, i), one by one if `packed` is false: for sums whose order must not depend on the address.
+template <bool packed, class T> __device__ __forceinline__ Pack<T> load_elements(const T* p, size_t i) {
+    if constexpr (packed) {
+        return load_pack(p, i);
+    } else {
+        Pack<T> v;
+#pragma unroll
+        for (int j = 0; j < Pack<T>::size; j++) v.v[j] = p[i * Pack<T>::size + j];
+        return v;
+    }
+}

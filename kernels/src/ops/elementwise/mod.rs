@@ -57,6 +57,14 @@ crate::named_enum! {
 }
 
 impl MapOp {
+    /// Whether it ignores its second operand.
+    fn is_unary(self) -> bool {
+        !matches!(
+            self,
+            MapOp::Add | MapOp::Sub | MapOp::Mul | MapOp::Div | MapOp::Pow | MapOp::Maximum | MapOp::Minimum
+        )
+    }
+
     /// The supported dtypes, and their names in messages.
     fn takes(self) -> (&'static [DType], &'static str) {
         match self {

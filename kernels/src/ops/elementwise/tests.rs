@@ -193,19 +193,24 @@ fn special_values() {
     }
 }
 
-/// Each pattern of dimensions along which two operands and a condition vary or are repeated, against indices.
 #[test]
 fn operands_broadcast_in_every_pattern_up_to_four_dimensions() {
-    const DIMS: [usize; 4] = [2, 3, 4, 5];
-    const N: usize = 120;
+    check_patterns([2, 3, 4, 5]);
+    // Rows of whole accesses of a GPU.
+    check_patterns([2, 3, 2, 8]);
+}
+
+/// Each pattern of dimensions along which two operands and a condition vary or are repeated, against indices.
+fn check_patterns(all: [usize; 4]) {
+    let n_all: usize = all.iter().product();
     let kept =
-        |mask: usize| -> [usize; 4] { std::array::from_fn(|i| if mask >> i & 1 == 1 { DIMS[i] } else { 1 }) };
+        |mask: usize| -> [usize; 4] { std::array::from_fn(|i| if mask >> i & 1 == 1 { all[i] } else { 1 }) };
     // The element of an operand of these dimensions for element i.
     let place = |dims: [usize; 4], i: usize| {
         let (mut rest, mut place, mut stride) = (i, 0, 1);
         for d in (0..4).rev() {
-            place += if dims[d] == 1 { 0 } else { rest % DIMS[d] * stride };
-            (rest, stride) = (rest / DIMS[d], stride * dims[d]);
+            place += if dims[d] == 1 { 0 } else { rest % all[d] * stride };
+            (rest, stride) = (rest / all[d], stride * dims[d]);
         }
         place
     };
@@ -222,9 +227,9 @@ fn operands_broadcast_in_every_pattern_up_to_four_dimensions() {
                     let ((a, x), (b, y)) = (of(mask, 1.0), of(other, 100.0));
                     let what = format!("{:?} and {:?} of {dtype} on {device}", a.dims(), b.dims());
                     let pairs: Vec<(f64, f64)> =
-                        (0..N).map(|i| (x[place(kept(mask), i)], y[place(kept(other), i)])).collect();
+                        (0..n_all).map(|i| (x[place(kept(mask), i)], y[place(kept(other), i)])).collect();
                     let sum = a.sub(&b).unwrap();
-                    assert_eq!(sum.dims(), DIMS, "{what}");
+                    assert_eq!(sum.dims(), all, "{what}");
                     assert_is(&numbers(&sum), pairs.iter().map(|(x, y)| x - y), dtype, &what);
                     let above = b.sub(99i64).unwrap().le(&a).unwrap().to_vec::<bool>().unwrap();
                     let want: Vec<bool> = pairs.iter().map(|(x, y)| y - 99.0 <= *x).collect();

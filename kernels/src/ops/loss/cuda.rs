@@ -56,6 +56,13 @@ pub(crate) fn max_blocks(gpu: &Gpu) -> usize {
     (gpu.info().multiprocessors as usize * 8).min(PARTIAL_SUMS / 2)
 }
 
+/// Number of blocks for `n` elements of a loss of elements, 16 bytes at a time: those that are resident at once with up to 64 registers
+/// per thread, since a second round of fewer blocks would leave half of the device idle.
+pub(super) fn element_blocks(gpu: &Gpu, n: usize, dtype: DType) -> usize {
+    let wanted = n.div_ceil(BLOCK as usize * 16 / dtype.size_bytes());
+    wanted.min(gpu.info().multiprocessors as usize * 4).min(PARTIAL_SUMS / 2)
+}
+
 /// Loss, gradient and sums in one launch.
 ///
 /// Same as `cpu::sum_and_gradient`, by the kernels of a loss with their parameter; the caller checked the operands.
@@ -73,10 +80,9 @@ pub(super) fn sum_and_gradient(
     let extra = sums.extra.map(TensorRef::cuda).transpose()?;
     let kernel = kernels.of(x.dtype(), d.as_ref().map(CudaSliceMut::dtype));
     let (scratch, n, accumulate) = (gpu.scratch()?, x.len(), i32::from(sums.accumulate));
-    let n_blocks = n.div_ceil(BLOCK as usize * 16 / x.dtype().size_bytes());
     let source = if row_weights.is_some() { &WEIGHTED_SOURCE } else { &SOURCE };
     let n_cols = row_weights.map_or(n, |weights| n / weights.numel().max(1));
-    let launch = Launch::new(gpu, source, kernel)?.blocks(n_blocks.min(max_blocks(gpu))).read(x);
+    let launch = Launch::new(gpu, source, kernel)?.blocks(element_blocks(gpu, n, x.dtype())).read(x);
     let launch = launch.read(target).read_opt(row_weights.map(TensorRef::cuda).transpose()?);
     let launch = launch.write_opt(d.as_mut()).arg(n).arg(n_cols).arg(parameter).arg(scale);
     let launch = launch.write(&mut sums.tail.into_cuda()?).arg(accumulate).read_opt(extra);

@@ -22,18 +22,41 @@
 
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
-__device__ __forceinline__ float logarithm(float x) { return logf(x); }
-__device__ __forceinline__ double logarithm(double x) { return log(x); }
 __device__ __forceinline__ float ln_1p(float x) { return log1pf(x); }
 __device__ __forceinline__ double ln_1p(double x) { return log1p(x); }
 __device__ __forceinline__ float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ __forceinline__ double hyperbolic_tangent(double x) { return tanh(x); }
+// For f32 within 2 units in the last place.
+__device__ __forceinline__ float quotient(float a, float b) { return __fdividef(a, b); }
+__device__ __forceinline__ double quotient(double a, double b) { return a / b; }
+// x^y for x from 0 to 1; for f32 within 2^-21 times 1 + |y*log2(x)|.
+__device__ __forceinline__ float power(float x, float y) { return exp2f(y * __log2f(x)); }
+__device__ __forceinline__ double power(double x, double y) { return exp(y * log(x)); }
+// ln(1 + e) for e in 0..=1, as 2*atanh(z) with z = e / (2 + e): its series, within 2 units in the last place, and shorter than log1pf.
+__device__ __forceinline__ float ln_1p_fraction(float e) {
+    float z = quotient(e, 2 + e), square = z * z;
+    float sum = 1.0f / 13;
+    sum = sum * square + 1.0f / 11;
+    sum = sum * square + 1.0f / 9;
+    sum = sum * square + 1.0f / 7;
+    sum = sum * square + 1.0f / 5;
+    sum = sum * square + 1.0f / 3;
+    return 2 * (sum * square * z + z);
+}
+__device__ __forceinline__ double ln_1p_fraction(double e) { return log1p(e); }
 
+// The sigmoid of x, its complement, and binary cross-entropy, from one exponential that does not overflow.
+template <class M> struct Logit {
+    M x, e, inverse;
+    __device__ __forceinline__ explicit Logit(M x)
+        : x(x), e(exponential(x < 0 ? x : -x)), inverse(quotient(1, 1 + e)) {}
+    __device__ __forceinline__ M sigmoid() const { return x < 0 ? e * inverse : inverse; }
+    __device__ __forceinline__ M complement() const { return x < 0 ? inverse : e * inverse; }
+    __device__ __forceinline__ M cross_entropy(M t) const { return (x < 0 ? (M)0 : x) - x * t + ln_1p_fraction(e); }
+};
 struct Bce {
-    template <class M> static __device__ __forceinline__ M value(M x, M t, M) {
-        return (x < 0 ? (M)0 : x) - x * t + ln_1p(exponential(x < 0 ? x : -x));
-    }
-    template <class M> static __device__ __forceinline__ M derivative(M x, M t, M) { return 1 / (1 + exponential(-x)) - t; }
+    template <class M> static __device__ __forceinline__ M value(M x, M t, M) { return Logit<M>(x).cross_entropy(t); }
+    template <class M> static __device__ __forceinline__ M derivative(M x, M t, M) { return Logit<M>(x).sigmoid() - t; }
 };
 struct Mse {
     template <class M> static __device__ __forceinline__ M value(M x, M t, M) { return (x - t) * (x - t); }
@@ -75,21 +98,24 @@ struct Given {
     template <class M> static __device__ __forceinline__ M value(M x, M, M) { return x; }
     template <class M> static __device__ __forceinline__ M derivative(M, M, M) { return 1; }
 };
-// The missing probability and its power, for sigmoid s and its complement c.
+// The missing probability and its power.
 template <class M> struct Missing {
-    M s, c, missing, power;
+    Logit<M> logit;
+    M missing, factor;
     __device__ __forceinline__ Missing(M x, M t, M gamma)
-        : s(1 / (1 + exponential(-x))), c(1 / (1 + exponential(x))), missing(t * c + (1 - t) * s),
-          power(gamma == 0 ? (M)1 : exponential(gamma * logarithm(missing))) {}
+        : logit(x), missing(t * logit.complement() + (1 - t) * logit.sigmoid()),
+          factor(gamma == 0 ? (M)1 : power(missing, gamma)) {}
 };
 struct Focal {
     template <class M> static __device__ __forceinline__ M value(M x, M t, M gamma) {
-        return Missing<M>(x, t, gamma).power * Bce::value(x, t, gamma);
+        Missing<M> m(x, t, gamma);
+        return m.factor * m.logit.cross_entropy(t);
     }
     template <class M> static __device__ __forceinline__ M derivative(M x, M t, M gamma) {
         Missing<M> m(x, t, gamma);
-        M growth = m.missing > 0 ? (1 - t - t) * m.s * m.c / m.missing : (M)0;
-        return m.power * ((m.s - t) + gamma * growth * Bce::value(x, t, gamma));
+        M s = m.logit.sigmoid(), slope = (1 - t - t) * s * m.logit.complement();
+        M growth = m.missing > 0 ? quotient(slope, m.missing) : (M)0;
+        return m.factor * ((s - t) + gamma * growth * m.logit.cross_entropy(t));
     }
 };
 
@@ -161,7 +187,7 @@ __device__ __forceinline__ void loss(const T* x, const T* target, const float* r
 }
 
 #define LOSS(name, F, T, D)                                                                                           \
-    extern "C" __global__ void                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256, 4)                                                              \
         name(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,    \
              double scale, float* tail, int accumulate, const double* extra, u32* counter, double* partials) {        \
         loss<F>(x, target, row_weights, d, n, cols, parameter, scale, tail, accumulate, extra, counter, partials);    \
@@ -215,32 +241,49 @@ LOSS(focal_with_logits_f16, Focal, f16, f16)
 LOSS(focal_with_logits_f32_bf16, Focal, float, bf16)
 LOSS(focal_with_logits_f32_f16, Focal, float, f16)
 
-// Ordinal: element i of a row is bce with the target label > i; a label outside 0..=cols makes the loss NaN, and d 0.
+// Ordinal: element i of a row is bce with the target label > i; a label outside 0..=cols makes the loss NaN, and d 0. N elements of
+// one row per access.
+template <int N, class T, class D>
+__device__ __forceinline__ void ordinal_part(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols,
+                                             MATH(T) scale, double& loss_sum, double& weight_sum) {
+    typedef MATH(T) M;
+    for (size_t i = first_element(); i < n / N; i += grid_stride()) {
+        Pack<T, N> v = load_pack<N>(x, i);
+        size_t row = i * N / cols;
+        i64 label = labels[row], col = i * N - row * cols;
+        float weight = row_weights ? row_weights[row] : 1.0f;
+        bool is_class = label >= 0 && label <= (i64)cols;
+        Pack<D, N> g;
+#pragma unroll
+        for (int j = 0; j < N; j++) g.v[j] = Format<D>::from(0);
+        if (weight != 0 && !is_class) loss_sum += (double)__uint_as_float(0x7fc00000u);
+        if (weight != 0 && is_class) {
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                M logit = to_float(v.v[j]), t = label > col + j ? (M)1 : (M)0;
+                loss_sum += (double)weight * (double)Bce::value(logit, t, logit);
+                g.v[j] = Format<D>::from(scale * (M)weight * Bce::derivative(logit, t, logit));
+            }
+        }
+        weight_sum += N * (double)weight;
+        if (d) store_pack(d, i, g);
+    }
+}
 template <class T, class D>
 __device__ __forceinline__ void ordinal(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols,
                                         double scale, float* tail, int accumulate, const double* extra, u32* counter,
                                         double* partials) {
-    typedef MATH(T) M;
+    const int per_pack = Pack<T>::size;
     double loss_sum = 0, weight_sum = 0;
-    for (size_t i = first_element(); i < n; i += grid_stride()) {
-        size_t row = i / cols, col = i - row * cols;
-        i64 label = labels[row];
-        float weight = row_weights ? row_weights[row] : 1.0f;
-        M derivative = 0;
-        if (weight != 0) {
-            M v = to_float(x[i]), t = label > (i64)col ? (M)1 : (M)0;
-            bool is_class = label >= 0 && label <= (i64)cols;
-            loss_sum += is_class ? (double)weight * (double)Bce::value(v, t, v) : (double)__uint_as_float(0x7fc00000u);
-            weight_sum += weight;
-            if (is_class) derivative = (M)scale * (M)weight * Bce::derivative(v, t, v);
-        }
-        if (d) d[i] = Format<D>::from(derivative);
-    }
+    if (cols % per_pack == 0 && are_packed(x, d))
+        ordinal_part<per_pack>(x, labels, row_weights, d, n, cols, (MATH(T))scale, loss_sum, weight_sum);
+    else
+        ordinal_part<1>(x, labels, row_weights, d, n, cols, (MATH(T))scale, loss_sum, weight_sum);
     leave_sums(loss_sum, weight_sum, counter, partials, tail, accumulate, extra);
 }
 
 #define ORDINAL(name, T, D)                                                                                           \
-    extern "C" __global__ void                                                                                        \
+    extern "C" __global__ void __launch_bounds__(256, 4)                                                              \
         name(const T* x, const i64* labels, const float* row_weights, D* d, size_t n, size_t cols, double scale,      \
              float* tail, int accumulate, const double* extra, u32* counter, double* partials) {                      \
         ordinal(x, labels, row_weights, d, n, cols, scale, tail, accumulate, extra, counter, partials);               \

@@ -9,13 +9,25 @@ const DIMS: [usize; 3] = [3, 5, 2];
 
 /// Output, then the gradients of frequencies, phases, weight, bias and input for a gradient of the output, after what is there.
 fn run<T: Element>(inputs: &[Vec<f64>; 6], accumulate: bool, device: Device) -> Vec<Vec<f64>> {
-    let [f, k, e] = DIMS;
+    run_shape::<T>(ROWS, DIMS, inputs, accumulate, device)
+}
+
+fn run_shape<T: Element>(
+    rows: usize,
+    [f, k, e]: [usize; 3],
+    inputs: &[Vec<f64>; 6],
+    accumulate: bool,
+    device: Device,
+) -> Vec<Vec<f64>> {
     let make = |index: usize, dims: &[usize]| {
         let values: Vec<T> = inputs[index].iter().map(|&v| T::from_f64(v)).collect();
         tensor(&values, &[values.len()], device).reshape(dims).unwrap()
     };
-    let (x, w, b) = (make(0, &[ROWS, f]), make(1, &[f, k]), make(2, &[f, k]));
-    let (weight, bias, d) = (make(3, &[f, k, e]), make(4, &[f, e]), make(5, &[ROWS, f * (1 + e)]));
+    // Those of bf16 and f16 are f32.
+    let dtype = if T::DTYPE == DType::F64 { DType::F64 } else { DType::F32 };
+    let param = |index, dims: &[usize]| make(index, dims).to_dtype(dtype).unwrap();
+    let (x, w, b) = (make(0, &[rows, f]), param(1, &[f, k]), param(2, &[f, k]));
+    let (weight, bias, d) = (param(3, &[f, k, e]), param(4, &[f, e]), make(5, &[rows, f * (1 + e)]));
     let params = NumericEmbedding {
         frequencies: w.view(),
         phases: b.view(),
@@ -39,8 +51,11 @@ fn run<T: Element>(inputs: &[Vec<f64>; 6], accumulate: bool, device: Device) -> 
 }
 
 fn inputs() -> [Vec<f64>; 6] {
-    let [f, k, e] = DIMS;
-    let lens = [ROWS * f, f * k, f * k, f * k * e, f * e, ROWS * f * (1 + e)];
+    inputs_of(ROWS, DIMS)
+}
+
+fn inputs_of(rows: usize, [f, k, e]: [usize; 3]) -> [Vec<f64>; 6] {
+    let lens = [rows * f, f * k, f * k, f * k * e, f * e, rows * f * (1 + e)];
     std::array::from_fn(|index| random::<f64>(lens[index], 1 + index as u64))
 }
 
@@ -56,6 +71,38 @@ fn devices_agree() {
             for (got, want) in run::<f32>(&inputs, accumulate, device).iter().zip(&want) {
                 // Sums of at most 35 terms below 10.
                 assert_close(got, want, 2e-5, 2e-5);
+            }
+        }
+    }
+}
+
+/// More columns, cosines, outputs and rows than a block of a GPU takes at a time, and 1 + 3 numbers per column, which one access moves.
+#[test]
+fn devices_agree_on_other_shapes() {
+    for (rows, dims) in
+        [(70, [40, 18, 3]), (45, [9, 70, 5]), (2100, [2, 4, 3]), (3, [1, 0, 1]), (3, [1, 2, 0])]
+    {
+        let inputs = inputs_of(rows, dims);
+        let want = run_shape::<f64>(rows, dims, &inputs, true, Device::Cpu);
+        for device in devices() {
+            for (got, want) in run_shape::<f64>(rows, dims, &inputs, true, device).iter().zip(&want) {
+                assert_close(got, want, 1e-11, 1e-11);
+            }
+            let first = run_shape::<f32>(rows, dims, &inputs, true, device);
+            for (got, want) in first.iter().zip(&want) {
+                // Sums of at most 6,300 terms below 10, whose errors mostly cancel.
+                assert_close(got, want, 2e-4, 2e-5);
+            }
+            assert!(
+                first == run_shape::<f32>(rows, dims, &inputs, true, device),
+                "the same bits on {device}"
+            );
+            let short = run_shape::<half::bf16>(rows, dims, &inputs, true, device);
+            for (got, want) in short.iter().zip(&want) {
+                // bf16 has 8 bits: inputs err by 2^-9, angles near 10 and outputs accordingly.
+                assert!(
+                    got.iter().zip(want).all(|(got, want)| (got - want).abs() <= 2.0 + 0.05 * want.abs())
+                );
             }
         }
     }

@@ -126,7 +126,7 @@ impl Rows<'_> {
 
 pub(crate) static SOURCE: Source = Source::new("select_targets", include_str!("kernel.cu"));
 
-/// A thread per row.
+/// As many threads per row as it has targets, up to a warp.
 ///
 /// Selects targets of a matrix of f32, `[weights.len(), n_targets]`; class indices i64, all other operands f32, all on this device.
 fn select_targets_cuda(
@@ -146,11 +146,12 @@ fn select_targets_cuda(
         DType::I64 => "select_targets_int64",
         _ => "select_targets_f32",
     };
-    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(rows, 1);
+    let lanes = len.clamp(1, 32).next_power_of_two();
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(rows * lanes, 1);
     let launch = launch.read(targets).read_opt(row_weights).write(selected).write(weights);
-    let launch = launch.arg(rows).arg(n_targets).arg(first).arg(len).arg(factor);
+    let launch = launch.arg(rows).arg(n_targets).arg(first).arg(len).arg(factor).arg(lanes.ilog2());
     // SAFETY: select_targets(const float* targets, const float* row_weights, S* selected, float* weights, size_t rows, size_t
-    // n_targets, size_t first, size_t len, float factor); targets holds rows · n_targets elements, selected rows · len, row_weights
+    // n_targets, size_t first, size_t len, float factor, u32 log2_lanes); targets holds rows · n_targets elements, selected rows · len, row_weights
     // and weights `rows`; the caller checked that first + len is at most n_targets.
     unsafe { launch.run() }
 }
@@ -213,6 +214,28 @@ mod tests {
             );
             let values = vec![0.5, -1.5, 7.0, 8.0, 0.0, 0.0, 0.0, 0.0];
             assert_eq!(of(1, 2, false, false), (values, vec![0.25, 0.25, 0.0, 0.0]), "{device}");
+        }
+    }
+
+    #[test]
+    fn devices_agree_on_rows_of_any_width() {
+        for (n_rows, len) in [(40, 3), (300, 5), (9, 32), (5, 70), (3, 0)] {
+            // One value in 97 is missing.
+            let values: Vec<f32> =
+                (0..n_rows * (len + 2)).map(|i| if i % 97 == 50 { NAN } else { i as f32 }).collect();
+            let select = |device| {
+                let targets = tensor(&values, &[n_rows, len + 2], device);
+                let mut selected = Tensor::full(&[n_rows, len], -1.0, DType::F32, device).unwrap();
+                let mut weights = Tensor::full(&[n_rows], -1.0, DType::F32, device).unwrap();
+                let columns = TargetColumns { first: 1, len, factor: 0.25 };
+                select_targets(targets.view(), columns, None, selected.view_mut(), weights.view_mut())
+                    .unwrap();
+                (selected.to_vec::<f32>().unwrap(), weights.to_vec::<f32>().unwrap())
+            };
+            let want = select(Device::Cpu);
+            for device in devices() {
+                assert_eq!(select(device), want, "{n_rows} rows of {len} on {device}");
+            }
         }
     }
 

@@ -13,26 +13,16 @@ template <class T> __device__ __forceinline__ double squares(Pack<T> v) {
     for (int j = 0; j < Pack<T>::size; j++) sum += to_float(v.v[j]) * to_float(v.v[j]);
     return (double)sum;
 }
-template <class T, bool packed> __device__ __forceinline__ Pack<T> load(const T* x, size_t i) {
-    if constexpr (packed) {
-        return load_pack(x, i);
-    } else {
-        Pack<T> v;
-#pragma unroll
-        for (int j = 0; j < Pack<T>::size; j++) v.v[j] = x[i * Pack<T>::size + j];
-        return v;
-    }
-}
 template <class T, bool packed> __device__ __forceinline__ double sum_of(const T* x, size_t n) {
     const size_t packs = n / Pack<T>::size, stride = grid_stride();
     double sum = 0;
     size_t i = first_element();
     for (; i + 3 * stride < packs; i += 4 * stride) {
-        Pack<T> a = load<T, packed>(x, i), b = load<T, packed>(x, i + stride);
-        Pack<T> c = load<T, packed>(x, i + 2 * stride), d = load<T, packed>(x, i + 3 * stride);
+        Pack<T> a = load_elements<packed>(x, i), b = load_elements<packed>(x, i + stride);
+        Pack<T> c = load_elements<packed>(x, i + 2 * stride), d = load_elements<packed>(x, i + 3 * stride);
         sum += squares(a) + squares(b) + (squares(c) + squares(d));
     }
-    for (; i < packs; i += stride) sum += squares(load<T, packed>(x, i));
+    for (; i < packs; i += stride) sum += squares(load_elements<packed>(x, i));
     // Fewer elements than threads are left.
     i = packs * Pack<T>::size + first_element();
     if (i < n) sum += (double)(to_float(x[i]) * to_float(x[i]));

@@ -2,7 +2,7 @@
 // math   x[i] <- u * range + low, u = (word i mod 4 of philox(seed; i / 4, stream) >> 8) * 2^-24; in f32, each operation
 //         rounded separately, as in the twin
 // shapes  x: T[n]
-// launch  grid-stride over blocks of four elements, block 256; any n
+// launch  grid-stride over items of 4 elements (8 in bf16 and f16, so that 16 bytes are written at a time), block 256; any n
 // moved   1 value written per element
 // order   elementwise: the same bits on every device
 // twin    the functions `_cpu` in mod.rs next to this file
@@ -14,22 +14,25 @@ __device__ __forceinline__ float place(u32 word, float low, float range) {
 }
 
 template <class T> __device__ void uniform(T* x, size_t n, float low, float range, u64 seed, u32 stream0, u32 stream1) {
-    const int per_pack = sizeof(T) == 8 ? 2 : 4;
-    size_t whole = are_packed(x) ? n / 4 : 0, blocks = (n + 3) / 4;
-    for (size_t b = first_element(); b < blocks; b += grid_stride()) {
-        Words words = philox(seed, (u32)b, (u32)(b >> 32), stream0, stream1);
-        if (b < whole) {
+    const int item = sizeof(T) == 2 ? 8 : 4, per_pack = Pack<T>::size, packs = item / per_pack;
+    size_t whole = are_packed(x) ? n / item : 0, items = (n + item - 1) / item;
+    for (size_t i = first_element(); i < items; i += grid_stride()) {
+        Pack<T> v[packs];
 #pragma unroll
-            for (int p = 0; p < 4 / per_pack; p++) {
-                Pack<T, per_pack> v;
-#pragma unroll
-                for (int j = 0; j < per_pack; j++) v.v[j] = Format<T>::from(place(words.w[p * per_pack + j], low, range));
-                store_pack(x, b * (4 / per_pack) + p, v);
-            }
-        } else {
+        for (int q = 0; q < item / 4; q++) {
+            size_t block = i * (item / 4) + q;
+            Words words = philox(seed, (u32)block, (u32)(block >> 32), stream0, stream1);
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                if (4 * b + j < n) x[4 * b + j] = Format<T>::from(place(words.w[j], low, range));
+                v[(4 * q + j) / per_pack].v[(4 * q + j) % per_pack] = Format<T>::from(place(words.w[j], low, range));
+        }
+        if (i < whole) {
+#pragma unroll
+            for (int k = 0; k < packs; k++) store_pack(x, i * packs + k, v[k]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < item; j++)
+                if (i * item + j < n) x[i * item + j] = v[j / per_pack].v[j % per_pack];
         }
     }
 }

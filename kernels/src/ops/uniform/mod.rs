@@ -75,7 +75,7 @@ fn fill_cpu<T: Element>(x: &mut [T], low: f32, high: f32, stream: UniformStream)
 
 pub(crate) static SOURCE: Source = Source::new("uniform", include_str!("kernel.cu"));
 
-/// Each thread computes one Philox block, four elements, at a time.
+/// Each thread computes one Philox block, four elements, at a time; two of 16-bit elements.
 ///
 /// Fills `x`, of a float dtype on this device.
 fn fill_cuda(
@@ -90,8 +90,9 @@ fn fill_cuda(
         return Ok(());
     }
     let kernel = float_kernel!("uniform"; x.dtype());
-    let launch =
-        Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, 4).write(x).arg(n).arg(low).arg(high - low);
+    let per_thread = if x.dtype().size_bytes() == 2 { 8 } else { 4 };
+    let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, per_thread).write(x);
+    let launch = launch.arg(n).arg(low).arg(high - low);
     let launch = launch.arg(stream.seed).arg(stream.stream[0]).arg(stream.stream[1]);
     // SAFETY: uniform(T* x, size_t n, float low, float range, u64 seed, u32 stream0, u32 stream1); x holds n elements.
     unsafe { launch.run() }

@@ -2,10 +2,10 @@
 
 use crate::base::check;
 use crate::cpu::{Float, Stored};
-use crate::cuda::launch::{BLOCK, Launch};
+use crate::cuda::launch::Launch;
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::ops::loss::cpu::Blocks;
-use crate::ops::loss::cuda::{Kernels, SOURCE, kernels, max_blocks};
+use crate::ops::loss::cuda::{Kernels, SOURCE, element_blocks, kernels};
 use crate::ops::loss::formulas::Bce;
 use crate::ops::loss::sums::{LossSums, SumsOutput};
 use crate::{DType, Element, KernelError, Result, Shape, TensorMut, TensorRef};
@@ -122,7 +122,7 @@ fn sum_and_gradient_cuda(
     let (scratch, n, accumulate) = (gpu.scratch()?, logits.len(), i32::from(sums.accumulate));
     let n_cols = n / labels.len().max(1);
     let launch = Launch::new(gpu, &SOURCE, kernel)?;
-    let launch = launch.blocks(n.div_ceil(BLOCK as usize).min(max_blocks(gpu))).read(logits);
+    let launch = launch.blocks(element_blocks(gpu, n, logits.dtype())).read(logits);
     let launch = launch.read(labels).read_opt(row_weights.map(TensorRef::cuda).transpose()?);
     let launch = launch.write_opt(d.as_mut()).arg(n).arg(n_cols).arg(scale);
     let launch = launch.write(&mut sums.tail.into_cuda()?).arg(accumulate).read_opt(extra);

@@ -35,7 +35,7 @@ pub(super) const RULE: Rule = Rule {
 const CHUNK: usize = 128;
 /// Number of blocks on every device, so that the order of summation depends only on the length.
 const MAX_BLOCKS: usize = 512;
-const _: () = assert!(MAX_BLOCKS <= PARTIAL_SUMS);
+const _: () = assert!(2 * MAX_BLOCKS <= PARTIAL_SUMS);
 
 fn first_pass(
     params: &OptimizerParams,
@@ -46,9 +46,13 @@ fn first_pass(
     let FirstPassTensors { master_weights, state: [m, v], norms, accumulate, .. } = tensors;
     let Some(norms) = norms else { return Ok(()) };
     check_norms(master_weights.operand("master_weights"), norms.operand("norms"))?;
+    let (m, v) = (m.as_ref(), v.as_ref());
+    if let Some(gpu) = master_weights.gpu() {
+        return sum_on_gpu(gpu, params, [master_weights, m, v], inputs, norms, accumulate);
+    }
     let (of_weights, of_direction) = norms.split_at(1)?;
     sum_of_squares(master_weights, of_weights, accumulate)?;
-    sum_direction(params, master_weights, m.as_ref(), v.as_ref(), inputs, of_direction, accumulate)
+    sum_direction(params, master_weights, m, v, inputs, of_direction, accumulate)
 }
 
 fn step(
@@ -178,7 +182,7 @@ impl Update<1> for Lamb {
     }
 }
 
-/// `sum = Σu²` in f64, or `+=`; the tensors were checked.
+/// `sum = Σu²` in f64, or `+=`, on the CPU; the tensors were checked.
 fn sum_direction(
     params: &OptimizerParams,
     w: TensorRef<'_>,
@@ -188,9 +192,6 @@ fn sum_direction(
     sum: TensorMut<'_>,
     accumulate: bool,
 ) -> Result<()> {
-    if let Some(gpu) = w.gpu() {
-        return sum_on_gpu(gpu, params, [w, m, v], inputs, sum, accumulate);
-    }
     let mut params = *params;
     if let Some(inputs) = inputs {
         params = params.at_step(&inputs.on_host(Lamb::OP)?.scalars, 1.0);
@@ -223,15 +224,16 @@ fn sum_on_cpu<T: Float>(direction: Direction<T>, w: &[T], m: &[T], v: &[T]) -> f
     )
 }
 
+/// `sums = [Σw², Σu²]` in f64, or `+=`, in one launch; the tensors were checked.
 fn sum_on_gpu(
     gpu: &'static Gpu,
     params: &OptimizerParams,
     [w, m, v]: [TensorRef<'_>; 3],
     inputs: Option<&UpdateInputs<'_>>,
-    sum: TensorMut<'_>,
+    sums: TensorMut<'_>,
     accumulate: bool,
 ) -> Result<()> {
-    let kernel = if w.dtype() == DType::F64 { "lamb_norm_f64" } else { "lamb_norm_f32" };
+    let kernel = if w.dtype() == DType::F64 { "lamb_norms_f64" } else { "lamb_norms_f32" };
     let n = w.shape().numel();
     let scratch = gpu.scratch()?;
     let launch = Launch::new(gpu, &SOURCE, kernel)?
@@ -242,10 +244,10 @@ fn sum_on_gpu(
         .arg(n)
         .arg(Lamb { params: *params, sums: Sums::Device(0) }.params())
         .read_opt(inputs.map(|i| i.scalars.cuda()).transpose()?)
-        .write(&mut sum.into_cuda()?)
+        .write(&mut sums.into_cuda()?)
         .arg(i32::from(accumulate));
-    // SAFETY: lamb_norm(const T* w, const T* m, const T* v, size_t n, Params params, const double* scalars, double* sum, int
-    // accumulate, u32* counter, double* partials); w, m and v hold n elements, scalars what `UpdateInputs::check` requires, sum one,
-    // partials one for each block.
+    // SAFETY: lamb_norms(const T* w, const T* m, const T* v, size_t n, Params params, const double* scalars, double* sums, int
+    // accumulate, u32* counters, double* partials); w, m and v hold n elements, scalars what `UpdateInputs::check` requires, sums two;
+    // there are two counters, and partials two for each block.
     unsafe { launch.arg(scratch.counter).arg(scratch.partials).run() }
 }
