@@ -9,7 +9,7 @@ const BLOCKS: usize = 256;
 /// Counters in [`crate::cuda::Gpu`]'s scratch: its first 256 bytes.
 const COUNTERS: usize = 64;
 /// Rows per thread below which another block does not pay off.
-const MIN_ROWS: usize = 4;
+const MIN_ROWS: usize = 2;
 
 /// Split of a matrix's columns and rows, by the shape only, so that the order of sums is the same on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,8 +20,10 @@ struct f16 {
     u16 bits;
 };
 
-// The hardware's conversions; the virtual GPU brings its own.
+// What only the assembler of the hardware has; the virtual GPU brings its own.
 #ifndef VIRTUAL_GPU
+// Begins to load the line of this address into the L2 cache.
+__device__ __forceinline__ void prefetch(const void* p) { asm("prefetch.global.L2 [%0];" : : "l"(p)); }
 __device__ __forceinline__ u16 bf16_bits(float x) {
     u16 bits;
 #if __CUDA_ARCH__ >= 800

@@ -172,6 +172,10 @@ __device__ __forceinline__ void rows_in_registers(const T* logits, const i64* la
                 max = value > max ? value : max;
             }
         }
+        // A block holds one row at a time, and its registers leave room for few blocks: the next row is on its way meanwhile.
+        if (LANES == BLOCK_WIDE && row + gridDim.x < rows) {
+            for (int c = start; c < (int)n; c += step) prefetch(x + (size_t)gridDim.x * n + c);
+        }
         max = row_max<LANES>(max, scratch);
         M exp_sum = 0, smooth = 0;
 #pragma unroll
