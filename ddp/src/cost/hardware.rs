@@ -7,7 +7,8 @@
 //! | 470 GB/s between 8 H100 or H200 | NVIDIA/nccl-tests issue 212: up to 480, with NVLink SHARP |
 //! | 230 GB/s between 8 A100 | NVIDIA/nccl-tests issues 149 and 178: 200 to 235 |
 //! | CPU | measured on 2 cores of a Zen 4 server: matmuls 80 to 110 GFLOP/s, 20 GB/s, 64 MiB summed over 2 ranks in 19 ms |
-//! | the rest: efficiencies, launches, PCIe rings, networks, memory of libraries | assumptions |
+//! | efficiencies and launches of GPUs | measured on one H100 SXM (`tests/bench/results/gpu_h100.jsonl`) |
+//! | the rest: PCIe rings, networks, memory of libraries | assumptions |
 
 use ddp_kernels::Device;
 
@@ -38,10 +39,10 @@ pub struct Hardware {
 }
 
 /// Part of the dense peak that large matmuls reach on a GPU.
-pub const MATMUL_EFFICIENCY: f64 = 0.7;
+pub const MATMUL_EFFICIENCY: f64 = 0.72;
 /// Part of the bandwidth that large copies and updates reach on a GPU.
 pub const MEMORY_EFFICIENCY: f64 = 0.87;
-/// Side of the output tile of a thread block.
+/// Rows and columns of the output tile of a thread block; half the columns in f32 without tensor cores.
 pub const TILE: usize = 128;
 
 const fn nvlink(gb_per_s: f64) -> Link {
@@ -127,7 +128,7 @@ impl Hardware {
 
     /// Shortest operation, in µs: on a GPU a kernel in a graph with the gap before it.
     pub fn operation_us(&self) -> f64 {
-        if self.is_gpu() { 3.9 } else { 0.3 }
+        if self.is_gpu() { 3.0 } else { 0.3 }
     }
 
     /// Start of a step in µs: on a GPU the launch of its graph until the first kernel.

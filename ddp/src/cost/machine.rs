@@ -68,7 +68,8 @@ impl RankSpeed<'_> {
         let filled = match hardware.multiprocessors {
             0 => self.threads,
             n_processors => {
-                let n_tiles = m.div_ceil(TILE) * n.div_ceil(TILE);
+                let width = if self.precision == Precision::F32 { TILE / 2 } else { TILE };
+                let n_tiles = m.div_ceil(TILE) * n.div_ceil(width);
                 n_tiles as f64 / n_tiles.next_multiple_of(n_processors) as f64
             }
         };

@@ -152,7 +152,7 @@ impl StepTime {
 fn operation_ms(operation: &PassOperation, speed: &RankSpeed<'_>, plan: &RankPlan<'_>) -> f64 {
     let bytes = operation.traffic.total();
     let Some(sizes) = operation.matmul else { return speed.bytes_ms(bytes) };
-    // In f32 cuBLASLt has no epilogue for the derivative of an activation: a kernel of its own reads two values and writes one.
+    // In f32 the derivative of an activation is a kernel of its own, which reads two values and writes one: cuBLASLt's epilogue is slower.
     let is_fused = matches!(plan.config.train.precision, Precision::Bf16 | Precision::F16) || !speed.is_gpu();
     let derivative =
         if is_fused { 0 } else { 3 * sizes[0] * operation.derivative_width * DType::F32.size_bytes() };

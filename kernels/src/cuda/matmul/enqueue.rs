@@ -240,7 +240,7 @@ impl Gpu {
         Ok(blas.choices().get(Subject::Form, &key).map_or(0, |choice| choice.index))
     }
 
-    /// Median time in µs of one call of `work` on the compute stream, after a first call that is not timed. Waits for the device.
+    /// Shortest time in µs of one call of `work` on the compute stream, after a first call that is not timed. Waits for the device.
     ///
     /// # Errors
     /// Errors of `work`; [`crate::KernelError::Cuda`].
