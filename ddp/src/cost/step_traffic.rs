@@ -120,8 +120,8 @@ fn two_passes(whole: &[WholeParameter], own_len: usize, n_shards: usize, world_s
         return [0, 0];
     }
     if matrices.is_empty() {
-        // LAMB: the squares of weights and of directions; then the step reads both moments, and writes the second one as it is.
-        return [2 * own_len, 5 * own_len];
+        // LAMB: the squares of weights and directions in one pass; then the step reads both moments, and writes the second one as it is.
+        return [own_len, 5 * own_len];
     }
     let len: usize = matrices.iter().map(|[rows, cols]| rows * cols).sum();
     let squares: usize = matrices.iter().map(|[rows, cols]| rows.min(cols).pow(2)).sum();

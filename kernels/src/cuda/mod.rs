@@ -58,8 +58,8 @@ mod mapped;
 // Work that is enqueued on it.
 pub(crate) mod launch;
 pub(crate) mod column_grid;
-mod matmul;
 mod graph;
+mod matmul;
 mod marks;
 pub mod peer;
 

@@ -52,7 +52,12 @@ fn the_fastest_algorithm_is_taken_and_kept_on_disk() {
         let first_us = choice["first_us"].as_f64().unwrap().round();
         (choice["matmul"].to_string(), choice["chosen"].to_string(), first_us)
     };
-    assert_eq!(again.iter().map(key).collect::<Vec<_>>(), slow.iter().map(key).collect::<Vec<_>>());
+    // What was timed only to choose between forms is not asked for.
+    let timed: Vec<_> = slow.iter().map(key).collect();
+    assert!(
+        again.len() > slow.len() / 2 && again.iter().all(|choice| timed.contains(&key(choice))),
+        "{again:#?}"
+    );
     let deterministic = bench("", kept.path(), &["--deterministic"]).unwrap();
     assert!(deterministic.is_empty(), "{deterministic:#?}");
 }

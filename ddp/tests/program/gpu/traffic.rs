@@ -112,7 +112,9 @@ fn a_step_moves_as_many_bytes_as_described() {
         &["model.hidden=[128]", "train.ema_decay=0.9"] as &[&str],
         &[
             "model.hidden=[96,64]",
+            // Not fused where factors are whole.
             "model.activation=gelu_tanh",
+            "train.precision=bf16",
             "optimizer.kind=sgd",
             "optimizer.momentum=0.9",
         ],

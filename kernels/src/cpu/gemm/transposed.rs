@@ -27,12 +27,39 @@ fn reads_in_order<T>(a: &Mat<'_, T>, b: &Mat<'_, T>) -> bool {
     is_whole && b.row_stride == 1 && b.col_stride == b.rows
 }
 
+/// Bytes of both transposes at which rows are computed in several blocks, and the least rows of a block: the other matrix is packed
+/// for each.
+const MAX_SCRATCH: usize = 8 << 20;
+const MIN_ROWS: usize = 1024;
+
 /// Computes `c = a·b`, then calls `then` with each part of `c`.
+///
+/// Takes memory of its own for the transposes of [`MIN_ROWS`] rows or of [`MAX_SCRATCH`], whichever is more.
 pub(super) fn compute<T: Float>(
     a: Mat<'_, T>,
     b: Mat<'_, T>,
     c: &mut [T],
     then: impl Fn(Block<'_, T>) + Sync,
+) {
+    let (m, n, k) = (a.rows, b.cols, a.cols);
+    if m <= MIN_ROWS {
+        return compute_rows(a, b, c, 0, &then);
+    }
+    let most = (MAX_SCRATCH / ((k + n) * size_of::<T>())).max(MIN_ROWS);
+    let block = m.div_ceil(m.div_ceil(most));
+    for first_row in (0..m).step_by(block) {
+        let rows = first_row..m.min(first_row + block);
+        compute_rows(a.part_of_rows(rows.clone()), b, &mut c[rows.start * n..rows.end * n], first_row, &then);
+    }
+}
+
+/// The same for the rows of `c` from `first_row` of the whole matrix on.
+fn compute_rows<T: Float>(
+    a: Mat<'_, T>,
+    b: Mat<'_, T>,
+    c: &mut [T],
+    first_row: usize,
+    then: &(impl Fn(Block<'_, T>) + Sync),
 ) {
     thread_local! {
         /// Memory for both transposes, kept between calls.
@@ -50,6 +77,7 @@ pub(super) fn compute<T: Float>(
         let product = Product { alpha: T::ONE, a: b.t(), b: Mat::new(a_t, k, m), beta: T::ZERO };
         by_threads(product, c_t, &|_| {});
         transpose_then(c_t, n, m, c, |row, first, part| {
+            let row = first_row + row;
             let (rows, cols) = (row..row + 1, first..first + part.len());
             let whole = part.as_mut_ptr().wrapping_sub(row * n + first);
             // SAFETY: `part` is this row and these columns of `c`, and is borrowed here alone.

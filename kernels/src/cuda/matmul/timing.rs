@@ -226,7 +226,7 @@ mod tests {
     fn the_first_of_the_fastest_options_is_taken() {
         assert_eq!(fastest(&[Some(3.0), Some(2.0), None, Some(2.0)]), Some((1, 2.0, 3.0)));
         assert_eq!(fastest(&[None, Some(2.0), Some(5.0)]), Some((1, 2.0, 2.0)));
-        assert_eq!(fastest(&[Some(100.0), Some(98.0)]), Some((0, 100.0, 100.0)), "as good as equal");
+        assert_eq!(fastest(&[Some(100.0), Some(98.5)]), Some((0, 100.0, 100.0)), "as good as equal");
         assert_eq!(fastest(&[Some(2.0), None]), None, "nothing to choose from");
         assert_eq!(fastest(&[]), None);
     }

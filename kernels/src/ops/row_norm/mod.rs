@@ -92,7 +92,7 @@ impl Backward {
     /// Enqueues `over_rows`, if there are rows, and then `over_chunks`, unless the only chunk's sums are the gradients of parameters.
     ///
     /// # Safety
-    /// As [`Launch::run`]. After the arguments that `over_rows` has, its kernel's parameters are `M* d_gamma, [M* d_beta,]
+    /// Same as [`Launch::run`]. After the arguments that `over_rows` has, its kernel's parameters are `M* d_gamma, [M* d_beta,]
     /// size_t stride, size_t rows, size_t n, size_t chunk_rows, int accumulate`. Those of `over_chunks`, which has none yet, are
     /// `const M* partials, M* d_gamma, [M* d_beta,] size_t chunks, size_t n, int accumulate`. `parameters` are these gradients, of n
     /// elements each.

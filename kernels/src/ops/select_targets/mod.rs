@@ -126,7 +126,7 @@ impl Rows<'_> {
 
 pub(crate) static SOURCE: Source = Source::new("select_targets", include_str!("kernel.cu"));
 
-/// As many threads per row as it has targets, up to a warp.
+/// Threads per row: as many as it has targets, up to a warp.
 ///
 /// Selects targets of a matrix of f32, `[weights.len(), n_targets]`; class indices i64, all other operands f32, all on this device.
 fn select_targets_cuda(

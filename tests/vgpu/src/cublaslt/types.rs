@@ -252,7 +252,7 @@ pub(crate) fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + coarse_tanh(SQRT_2_OVER_PI * (x + CUBIC * x * x * x)))
 }
 
-/// As an H100 computes it in an epilogue: with 11 bits.
+/// The tanh of an epilogue on an H100: it has 11 bits.
 fn coarse_tanh(x: f64) -> f64 {
     round_to_tf32(x.tanh() as f32).into()
 }
