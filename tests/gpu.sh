@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tests/gpu.sh: everything that needs a real GPU, by one command that asks nothing.
 #
-#   tests/gpu.sh [--out FILE.jsonl]     about 330 s on an H100, at most 460 (--budget)
+#   tests/gpu.sh [--out FILE.jsonl]     about 300 s on an H100, at most 460 (--budget)
 #   tests/gpu.sh --dry-run              tiny sizes; also on the virtual GPU: tests/vgpu/run -- tests/gpu.sh --dry-run
 #   tests/gpu.sh --only speed           parts whose name holds this; --list names them; --help has the rest
 #

@@ -38,22 +38,22 @@ class Plan:
 
 # The most telling first: a run that is cut leaves the last ones out.
 PARTS = [
-    Plan("machine", 10, machine.machine),
-    Plan("self-check", 20, self_check.self_check),
-    Plan("cublaslt record", 15, record_cublaslt.record),
-    Plan("tests", 60, checks.test_programs),
-    Plan("ranks", 45, checks.several_ranks),
-    Plan("training", 20, quality.cpu_and_gpu),
-    Plan("exact", 30, quality.graphs_and_repeats),
-    Plan("goldens", 15, quality.goldens),
-    Plan("precision", 30, quality.precisions),
+    Plan("machine", 5, machine.machine),
+    Plan("self-check", 10, self_check.self_check),
+    Plan("cublaslt record", 12, record_cublaslt.record),
+    Plan("tests", 30, checks.test_programs),
+    Plan("ranks", 20, checks.several_ranks),
+    Plan("training", 10, quality.cpu_and_gpu),
+    Plan("exact", 12, quality.graphs_and_repeats),
+    Plan("goldens", 12, quality.goldens),
+    Plan("precision", 15, quality.precisions),
     # PyTorch compiles within this part: nothing runs beside what is timed.
     Plan("speed step", 130, speed.steps),
     Plan("speed addmm", 15, speed.addmm),
     Plan("speed kernels", 15, speed.kernels),
     Plan("speed copy", 10, speed.copy),
-    Plan("speed loader", 15, speed.loader),
-    Plan("sanitizer", 25, sanitizer.sanitizer),
+    Plan("speed loader", 10, speed.loader),
+    Plan("sanitizer", 50, sanitizer.sanitizer),
 ]
 
 
