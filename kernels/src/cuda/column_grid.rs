@@ -7,7 +7,7 @@ pub(crate) const COLUMN_BLOCK: usize = 512;
 /// Number of blocks that fills any device: two per multiprocessor of the largest today.
 const BLOCKS: usize = 256;
 /// Counters in [`crate::cuda::Gpu`]'s scratch: its first 256 bytes.
-const COUNTERS: usize = 64;
+pub(crate) const COUNTERS: usize = 64;
 /// Rows per thread below which another block does not pay off.
 const MIN_ROWS: usize = 2;
 

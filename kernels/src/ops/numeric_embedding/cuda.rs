@@ -1,6 +1,7 @@
 //! Threads share the columns and blocks the rows; for the gradients of parameters, warps share the cosines too.
 
 use super::{Dims, NumericEmbedding};
+use crate::cuda::column_grid::COUNTERS;
 use crate::cuda::launch::{BLOCK, Launch, Source, typed_kernel};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
 use crate::{DType, Result, TensorMut};
@@ -121,7 +122,7 @@ impl RowGrid {
     fn new(gpu: &Gpu, rows: usize, features: usize) -> Self {
         let lanes = features.next_power_of_two().min(32);
         let tiles = features.div_ceil(lanes);
-        // Those that are resident at once: each loads the parameters of its tile once.
+        // The blocks that are resident at once: each loads the parameters of its tile once.
         let blocks = gpu.info().multiprocessors as usize * Self::RESIDENT;
         let row_tiles = rows.div_ceil(BLOCK as usize / lanes * Self::ROWS);
         let shares = (blocks / tiles).clamp(1, row_tiles.max(1));
@@ -154,8 +155,6 @@ impl ParamGrid {
     const MAX_LANES: usize = 8;
     /// Number of blocks that fills any device: one per multiprocessor of the largest today.
     const BLOCKS: usize = 128;
-    /// Counters in [`Gpu`]'s scratch.
-    const COUNTERS: usize = 64;
     /// Rows per thread below which another block does not pay off.
     const MIN_ROWS: usize = 8;
 
@@ -172,11 +171,8 @@ impl ParamGrid {
         let n_params = features * (frequencies * (2 + outputs) + outputs);
         let places = PARTIAL_SUMS * 8 / sum_bytes / n_params.max(1);
         let worthwhile = rows / (Self::BLOCK / (lanes * groups) * Self::MIN_ROWS);
-        let shares = if n_sums > Self::COUNTERS {
-            1
-        } else {
-            (Self::BLOCKS / n_sums).min(places).min(worthwhile).max(1)
-        };
+        let shares =
+            if n_sums > COUNTERS { 1 } else { (Self::BLOCKS / n_sums).min(places).min(worthwhile).max(1) };
         ParamGrid { log2_lanes: lanes.ilog2(), log2_groups: groups.ilog2(), tiles, shares, cosine_blocks }
     }
 }
@@ -207,7 +203,7 @@ mod tests {
                     assert!(32 << grid.log2_groups <= ParamGrid::BLOCK);
                     if grid.shares > 1 {
                         let n_params = features * (frequencies * (2 + outputs) + outputs);
-                        assert!(grid.tiles * grid.cosine_blocks <= ParamGrid::COUNTERS);
+                        assert!(grid.tiles * grid.cosine_blocks <= COUNTERS);
                         assert!(grid.shares * n_params * sum_bytes <= PARTIAL_SUMS * 8);
                     }
                 }

@@ -23,7 +23,7 @@ fn run_shape<T: Element>(
         let values: Vec<T> = inputs[index].iter().map(|&v| T::from_f64(v)).collect();
         tensor(&values, &[values.len()], device).reshape(dims).unwrap()
     };
-    // Those of bf16 and f16 are f32.
+    // Parameters of bf16 and f16 columns are f32.
     let dtype = if T::DTYPE == DType::F64 { DType::F64 } else { DType::F32 };
     let param = |index, dims: &[usize]| make(index, dims).to_dtype(dtype).unwrap();
     let (x, w, b) = (make(0, &[rows, f]), param(1, &[f, k]), param(2, &[f, k]));

@@ -45,7 +45,7 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    /// `addresses`: those of all matrices and vectors of `cols`, combined by `|`.
+    /// `addresses`: the addresses of all matrices and vectors of `cols`, combined by `|`.
     pub(super) fn new(gpu: &Gpu, dtype: DType, rows: usize, cols: usize, addresses: u64) -> Self {
         let block = RowBlock::new(dtype, cols, FORWARD_HELD, addresses);
         // Several times what is resident, so that the last blocks leave little idle.
@@ -74,7 +74,7 @@ pub(super) struct Backward {
 
 impl Backward {
     /// - `n_sums`: gradients of parameters, each of `cols`
-    /// - `addresses`: those of all matrices and vectors of `cols`, combined by `|`
+    /// - `addresses`: the addresses of all matrices and vectors of `cols`, combined by `|`
     pub(super) fn new(dtype: DType, rows: usize, cols: usize, n_sums: usize, addresses: u64) -> Self {
         let block = RowBlock::new(dtype, cols, BACKWARD_HELD, addresses);
         let sum_bytes = if dtype == DType::F64 { 8 } else { 4 };
@@ -93,7 +93,7 @@ impl Backward {
     ///
     /// # Safety
     /// Same as [`Launch::run`]. After the arguments that `over_rows` has, its kernel's parameters are `M* d_gamma, [M* d_beta,]
-    /// size_t stride, size_t rows, size_t n, size_t chunk_rows, int accumulate`. Those of `over_chunks`, which has none yet, are
+    /// size_t stride, size_t rows, size_t n, size_t chunk_rows, int accumulate`. `over_chunks` has no arguments yet; its kernel's parameters are
     /// `const M* partials, M* d_gamma, [M* d_beta,] size_t chunks, size_t n, int accumulate`. `parameters` are these gradients, of n
     /// elements each.
     pub(super) unsafe fn run<const K: usize>(

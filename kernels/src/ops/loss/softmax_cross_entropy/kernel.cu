@@ -139,7 +139,7 @@ template <int LANES, class M> __device__ __forceinline__ M row_max(M v, M* scrat
     else return lanes_max<LANES>(v);
 }
 
-// Rows of at most LANES * HELD elements, LANES lanes each or, if BLOCK_WIDE, those of a block, N elements per access. All lanes of a
+// Rows of at most LANES * HELD elements, LANES lanes each, or all lanes of a block if BLOCK_WIDE, N elements per access. All lanes of a
 // warp, or of a block if that is a row's, iterate together. Indices within a row are ints relative to the lane's first element, which costs one register for all of
 // them.
 template <int LANES, int HELD, int N, class T, class D>

@@ -141,7 +141,7 @@ impl Input<'_> {
         Ok(Some(false))
     }
 
-    /// Time of the layer in one form, µs, with its outputs in scratch. Where a mask is wanted, with that of the backward pass, which
+    /// Time of the layer in one form, µs, with its outputs in scratch. Where a mask is wanted, plus the time of the backward pass, which
     /// depends on whether there is one.
     fn time(&self, form: Epilogue, output: &Output<'_>) -> Result<f64> {
         let mut y = Scratch::like(&output.y)?;
@@ -166,7 +166,7 @@ impl Input<'_> {
     }
 
     /// Time of the backward pass through a ReLU whose mask the layer wrote, µs: its derivative may be part of the matmul before it, the
-    /// gradient of the bias part of that of the weight. The former belongs to the layer after this one; the gradient of this layer's
+    /// gradient of the bias part of the matmul for the weight. The former belongs to the layer after this one; the gradient of this layer's
     /// input, as if it came from a ReLU, stands for it. `y` stands for the gradient of the output.
     fn backward_with_mask_us(&self, y: CudaSlice<'_>) -> Result<f64> {
         let &Input { gpu, layer, x, .. } = self;
@@ -216,13 +216,13 @@ impl Input<'_> {
         InputGradient { gpu, layer, d_y, weight, through, aux, accumulate: false }
     }
 
-    /// The gradient of the weight, and scratch for it and that of the bias.
+    /// The gradient of the weight, and scratch for it and for the gradient of the bias.
     fn weight_gradient<'a>(
         &'a self,
         d_y: CudaSlice<'a>,
     ) -> Result<(WeightGradient<'a>, Scratch, Option<Scratch>)> {
         let &Input { gpu, layer, x, weight, bias, .. } = self;
-        // That of short formats is summed in f32.
+        // In short formats it is summed in f32.
         let dtype = if weight.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let d_bias = bias.map(|bias| Scratch::of(gpu, dtype, bias.len())).transpose()?;
         let gradient = WeightGradient { gpu, layer, d_y, x, accumulate: false };
