@@ -53,6 +53,7 @@ def options():
     p.add_argument("--mpirun", default="mpirun")
     p.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND",
                    help="one more trainer, on one thread: COMMAND gets --dims --batch --steps --warmup --optim appended and prints such JSON")
+    p.add_argument("--bf16", action="store_true", help="steps in bf16 too, against autocast")
     p.add_argument("--wait-idle", type=float, default=60, metavar="S", help="longest wait for an idle machine before a run")
     p.add_argument("--timeout", type=float, default=600, metavar="S", help="longest time for one run")
     return p.parse_args()
@@ -82,11 +83,14 @@ def forms(opt):
 
     for threads in (1, 2):
         torch(f"limits {threads}t", ["--limits"], threads)
+    def shape_of(case, optim):
+        return ["--dims", ",".join(map(str, case["dims"])), "--batch", str(case["batch"]), "--steps", str(case["steps"]),
+                "--warmup", str(case["warmup"]), "--optim", optim]
+
     for name, case in CASES.items():
         for optim in ("sgd", "adamw"):
             key = f"{name} {optim}"
-            shape = ["--dims", ",".join(map(str, case["dims"])), "--batch", str(case["batch"]), "--steps", str(case["steps"]),
-                     "--warmup", str(case["warmup"]), "--optim", optim]
+            shape = shape_of(case, optim)
             for threads in (1, 2):
                 for impl in ("default", "fused"):
                     torch(f"{key} torch {impl} {threads}t", shape, threads, "--opt-impl", impl)
@@ -102,6 +106,15 @@ def forms(opt):
             for peer in opt.peer:
                 peer_name, command = peer.split("=", 1)
                 add(f"{key} peer {peer_name} 1t", [*shlex.split(command), *shape], RAYON_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    # In bf16, which is worth a comparison where the processor has instructions for it.
+    if opt.bf16:
+        for name in ("b", "c"):
+            key, shape = f"{name} adamw bf16", [*shape_of(CASES[name], "adamw"), "--dtype", "bf16"]
+            for threads in (1, 2):
+                for impl in ("default", "fused"):
+                    torch(f"{key} torch {impl} {threads}t", shape, threads, "--opt-impl", impl)
+                    torch(f"{key} torch compile+{impl} {threads}t", shape, threads, "--opt-impl", impl, "--compile")
+                ours(f"{key} ours {threads}t", shape, threads)
     return found
 
 
@@ -143,7 +156,7 @@ def machine():
     family = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith(("cpu family", "model\t"))][:2]
     flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), "")
     return {"cpu": cpu[0] if cpu else platform.processor(), "cpu_family_and_model": family, "cores": os.cpu_count(),
-            "avx2": " avx2" in flags, "avx512f": " avx512f" in flags,
+            "avx2": " avx2" in flags, "avx512f": " avx512f" in flags, "amx_bf16": " amx_bf16" in flags,
             "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20, "kernel": platform.release()}
 
 
@@ -233,6 +246,12 @@ def bars(table):
             if disturbed(form) or disturbed(f"{key} ours 2 ranks"):
                 base, form = None, "the machine was busy"
             ratio(f"{key}: 2 ranks over DDP's best", get(f"{key} ours 2 ranks", "samples_per_s"), base, double, form)
+    for name in ("b", "c"):
+        for threads in (1, 2):
+            key = f"{name} adamw bf16"
+            base, form = best_torch(key, f" {threads}t")
+            if base:
+                ratio(f"{key}: 1 rank, {threads} thread(s), over PyTorch's best", get(f"{key} ours {threads}t", "samples_per_s"), base, 1.2, form)
     for optim in ("sgd", "adamw"):
         key, here = f"a {optim}", get(f"a {optim} ours 1t", "samples_per_s")
         peers = [(row["samples_per_s"]["median"], label) for label, row in table.items()

@@ -35,6 +35,7 @@ parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--warmup", type=int, default=5)
 parser.add_argument("--optim", choices=["sgd", "adamw"], default="sgd", help="sgd: lr 0.01, momentum 0.9; adamw: lr 1e-3, decay 0.01")
 parser.add_argument("--opt-impl", choices=["default", "fused"], default="default")
+parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast, with weights in f32")
 parser.add_argument("--compile", action="store_true", help="torch.compile of model and loss")
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--limits", action="store_true", help="measure the machine instead of a training step")
@@ -109,7 +110,8 @@ def bench():
              torch.randint(dims[-1], (args.batch,), generator=generator)) for _ in range(N_POOL)]
 
     def step(i):
-        loss = forward(*pool[i % N_POOL])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.dtype == "bf16"):
+            loss = forward(*pool[i % N_POOL])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -134,7 +136,7 @@ def bench():
         "step_ms_median": statistics.median(step_ms), "step_ms_min": min(step_ms), "cpu_ms_per_step": cpu / args.steps * 1e3,
         "startup_s": startup_s, "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "world_size": WORLD_SIZE, "threads": torch.get_num_threads(), "dims": dims, "batch": args.batch, "steps": args.steps,
-        "optim": args.optim, "opt_impl": args.opt_impl, "compile": args.compile, "ddp": bool(dist), "loss": loss.item(),
+        "dtype": args.dtype, "optim": args.optim, "opt_impl": args.opt_impl, "compile": args.compile, "ddp": bool(dist), "loss": loss.item(),
     }
     if dist:
         dist.barrier()

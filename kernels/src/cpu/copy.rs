@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::threads;
 
 /// Size in bytes from which the target would not stay in the caches anyway.
-const FAR_BYTES: usize = 32 << 20;
+pub(crate) const FAR_BYTES: usize = 32 << 20;
 /// Bytes per work item of a thread: long compared to its overhead, short compared to the whole, so that a delayed thread
 /// delays no other.
 const TURN_BYTES: usize = 4 << 20;

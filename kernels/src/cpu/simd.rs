@@ -20,10 +20,11 @@ pub(crate) fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The vector instructions that loops use on this processor: `AVX-512`, `AVX2` or `baseline`.
+/// The instructions that loops and matmuls use on this processor: `AVX-512 and AMX`, `AVX-512`, `AVX2` or `baseline`.
 pub fn vector_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     return match x86::level() {
+        x86::Level::Avx512 if Amx::get().is_some() => "AVX-512 and AMX",
         x86::Level::Avx512 => "AVX-512",
         x86::Level::Avx2 => "AVX2",
         x86::Level::Baseline => "baseline",
@@ -33,10 +34,11 @@ pub fn vector_instructions() -> &'static str {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::Avx2;
+pub(crate) use x86::{Amx, Avx2};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use std::arch::x86_64::__cpuid_count;
     use std::sync::OnceLock;
 
     #[derive(Debug, Clone, Copy)]
@@ -69,6 +71,41 @@ mod x86 {
             // SAFETY: the processor has the instructions, which `self` proves.
             unsafe { with_avx2(f) }
         }
+    }
+
+    /// Proof that the processor has AVX-512 and multiplies tiles of bf16, and that the system lets this process do so.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Amx(());
+
+    impl Amx {
+        /// The proof, if there is one.
+        pub(crate) fn get() -> Option<Self> {
+            static HAS: OnceLock<bool> = OnceLock::new();
+            let has = || matches!(level(), Level::Avx512) && has_tiles_of_bf16() && is_permitted();
+            HAS.get_or_init(has).then_some(Self(()))
+        }
+    }
+
+    /// Leaf 7 of CPUID: AMX-BF16 is bit 22 and AMX-TILE bit 24 of EDX.
+    fn has_tiles_of_bf16() -> bool {
+        const NEEDED: u32 = 1 << 22 | 1 << 24;
+        __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & NEEDED == NEEDED
+    }
+
+    /// Asks Linux for the permission to use tile registers, which grow what it saves of a thread. It holds for all threads of the
+    /// process. Source: the kernel's Documentation/arch/x86/xstate.rst.
+    #[cfg(target_os = "linux")]
+    fn is_permitted() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        // SAFETY: it takes no pointer; a kernel that does not know it returns an error.
+        let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) };
+        result == 0
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_permitted() -> bool {
+        false
     }
 
     /// Not inlined, so all callers that do the same share one copy, as with the other levels.

@@ -101,7 +101,7 @@ pub struct BenchStepArgs {
     #[arg(long, value_enum, default_value_t)]
     pub optim: BenchOptim,
 
-    /// Data type of the matmuls; f32 on the CPU
+    /// Data type of the matmuls
     #[arg(long, value_enum, default_value_t)]
     pub dtype: BenchDtype,
 
@@ -300,7 +300,7 @@ pub enum BenchDtype {
     F32,
     /// f32 whose matmuls round their inputs to 11 significant bits, on GPUs.
     Tf32,
-    /// bf16 with f32 accumulation, on GPUs.
+    /// bf16 with f32 accumulation.
     Bf16,
 }
 

@@ -121,3 +121,8 @@ impl<T: Copy> Block<'_, T> {
 
 /// Work on a finished part of a product.
 pub(super) type Then<'a, T> = &'a (dyn Fn(Block<'_, T>) + Sync);
+
+/// Consecutive parts of `range`, each but the last of `len`.
+pub(super) fn steps(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(len).map(move |start| start..(start + len).min(range.end))
+}

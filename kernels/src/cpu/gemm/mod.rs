@@ -1,7 +1,8 @@
 //! Matrix multiplication (GEMM), split over the compute threads.
 //!
 //! Where AVX2 has the widest vectors of the processor, products of many rows and columns are computed by [`tiled`]; the crates
-//! `gemm-f32` and `gemm-f64` compute all others ([`library`]), some of them through their transposes ([`transposed`]).
+//! `gemm-f32` and `gemm-f64` compute all others ([`library`]), some of them through their transposes ([`transposed`]). Products of bf16
+//! are computed by the tile registers of processors that have them (`amx`), else as f32.
 
 mod matrix;
 mod library;
@@ -13,13 +14,19 @@ mod panels;
 mod tiled;
 mod split;
 mod transposed;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use matrix::{Block, Mat};
 
+use half::bf16;
+
 use super::float::Float;
+#[cfg(target_arch = "x86_64")]
+use super::simd::Amx;
 use super::threads::SharedMut;
 use matrix::Product;
 
@@ -55,6 +62,25 @@ pub(crate) fn gemm_then<T: Float>(
     } else {
         split::by_threads(product, c, &then);
     }
+}
+
+/// Whether the processor has instructions that multiply matrices of bf16.
+pub(crate) fn multiplies_bf16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return Amx::get().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Calls `then` once with each part of `a·b`, with sums in f32, while the part is in cache.
+///
+/// # Panics
+/// Unless the processor [multiplies bf16](multiplies_bf16).
+pub(crate) fn gemm_bf16_then(a: Mat<'_, bf16>, b: Mat<'_, bf16>, then: impl Fn(Block<'_, f32>) + Sync) {
+    #[cfg(target_arch = "x86_64")]
+    Amx::get().expect("tile registers").gemm_then(a, b, then);
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("{:?}", (a.data.len(), b.data.len(), std::any::type_name_of_val(&then)));
 }
 
 /// Whether there are no terms to sum or no sums, in which case `c` is complete. Checks the sizes.

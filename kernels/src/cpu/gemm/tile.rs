@@ -1,8 +1,6 @@
 //! Tiles of a product: sums in vector registers.
 
-use std::ops::Range;
-
-use super::matrix::Block;
+use super::matrix::{Block, steps};
 use crate::cpu::copy::prefetch_at;
 use crate::cpu::float::Float;
 use crate::cpu::lanes::Lanes;
@@ -14,11 +12,6 @@ pub(super) const ROWS: usize = 6;
 /// Columns of a tile.
 pub(super) const fn cols<T: Float>() -> usize {
     2 * T::Lanes::LEN
-}
-
-/// Consecutive parts of `range`, each but the last of `len`.
-pub(super) fn steps(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
-    range.clone().step_by(len).map(move |start| start..(start + len).min(range.end))
 }
 
 /// The use of a tile's sums.

@@ -9,9 +9,9 @@
 
 use std::cell::RefCell;
 
-use super::matrix::{Block, Mat, Product, Then};
+use super::matrix::{Block, Mat, Product, Then, steps};
 use super::panels::{copy_cols, copy_rows};
-use super::tile::{ROWS, Write, cols, steps, strip};
+use super::tile::{ROWS, Write, cols, strip};
 use crate::cpu::float::Float;
 use crate::cpu::simd::Avx2;
 use crate::cpu::transpose;

@@ -4,7 +4,7 @@ use ddp_comm::World;
 use ddp_kernels::{DType, KernelError, ops};
 
 use super::buffers::{Rotating, n_sets};
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{self, Row};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchAddmmArgs, BenchDtype};
@@ -134,7 +134,7 @@ fn measured(dtype: BenchDtype, product: Product, times: Times, best: f64) -> Row
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn addmm(world: &World, args: &BenchAddmmArgs) -> Result<(), Stop> {
-    let place = Place::pin(world, &args.place, &args.dtype)?;
+    let place = Place::pin(world, &args.place, Work::Operations, &args.dtype)?;
     let sides: &[usize] = match (&args.square[..], place.is_cpu()) {
         ([], true) => &[512, 1024, 2048],
         ([], false) => &[1024, 2048, 4096, 8192],

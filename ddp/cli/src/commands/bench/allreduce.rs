@@ -12,7 +12,7 @@ use ddp_kernels::cuda::{Event, Gpu, Timer};
 use ddp_kernels::ops::{self, UniformStream, uniform};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{self, Row, bytes, number};
 use super::timing::{Effort, Times};
 use crate::cli::{AllreducePath, BenchAllreduceArgs};
@@ -72,7 +72,7 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
             CommandError::RankThreadsUnderLauncher { n_threads, world_size: world.world_size() }.into()
         );
     }
-    let mut place = Place::pin(world, &args.place, &[])?;
+    let mut place = Place::pin(world, &args.place, Work::Operations, &[])?;
     let rows = match args.rank_threads {
         Some(n_ranks) => {
             place.world_size = n_ranks;

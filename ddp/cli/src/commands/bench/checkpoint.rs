@@ -17,7 +17,7 @@ use ddp_kernels::ops::Activation;
 use ddp_rows::user_file::FileError;
 use rustix::fs::{Advice, fadvise};
 
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{self, Row};
 use super::timing::Times;
 use crate::cli::BenchCheckpointArgs;
@@ -26,7 +26,7 @@ use crate::exit::Stop;
 
 /// Runs the benchmark on rank 0 and prints the results; the other ranks wait.
 pub(super) fn checkpoint(world: &World, args: &BenchCheckpointArgs) -> Result<(), Stop> {
-    let place = Place::pin(world, &args.place, &[])?;
+    let place = Place::pin(world, &args.place, Work::Operations, &[])?;
     let rows = if world.rank().0 == 0 { measure(args) } else { Ok(Vec::new()) };
     let rows = world.collective_result(rows)?;
     report::print(world, "checkpoint", &place, args.place.json, &rows)?;

@@ -6,7 +6,7 @@ use ddp_kernels::cuda::{Gpu, StreamKind, Timer};
 use ddp_kernels::{DType, Device, Download, KernelError, Upload, ops};
 
 use super::buffers::{Rotating, n_sets};
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{self, Row};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::BenchCopyArgs;
@@ -30,7 +30,7 @@ fn measured(way: &str, size_bytes: usize, passes: usize, times: Times) -> Row {
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn copy(world: &World, args: &BenchCopyArgs) -> std::result::Result<(), Stop> {
-    let place = Place::pin(world, &args.place, &[])?;
+    let place = Place::pin(world, &args.place, Work::Operations, &[])?;
     let effort = Effort::new(args.timing);
     let mut rows = Vec::new();
     let gpu = place.gpu().map_err(Error::from)?;

@@ -12,7 +12,7 @@ use ddp_kernels::ops::Activation;
 use serde::Serialize;
 
 use super::buffers::random_rows;
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{heading, number};
 use super::timing::Times;
 use crate::cli::BenchStepArgs;
@@ -40,7 +40,7 @@ struct Report {
 
 /// Runs the benchmark and prints the result on rank 0; every rank of the world calls it.
 pub(super) fn forward(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
-    let place = Place::pin(world, &args.place, &[args.dtype])?;
+    let place = Place::pin(world, &args.place, Work::Layers, &[args.dtype])?;
     let spec = ModelSpec::plain(&args.dims.0, Activation::Relu);
     let flop_per_row = 2.0 * args.dims.0.windows(2).map(|dims| (dims[0] * dims[1]) as f64).sum::<f64>();
     let network = Network::new(spec, args.batch, place.device, args.dtype.precision());

@@ -17,7 +17,7 @@ use ddp_kernels::{DType, Device, KernelError, TensorMut};
 use rayon::prelude::*;
 
 use super::buffers::{Rotating, UniformValues, n_sets};
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{self, Row, number};
 use super::timing::{Clock, Effort};
 use crate::cli::{BenchDtype, BenchKernelsArgs};
@@ -26,7 +26,7 @@ use crate::exit::Stop;
 
 /// Runs the benchmark and prints the results on rank 0; every rank of the world calls it.
 pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Result<(), Stop> {
-    let place = Place::pin(world, &args.place, &args.dtype)?;
+    let place = Place::pin(world, &args.place, Work::Operations, &args.dtype)?;
     let clock = Clock::of(&place).map_err(Error::from)?;
     let effort = Effort::new(args.timing);
     let (rows, cols) = (args.rows, args.cols);

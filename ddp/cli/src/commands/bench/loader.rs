@@ -14,7 +14,7 @@ use ddp::train::trainer::StepRows as _;
 use ddp_comm::World;
 use ddp_kernels::KeyedPermutation;
 
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{self, Row};
 use super::timing::Times;
 use crate::cli::BenchLoaderArgs;
@@ -33,7 +33,7 @@ pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> 
     let config = world
         .collective_result(Config::load_with(args.run.file(), &args.run.overrides()).map_err(Error::from))?;
     world.agree(&config.agreement_entries()).map_err(Error::from)?;
-    let place = Place::pin(world, &args.place, &[])?;
+    let place = Place::pin(world, &args.place, Work::Operations, &[])?;
     let data = data::load(&config, world)?;
     let measured = world.collective_result(measure(world, args, &config, &data, &place))?;
     report::print(world, "loader", &place, args.place.json, &[measured])?;

@@ -34,20 +34,34 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(device)
 }
 
+/// What is timed in a data type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Matmuls and other operations by themselves, which the CPU has in f32 only.
+    Operations,
+    /// Layers, which have all data types on all devices.
+    Layers,
+}
+
 impl Place {
-    /// Pins the rank to the requested device and checks that it supports `dtypes`; every rank calls it.
+    /// Pins the rank to the requested device and checks that `work` can be done there in `dtypes`; every rank calls it.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`] if the device is missing, lacks a data type, or is virtual.
-    pub(super) fn pin(world: &World, args: &BenchPlaceArgs, dtypes: &[BenchDtype]) -> Result<Self, Stop> {
+    pub(super) fn pin(
+        world: &World,
+        args: &BenchPlaceArgs,
+        work: Work,
+        dtypes: &[BenchDtype],
+    ) -> Result<Self, Stop> {
         let BenchPlaceArgs { share_gpu, deterministic, threads: n_threads, bind, safe, .. } = *args;
         let pinning = Pinning { share_gpu, deterministic, n_threads, bind, ..Pinning::default() };
         let pinning = if safe { pinning.without_features() } else { pinning };
         let device = pin_device(world, &args.device, pinning)?.device;
-        Ok(world.collective_result(Self::check(world, device, dtypes))?)
+        Ok(world.collective_result(Self::check(world, device, work, dtypes))?)
     }
 
-    fn check(world: &World, device: Device, dtypes: &[BenchDtype]) -> Result<Self> {
+    fn check(world: &World, device: Device, work: Work, dtypes: &[BenchDtype]) -> Result<Self> {
         let gpu = gpu_of(device)?;
         let is_virtual = gpu.is_some_and(|gpu| gpu.info().is_virtual());
         let refuse = |reason: String, hint: &str| {
@@ -57,7 +71,9 @@ impl Place {
             let reason = "it is a virtual GPU, which computes on the CPU: its timings are meaningless";
             return refuse(reason.to_owned(), "use a real GPU, or --device cpu");
         }
-        if let (None, Some(dtype)) = (gpu, dtypes.iter().find(|dtype| **dtype != BenchDtype::F32)) {
+        if let (None, Work::Operations, Some(dtype)) =
+            (gpu, work, dtypes.iter().find(|dtype| **dtype != BenchDtype::F32))
+        {
             let reason = format!("only GPUs have matmuls in {}", dtype.precision().name());
             return refuse(reason, "--dtype f32, or --device cuda to see why there is no GPU");
         }

@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::addmm::{Product, products_of_layers, square};
 use super::buffers::{Rotating, random_rows};
 use super::forward::forward;
-use super::place::Place;
+use super::place::{Place, Work};
 use super::report::{heading, number, percent};
 use super::timing::{Clock, Effort, Times};
 use crate::cli::{BenchDtype, BenchOptim, BenchStepArgs};
@@ -118,7 +118,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         let config = WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0 };
         watchdog::start(world, &Log::none(world), &config, Watched::Other(Unfinished::default()))?;
     }
-    let place = Place::pin(world, &args.place, &[args.dtype])?;
+    let place = Place::pin(world, &args.place, Work::Layers, &[args.dtype])?;
     world.collective_result(check_graph(args.graph_mode(), place.device))?;
     let mut trainer = trainer(world, args, place.device)?;
     let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
@@ -273,8 +273,12 @@ fn time_optimizer(place: &Place, args: &BenchStepArgs, model: &Network) -> Resul
     Ok(times.median)
 }
 
-/// FLOPs of a step's matmuls over the sum of their median times, in GFLOP/s.
+/// FLOPs of a step's matmuls over the sum of their median times, in GFLOP/s; NaN, which is written as null, in formats in which the CPU
+/// has layers alone.
 fn gemm_rate(place: &Place, args: &BenchStepArgs) -> Result<f64, KernelError> {
+    if place.device == Device::Cpu && args.dtype != BenchDtype::F32 {
+        return Ok(f64::NAN);
+    }
     let (mut ms, mut flop) = (0.0, 0.0);
     for product in products_of_layers(&args.dims.0, args.batch) {
         ms += product.time_on(place, args.dtype, PART, 1)?.median;

@@ -1,9 +1,9 @@
 //! `y = x·Wᵀ`, then bias and activation on each part of `y` while it is in cache.
 
-use crate::cpu::Float;
 use crate::cpu::gemm::{Mat, gemm_then};
 use crate::cpu::simd::vectorize;
 use crate::cpu::threads::SharedMut;
+use crate::cpu::{Float, Stored};
 use crate::ops::Activation;
 use crate::ops::activation::cpu::{Function, Identity, with_function};
 
@@ -66,5 +66,28 @@ fn bias_and_activation<T: Float, F: Function>(bias: Option<&[T]>, y: &mut [T], p
     }
     for y in y.iter_mut() {
         *y = F::value(*y);
+    }
+}
+
+/// `pre = sums + bias; y = f(pre)` on part of a row, each rounded once.
+#[inline(always)]
+pub(super) fn store_row<Y: Stored<Real = f32>, F: Function>(
+    sums: &mut [f32],
+    bias: Option<&[Y]>,
+    y: &mut [Y],
+    pre: Option<&mut [Y]>,
+) {
+    if let Some(bias) = bias {
+        for (sum, &b) in sums.iter_mut().zip(bias) {
+            *sum += b.load();
+        }
+    }
+    if let Some(pre) = pre {
+        for (pre, &sum) in pre.iter_mut().zip(&*sums) {
+            *pre = Y::store(sum);
+        }
+    }
+    for (y, &sum) in y.iter_mut().zip(&*sums) {
+        *y = Y::store(F::value(sum));
     }
 }

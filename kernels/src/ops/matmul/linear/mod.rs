@@ -2,6 +2,7 @@
 
 mod cpu;
 mod cuda;
+mod bf16;
 mod short;
 
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod tests;
 use super::addmm::addmm;
 use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
+use crate::cpu::gemm::multiplies_bf16;
 use crate::cuda::blas::relu_mask_row_bits;
 use crate::ops::activation::{Activation, activation_backward};
 use crate::ops::bias::bias_backward;
@@ -30,8 +32,8 @@ pub struct LinearOutput<'a> {
     pub workspace: TensorMut<'a>,
 }
 
-/// Length of the scratch that the matmuls of a layer of this shape need, forward and backward, for an `x` of this dtype: only for bf16
-/// and f16 on the CPU, which are widened to f32.
+/// Length of the scratch that the matmuls of a layer of this shape need, forward and backward, for an `x` of this dtype: only for f16
+/// on the CPU, and for bf16 where the CPU has no instructions for it, because both are widened to f32.
 pub fn linear_workspace_len(
     n_rows: usize,
     in_features: usize,
@@ -40,6 +42,7 @@ pub fn linear_workspace_len(
     device: Device,
 ) -> usize {
     match device {
+        Device::Cpu if dtype == DType::BF16 && multiplies_bf16() => 0,
         Device::Cpu if check::is_short(dtype) => short::workspace_len(n_rows, in_features, out_features),
         Device::Cpu | Device::Cuda(_) => 0,
     }

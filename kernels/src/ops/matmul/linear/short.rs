@@ -1,7 +1,7 @@
 //! Matmuls of bf16 and f16 on the CPU: operands widened to f32 in the workspace, the same matmuls as for f32, results rounded
 //! when stored. The numerics match a GPU's tensor cores; it is at best as fast as f32.
 
-use super::{Sizes, cpu};
+use super::{Sizes, bf16, cpu};
 use crate::cpu::Stored;
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cpu::stored::{narrow, widen};
@@ -39,12 +39,16 @@ pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
     x: &[S],
     weight: &[S],
     bias: Option<&[Y]>,
-    Sizes { n_rows, in_features, out_features }: Sizes,
+    sizes: Sizes,
     activation: Option<Activation>,
     y: &mut [Y],
     pre: Option<&mut [Y]>,
     workspace: &mut [f32],
 ) {
+    if let Some(operands) = bf16::operands(x, weight) {
+        return bf16::forward(operands, bias, sizes, activation, y, pre);
+    }
+    let Sizes { n_rows, in_features, out_features } = sizes;
     let mut scratch = Scratch(workspace);
     let problem = cpu::Problem {
         x: scratch.widened(x),
@@ -69,11 +73,15 @@ pub(super) fn forward<S: Stored<Real = f32>, Y: Stored<Real = f32>>(
 pub(super) fn backward_weight<S: Stored<Real = f32>>(
     d_y: &[S],
     x: &[S],
-    Sizes { n_rows, in_features, out_features }: Sizes,
+    sizes: Sizes,
     d_weight: &mut [f32],
     accumulate: bool,
     workspace: &mut [f32],
 ) {
+    if let Some(operands) = bf16::operands(d_y, x) {
+        return bf16::backward_weight(operands, sizes, d_weight, accumulate);
+    }
+    let Sizes { n_rows, in_features, out_features } = sizes;
     let mut scratch = Scratch(workspace);
     let d_y = Mat::new(scratch.widened(d_y), n_rows, out_features);
     let x = Mat::new(scratch.widened(x), n_rows, in_features);
@@ -84,11 +92,15 @@ pub(super) fn backward_weight<S: Stored<Real = f32>>(
 pub(super) fn backward_input<S: Stored<Real = f32>>(
     d_y: &[S],
     weight: &[S],
-    Sizes { n_rows, in_features, out_features }: Sizes,
+    sizes: Sizes,
     d_x: &mut [S],
     accumulate: bool,
     workspace: &mut [f32],
 ) {
+    if let Some(operands) = bf16::operands(d_y, weight) {
+        return bf16::backward_input(operands, sizes, d_x, accumulate);
+    }
+    let Sizes { n_rows, in_features, out_features } = sizes;
     let mut scratch = Scratch(workspace);
     let d_y = Mat::new(scratch.widened(d_y), n_rows, out_features);
     let weight = Mat::new(scratch.widened(weight), out_features, in_features);
