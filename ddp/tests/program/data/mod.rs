@@ -14,3 +14,4 @@ mod sets;
 mod show;
 mod shrink;
 mod split;
+mod tasks;
