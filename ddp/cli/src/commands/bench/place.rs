@@ -34,7 +34,7 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(device)
 }
 
-/// What is timed in a data type.
+/// Kinds of work that are timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     /// Matmuls and other operations by themselves, which the CPU has in f32 only.

@@ -10,7 +10,7 @@ use crate::cpu::gemm::matrix::Mat;
 use crate::cpu::simd::Amx;
 use crate::cpu::transpose;
 
-/// What a row of a tile has.
+/// The elements of a row of a tile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// 32 terms of one row: tiles of the left operand.
