@@ -81,23 +81,50 @@ fn fold<T: Float>(n: usize, start: T, value: impl Fn(usize) -> T, combine: impl 
 
 /// Row by row: the largest value, exponentials with their sum, then the quotients.
 fn forward_cpu<T: Stored>(y: &mut [T], cols: usize) {
-    by_row(y, cols, |_, y| {
-        let largest = fold(y.len(), T::Real::NEG_INFINITY, |i| y[i].load(), T::Real::at_least);
-        let total = fold(y.len(), T::Real::ZERO, |i| (y[i].load() - largest).exp(), |a, b| a + b);
-        let factor = T::Real::ONE / total;
-        y.iter_mut().for_each(|y| *y = T::store((y.load() - largest).exp() * factor));
-    });
+    by_row(
+        y,
+        cols,
+        #[inline(always)]
+        |_, y| {
+            let largest = fold(y.len(), T::Real::NEG_INFINITY, |i| y[i].load(), T::Real::at_least);
+            if let Some(y) = T::numbers_mut(y) {
+                for y in y.iter_mut() {
+                    *y = (*y - largest).exp();
+                }
+                let total = fold(y.len(), T::Real::ZERO, |i| y[i], |a, b| a + b);
+                let factor = T::Real::ONE / total;
+                for y in y.iter_mut() {
+                    *y = *y * factor;
+                }
+            } else {
+                // The exponentials are computed twice, since stored they would be rounded.
+                let total = fold(y.len(), T::Real::ZERO, |i| (y[i].load() - largest).exp(), |a, b| a + b);
+                let factor = T::Real::ONE / total;
+                for y in y.iter_mut() {
+                    *y = T::store((y.load() - largest).exp() * factor);
+                }
+            }
+        },
+    );
 }
 
 fn backward_cpu<T: Stored>(y: &[T], d: &mut [T], cols: usize) {
-    by_row(d, cols, |first, d| {
-        let y = &y[first..first + d.len()];
-        let mean = fold(d.len(), T::Real::ZERO, |i| y[i].load() * d[i].load(), |a, b| a + b);
-        d.iter_mut().zip(y).for_each(|(d, y)| *d = T::store(y.load() * (d.load() - mean)));
-    });
+    by_row(
+        d,
+        cols,
+        #[inline(always)]
+        |first, d| {
+            let y = &y[first..first + d.len()];
+            let mean = fold(d.len(), T::Real::ZERO, |i| y[i].load() * d[i].load(), |a, b| a + b);
+            for (d, y) in d.iter_mut().zip(y) {
+                *d = T::store(y.load() * (d.load() - mean));
+            }
+        },
+    );
 }
 
-/// Calls `f` with the first element's index of each row and the row.
+/// Calls `f`, which must be inlined, with the first element's index of each row and the row.
+#[inline(always)]
 fn by_row<T: Stored>(values: &mut [T], cols: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if values.is_empty() {
         return;
