@@ -94,7 +94,7 @@ fn forward_cpu<T: Stored>(y: &mut [T], cols: usize) {
                 let total = fold(y.len(), T::Real::ZERO, |i| y[i], |a, b| a + b);
                 let factor = T::Real::ONE / total;
                 for y in y.iter_mut() {
-                    *y = *y * factor;
+                    *y *= factor;
                 }
             } else {
                 // The exponentials are computed twice, since stored they would be rounded.
