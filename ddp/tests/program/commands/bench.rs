@@ -178,7 +178,7 @@ fn sums_go_by_every_path() {
 
 #[test]
 fn formats_that_the_cpu_has_not_are_refused() {
-    for (name, dtype) in [("addmm", "f32,tf32"), ("kernels", "bf16")] {
+    for (name, dtype) in [("step", "tf32"), ("addmm", "f32,tf32"), ("kernels", "bf16")] {
         let outcome = run(single(&["bench", name, "--device", "cpu", "--dtype", dtype]));
         assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
         let named = dtype.rsplit(',').next().unwrap();

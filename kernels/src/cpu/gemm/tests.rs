@@ -30,7 +30,7 @@ fn both_ways<T: Float>(m: usize, k: usize, seed: u64) -> [(Vec<T>, bool); 2] {
     [(by_rows, false), (by_cols, true)]
 }
 
-fn view<T>((data, by_cols): &(Vec<T>, bool), rows: usize, cols: usize) -> Mat<'_, T> {
+pub(super) fn view<T>((data, by_cols): &(Vec<T>, bool), rows: usize, cols: usize) -> Mat<'_, T> {
     if *by_cols { Mat::new(data, cols, rows).t() } else { Mat::new(data, rows, cols) }
 }
 

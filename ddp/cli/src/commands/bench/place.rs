@@ -39,7 +39,7 @@ fn as_text<S: Serializer>(device: &Device, serializer: S) -> Result<S::Ok, S::Er
 pub(super) enum Work {
     /// Matmuls and other operations by themselves, which the CPU has in f32 only.
     Operations,
-    /// Layers, which have all data types on all devices.
+    /// Layers, which the CPU also has in bf16.
     Layers,
 }
 
@@ -71,9 +71,12 @@ impl Place {
             let reason = "it is a virtual GPU, which computes on the CPU: its timings are meaningless";
             return refuse(reason.to_owned(), "use a real GPU, or --device cpu");
         }
-        if let (None, Work::Operations, Some(dtype)) =
-            (gpu, work, dtypes.iter().find(|dtype| **dtype != BenchDtype::F32))
-        {
+        let is_on_cpu = |dtype: BenchDtype| match dtype {
+            BenchDtype::F32 => true,
+            BenchDtype::Bf16 => work == Work::Layers,
+            BenchDtype::Tf32 => false,
+        };
+        if let (None, Some(dtype)) = (gpu, dtypes.iter().find(|dtype| !is_on_cpu(**dtype))) {
             let reason = format!("only GPUs have matmuls in {}", dtype.precision().name());
             return refuse(reason, "--dtype f32, or --device cuda to see why there is no GPU");
         }

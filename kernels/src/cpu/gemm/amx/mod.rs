@@ -1,8 +1,8 @@
-//! Products of bf16 with sums in f32, by the tile registers of processors that have them (AMX).
+//! GEMM of bf16 with sums in f32 in the tile registers of processors with AMX.
 //!
-//! Both operands are copied as tiles. Of the shorter one, some hundred rows by [`MAX_TERMS`] terms are kept in the L2 cache; the other
-//! one passes by in blocks of 32 rows. While tile registers multiply a block with all that is kept, the next block is copied, and the
-//! lines of those after it are fetched into the L2 cache. The sums stay in that cache until all their terms are added.
+//! Both operands are packed into tiles. Up to [`MAX_KEPT`] rows by [`MAX_TERMS`] terms of the shorter operand stay in the L2 cache; the
+//! longer one is streamed in blocks of 32 rows. While the tile registers multiply one block by all kept rows, the next block is packed and
+//! the blocks after it are prefetched into the L2 cache. Sums stay in the L2 cache until all terms are added.
 //!
 //! An element is summed in the order of its terms, so no bit depends on the number of threads.
 
@@ -26,15 +26,15 @@ use tiles::{BLOCK, Configured, TILE};
 
 /// Terms at a time: blocks of 16 KiB.
 const MAX_TERMS: usize = 256;
-/// Rows at a time of the operand whose copy is kept.
+/// Rows at a time of the kept operand.
 const MAX_KEPT: usize = 512;
 /// The same if all terms are taken at once: the result is written in longer runs, which takes most of the time then.
 const MAX_KEPT_OF_FEW_TERMS: usize = 256;
 /// Sums at a time, 1 MiB.
 const MAX_SUMS: usize = 1 << 18;
-/// Rows at a time of the operand that passes by.
-const MAX_PASSING: usize = 4096;
-/// Blocks of the operand that passes by which are fetched at a time: runs of 256 bytes and more, of which the processor fetches
+/// Rows at a time of the streamed operand.
+const MAX_STREAMED: usize = 4096;
+/// Blocks of the streamed operand that are prefetched at a time: runs of 256 bytes and more, of which the processor fetches
 /// the next lines by itself (measured: 29 GB/s from the L3 cache, 11 GB/s in runs of 64 bytes).
 const FETCHED: usize = 4;
 /// FLOP per thread below which one thread is faster than two.
@@ -60,17 +60,17 @@ impl Amx {
     }
 }
 
-/// Operands of which the fewest elements must be transposed.
+/// Operands in the order that transposes the fewest elements.
 struct Product<'a> {
     a: Mat<'a, bf16>,
     b: Mat<'a, bf16>,
-    /// Whether its result is the transpose of the one that is asked for.
+    /// Whether the result is the transpose of the requested one.
     is_transposed: bool,
 }
 
 impl<'a> Product<'a> {
-    /// Tiles of the left operand have the terms of a row side by side, those of the right one have pairs of terms of all columns: an
-    /// operand stored the other way is transposed, and so is the result of a transposed product.
+    /// Chooses between `a·b` and its transpose `bᵀ·aᵀ`. Left tiles are row-major over terms, right tiles are in VNNI layout; an operand
+    /// stored in the other order is transposed while it is packed, and the transposed result after it is summed.
     fn new(a: Mat<'a, bf16>, b: Mat<'a, bf16>) -> Self {
         let (a_len, b_len, c_len) = (a.rows * a.cols, b.rows * b.cols, a.rows * b.cols);
         let len_if = |is_counted: bool, len: usize| if is_counted { len } else { 0 };
@@ -85,19 +85,19 @@ impl<'a> Product<'a> {
 
     /// Computes these rows and columns.
     fn compute(&self, amx: Amx, rows: Range<usize>, cols: Range<usize>, then: Then<'_, f32>) {
-        // The copy of the longer operand passes by, block by block, while the sums of the other one's blocks are computed.
-        let rows_pass = rows.len() > cols.len();
+        // The longer operand is streamed.
+        let rows_stream = rows.len() > cols.len();
         let n_kept = if self.a.cols <= MAX_TERMS { MAX_KEPT_OF_FEW_TERMS } else { MAX_KEPT };
-        let (kept, passing) = if rows_pass { (cols, rows) } else { (rows, cols) };
+        let (kept, streamed) = if rows_stream { (cols, rows) } else { (rows, cols) };
         with_scratch(|scratch| {
             let mut tiles = amx.configure();
             for kept in steps(kept, n_kept) {
                 let n_blocks = MAX_SUMS / (kept.len().next_multiple_of(BLOCK) * BLOCK);
-                let n_passing = (n_blocks * BLOCK).min(MAX_PASSING);
-                for passing in steps(passing.clone(), n_passing) {
+                let n_streamed = (n_blocks * BLOCK).min(MAX_STREAMED);
+                for streamed in steps(streamed.clone(), n_streamed) {
                     let (rows, cols) =
-                        if rows_pass { (passing, kept.clone()) } else { (kept.clone(), passing) };
-                    self.sum(amx, &mut tiles, rows.clone(), cols.clone(), rows_pass, scratch);
+                        if rows_stream { (streamed, kept.clone()) } else { (kept.clone(), streamed) };
+                    self.sum(amx, &mut tiles, rows.clone(), cols.clone(), rows_stream, scratch);
                     self.finish(rows, cols, scratch, then);
                 }
             }
@@ -111,7 +111,7 @@ impl<'a> Product<'a> {
         tiles: &mut Configured,
         rows: Range<usize>,
         cols: Range<usize>,
-        rows_pass: bool,
+        rows_stream: bool,
         scratch: &mut Scratch<'_>,
     ) {
         let stride = cols.len().next_multiple_of(BLOCK);
@@ -122,47 +122,47 @@ impl<'a> Product<'a> {
             let a = self.a.part_of_rows(rows.clone()).part_of_cols(k.clone());
             let b = self.b.part_of_cols(cols.clone()).part_of_rows(k.clone());
             let (a, b) = (Panels::new(amx, a, Order::Terms), Panels::new(amx, b.t(), Order::Pairs));
-            if rows_pass { (b, a) } else { (a, b) }
+            if rows_stream { (b, a) } else { (a, b) }
         };
         let mut ks = steps(0..self.a.cols, MAX_TERMS).peekable();
         while let Some(k) = ks.next() {
-            let (kept, passing) = operands(&k);
-            let next_passing = ks.peek().map(|k| operands(k).1);
+            let (kept, streamed) = operands(&k);
+            let next_streamed = ks.peek().map(|k| operands(k).1);
             let block_len = 2 * kept.n_tiles();
             for (i, to) in scratch.kept.chunks_exact_mut(block_len).take(kept.n_blocks()).enumerate() {
                 kept.copy_block(i, to);
             }
-            // After each so many tiles of sums, so many parts of the next block.
+            // Steps of `multiply` between two copies, and parts packed by each copy.
             let (n_tiles, n_parts) = ((kept.n_blocks() / PARTS).max(1), PARTS.div_ceil(kept.n_blocks()));
-            let [mut block, mut next] = scratch.passing.each_mut().map(|block| &mut block[..block_len]);
-            passing.copy_block(0, next);
-            let mut ahead = passing.lines(0);
-            for i in 0..passing.n_blocks() {
+            let [mut block, mut next] = scratch.streamed.each_mut().map(|block| &mut block[..block_len]);
+            streamed.copy_block(0, next);
+            let mut ahead = streamed.lines(0);
+            for i in 0..streamed.n_blocks() {
                 std::mem::swap(&mut block, &mut next);
                 if i % FETCHED == 0 {
-                    ahead = if i + FETCHED < passing.n_blocks() {
-                        passing.lines(i + FETCHED)
+                    ahead = if i + FETCHED < streamed.n_blocks() {
+                        streamed.lines(i + FETCHED)
                     } else {
-                        next_passing.map_or_else(|| passing.lines(passing.n_blocks()), |p| p.lines(0))
+                        next_streamed.map_or_else(|| streamed.lines(streamed.n_blocks()), |p| p.lines(0))
                     };
                 }
-                let n_copies = if i + 1 < passing.n_blocks() { PARTS * kept.n_tiles() } else { 0 };
+                let n_copies = if i + 1 < streamed.n_blocks() { PARTS * kept.n_tiles() } else { 0 };
                 let mut copies = 0..n_copies;
                 let next = next.as_chunks_mut().0;
                 for (j, kept_block) in scratch.kept.chunks_exact(block_len).take(kept.n_blocks()).enumerate()
                 {
-                    let (row, col) = if rows_pass { (i, j) } else { (j, i) };
+                    let (row, col) = if rows_stream { (i, j) } else { (j, i) };
                     let sums = &mut scratch.sums[row * BLOCK * stride + col * BLOCK..];
                     if k.start == 0 {
                         tiles.clear()
                     } else {
                         tiles.load(sums, stride)
                     }
-                    let (a, b) = if rows_pass { (&*block, kept_block) } else { (kept_block, &*block) };
+                    let (a, b) = if rows_stream { (&*block, kept_block) } else { (kept_block, &*block) };
                     for (a, b) in a.chunks(2 * n_tiles).zip(b.chunks(2 * n_tiles)) {
                         tiles.multiply(a, b);
                         for copy in copies.by_ref().take(n_parts) {
-                            passing.copy(i + 1, copy / PARTS, copy % PARTS, &mut next[copy / PARTS]);
+                            streamed.copy(i + 1, copy / PARTS, copy % PARTS, &mut next[copy / PARTS]);
                             ahead.fetch();
                             ahead.fetch();
                         }
@@ -170,7 +170,7 @@ impl<'a> Product<'a> {
                     tiles.store(sums, stride);
                 }
                 for copy in copies {
-                    passing.copy(i + 1, copy / PARTS, copy % PARTS, &mut next[copy / PARTS]);
+                    streamed.copy(i + 1, copy / PARTS, copy % PARTS, &mut next[copy / PARTS]);
                 }
             }
         }
@@ -221,8 +221,8 @@ fn turn(sums: &[f32], stride: usize, rows: usize, to: &mut [f32]) {
 /// Memory of one thread, kept between calls.
 struct Scratch<'a> {
     kept: &'a mut [[u16; TILE]],
-    /// A block of the operand that passes by, and the next one.
-    passing: [&'a mut [[u16; TILE]]; 2],
+    /// The current block of the streamed operand and the next one.
+    streamed: [&'a mut [[u16; TILE]]; 2],
     sums: &'a mut [f32],
     turned: &'a mut [f32],
 }
@@ -235,18 +235,18 @@ fn with_scratch(f: impl FnOnce(&mut Scratch<'_>)) {
         static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
     }
     const KEPT: usize = MAX_KEPT * MAX_TERMS / TILE;
-    const PASSING: usize = BLOCK * MAX_TERMS / TILE;
-    const TURNED_LEN: usize = TURNED * MAX_PASSING;
+    const STREAMED: usize = BLOCK * MAX_TERMS / TILE;
+    const TURNED_LEN: usize = TURNED * MAX_STREAMED;
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.is_empty() {
-            let bytes = 2 * TILE * (KEPT + 2 * PASSING) + 4 * (MAX_SUMS + TURNED_LEN);
+            let bytes = 2 * TILE * (KEPT + 2 * STREAMED) + 4 * (MAX_SUMS + TURNED_LEN);
             *scratch = vec![Line([0; 32]); bytes / size_of::<Line>()];
         }
         let (tiles, sums) =
-            bytemuck::cast_slice_mut::<Line, u16>(scratch).split_at_mut(TILE * (KEPT + 2 * PASSING));
-        let (kept, passing) = tiles.as_chunks_mut().0.split_at_mut(KEPT);
-        let (block, next) = passing.split_at_mut(PASSING);
+            bytemuck::cast_slice_mut::<Line, u16>(scratch).split_at_mut(TILE * (KEPT + 2 * STREAMED));
+        let (kept, streamed) = tiles.as_chunks_mut().0.split_at_mut(KEPT);
+        let (block, next) = streamed.split_at_mut(STREAMED);
         let (sums, turned) = bytemuck::cast_slice_mut::<u16, f32>(sums).split_at_mut(MAX_SUMS);
-        f(&mut Scratch { kept, passing: [block, next], sums, turned });
+        f(&mut Scratch { kept, streamed: [block, next], sums, turned });
     });
 }

@@ -1,4 +1,4 @@
-//! Copies of operands as tiles.
+//! Packing of operands into tiles.
 
 use std::arch::x86_64::*;
 
@@ -10,12 +10,12 @@ use crate::cpu::gemm::matrix::Mat;
 use crate::cpu::simd::Amx;
 use crate::cpu::transpose;
 
-/// The elements of a row of a tile.
+/// Layout of a tile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// 32 terms of one row: tiles of the left operand.
+    /// Row-major, 32 terms of each row: tiles of the left operand.
     Terms,
-    /// Two terms of 16 columns, given as the rows of a transpose: tiles of the right operand.
+    /// VNNI, two terms of each of 16 columns: tiles of the right operand, given as its transpose.
     Pairs,
 }
 

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use half::bf16;
 
 use super::*;
+use crate::cpu::gemm::tests::view;
 use crate::cpu::threads::join_pool;
 use crate::ops::testing::random;
 
@@ -27,10 +28,6 @@ const SIZES: [(usize, usize, usize); 16] = [
     (90, 3000, 35),
     (3000, 90, 35),
 ];
-
-fn view((data, by_cols): &(Vec<bf16>, bool), rows: usize, cols: usize) -> Mat<'_, bf16> {
-    if *by_cols { Mat::new(data, cols, rows).t() } else { Mat::new(data, rows, cols) }
-}
 
 /// The product, and how often each element was part of what was passed on.
 fn product(amx: Amx, a: Mat<'_, bf16>, b: Mat<'_, bf16>) -> (Vec<f32>, Vec<usize>) {

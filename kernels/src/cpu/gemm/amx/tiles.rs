@@ -116,9 +116,8 @@ impl Configured {
     /// Adds the products of these tiles to the block of sums: for each tile of 32 terms, 16 rows and 16 rows of `a`, 16 columns and 16
     /// columns of `b`.
     ///
-    /// In a tile of `a`, the terms of a row are adjacent; in one of `b`, two terms of a column, then those of the next column, so that
-    /// a row of the tile has two terms of all columns. The sum of two terms' products is added to the sum of an element: neither is
-    /// rounded before, and subnormal numbers count as zeros.
+    /// Tiles of `a` are row-major: 16 rows of 32 terms. Tiles of `b` are in VNNI layout: 16 rows of two terms of each of 16 columns.
+    /// Products are not rounded before they are added; subnormal numbers are treated as zeros.
     #[inline(always)]
     pub(super) fn multiply(&mut self, a: &[[u16; TILE]], b: &[[u16; TILE]]) {
         let steps = a.len() / 2;
