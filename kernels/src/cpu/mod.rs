@@ -25,8 +25,8 @@
 pub mod caught_panic;
 pub mod cpu_set;
 pub mod mapped_file;
-pub mod row_copy;
 pub(crate) mod simd;
+pub mod row_copy;
 pub mod threads;
 
 // Numbers.

@@ -16,7 +16,11 @@
 //! ```
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm_stream_si128};
+use std::arch::x86_64::{
+    _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm_set_epi64x, _mm_sfence, _mm_stream_si128,
+};
+
+use super::simd::vectorize;
 
 /// Values that make a row invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,16 +90,23 @@ fn copy_rows_to<'a>(
 
 /// The first of the contiguous rows in `rows` with an invalid value.
 pub fn first_wrong(rows: &[u8], row_bytes: usize, check: RowCheck) -> Option<usize> {
-    let find = |is_wrong: &dyn Fn(&[u8]) -> bool| rows.chunks(row_bytes.max(1)).position(is_wrong);
+    let rows = rows.chunks(row_bytes.max(1));
     match check {
         RowCheck::None => None,
-        RowCheck::Finite(FloatBits::F32) => find(&wrong_f32::<false>),
-        RowCheck::Finite(FloatBits::F16) => find(&wrong_half::<false, 0x7c00>),
-        RowCheck::Finite(FloatBits::Bf16) => find(&wrong_half::<false, 0x7f80>),
-        RowCheck::FiniteOrNan(FloatBits::F32) => find(&wrong_f32::<true>),
-        RowCheck::FiniteOrNan(FloatBits::F16) => find(&wrong_half::<true, 0x7c00>),
-        RowCheck::FiniteOrNan(FloatBits::Bf16) => find(&wrong_half::<true, 0x7f80>),
+        RowCheck::Finite(FloatBits::F32) => position(rows, wrong_f32::<false>),
+        RowCheck::Finite(FloatBits::F16) => position(rows, wrong_half::<false, 0x7c00>),
+        RowCheck::Finite(FloatBits::Bf16) => position(rows, wrong_half::<false, 0x7f80>),
+        RowCheck::FiniteOrNan(FloatBits::F32) => position(rows, wrong_f32::<true>),
+        RowCheck::FiniteOrNan(FloatBits::F16) => position(rows, wrong_half::<true, 0x7c00>),
+        RowCheck::FiniteOrNan(FloatBits::Bf16) => position(rows, wrong_half::<true, 0x7f80>),
     }
+}
+
+fn position<'a>(mut rows: impl Iterator<Item = &'a [u8]>, is_wrong: impl Fn(&[u8]) -> bool) -> Option<usize> {
+    vectorize(
+        #[inline(always)]
+        || rows.position(is_wrong),
+    )
 }
 
 struct Copy<'o, F> {
@@ -115,9 +126,13 @@ impl<'a, F: Fn(usize) -> &'a [u8]> Copy<'_, F> {
     }
 
     fn run(self, is_wrong: impl Fn(&[u8]) -> bool) -> Option<usize> {
-        if self.is_far { self.run_to::<true>(is_wrong) } else { self.run_to::<false>(is_wrong) }
+        vectorize(
+            #[inline(always)]
+            || if self.is_far { self.run_to::<true>(is_wrong) } else { self.run_to::<false>(is_wrong) },
+        )
     }
 
+    #[inline(always)]
     fn run_to<const FAR: bool>(self, is_wrong: impl Fn(&[u8]) -> bool) -> Option<usize> {
         let Copy { row, row_bytes, out, .. } = self;
         let n_rows = out.len() / row_bytes;
@@ -167,7 +182,7 @@ fn copy_row<const FAR: bool>(
     let (to_lines, to_rest) = to.as_chunks_mut::<LINE>();
     let mut wrong = false;
     for ((from, to), ahead) in from_lines.iter().zip(to_lines).zip(ahead.chunks(LINE)) {
-        prefetch(&ahead[0]);
+        prefetch_line(&ahead[0]);
         if FAR {
             stream(from, to);
         } else {
@@ -176,7 +191,7 @@ fn copy_row<const FAR: bool>(
         wrong |= is_wrong(from);
     }
     if !from_rest.is_empty() {
-        prefetch(&ahead[ahead.len() - 1]);
+        prefetch_line(&ahead[ahead.len() - 1]);
         to_rest.copy_from_slice(from_rest);
         wrong |= is_wrong(from_rest);
     }
@@ -193,6 +208,19 @@ pub fn prefetch<T>(value: &T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
+}
+
+/// Prefetches a line of a later row into the second level of caches, which takes up to a fifth less time than into the first (Xeon
+/// with AMX, rows of 256 bytes to 4 KiB).
+#[inline(always)]
+fn prefetch_line(line: &u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the address comes from a reference; a prefetch has no other effect and never faults.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(line).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// Writes a line with streaming stores; other threads see it after [`fence`].
