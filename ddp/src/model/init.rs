@@ -67,13 +67,14 @@ pub fn initialize(
             Distribution::Normal(std, seed) => {
                 let mut drawn = normal(entry, seed)?;
                 if std != 1.0 {
+                    let drawn = drawn.view_mut().into_slice::<f32>("initialize", "drawn")?;
                     drawn.iter_mut().for_each(|value| *value *= std);
                 }
-                ops::copy(TensorRef::from_slice(&drawn, &[drawn.len()])?, values)?;
+                ops::copy(drawn.view(), values)?;
             }
             Distribution::Orthogonal(seed) => {
                 let rows = entry.dims.first().copied().unwrap_or(1);
-                let drawn = orthonormalize(&normal(entry, seed)?, rows);
+                let drawn = orthonormalize(&normal(entry, seed)?.to_vec::<f32>()?, rows);
                 ops::copy(TensorRef::from_slice(&drawn, &[drawn.len()])?, values)?;
             }
         }
@@ -114,8 +115,8 @@ fn distribution(entry: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distr
 }
 
 /// Standard normal numbers, computed on the host for every device, because logarithms and cosines differ between devices.
-fn normal(entry: &ParamEntry, seed: u64) -> Result<Vec<f32>, KernelError> {
-    Tensor::randn(&[entry.numel()], DType::F32, Device::Cpu, seed)?.to_vec()
+fn normal(entry: &ParamEntry, seed: u64) -> Result<Tensor, KernelError> {
+    Tensor::randn(&[entry.numel()], DType::F32, Device::Cpu, seed)
 }
 
 /// The seed of one parameter's normal numbers: a random word of the run's seed.
