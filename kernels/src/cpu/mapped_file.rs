@@ -23,7 +23,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -41,7 +41,7 @@ const MAX_MAPPINGS: usize = 4096;
 /// two, and a process usually can have 65,530.
 const MAX_SINGLE_PAGES: usize = 1024;
 
-/// A regular file as read-only memory, of its length when it was opened.
+/// A regular file, or a range of one, as read-only memory, of its length when it was opened.
 ///
 /// Writes to the file change the memory. A file that became shorter reads as zeros from its end on. A system call that reads
 /// these bytes fails with `EFAULT` at a missing page; only reads by the process itself are handled.
@@ -50,6 +50,8 @@ pub struct MappedFile {
     path: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),
+    /// Byte of the file at which the memory begins.
+    start: u64,
     /// None for an empty file.
     mapping: Option<Mapping>,
 }
@@ -73,8 +75,17 @@ impl MappedFile {
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
+        Self::map(&file, path, 0, metadata.len())
+    }
+
+    /// Maps `len` bytes from `start` on of an open file, whose `path` is that of messages and of [`MappedFile::has_shrunk`].
+    ///
+    /// # Errors
+    /// Errors of mapping; [`io::ErrorKind::OutOfMemory`] if this process already has 4096 mapped files and ranges.
+    pub fn map(file: &File, path: &Path, start: u64, len: u64) -> io::Result<Self> {
+        let metadata = file.metadata()?;
         let identity = (metadata.dev(), metadata.ino());
-        let len = usize::try_from(metadata.len())
+        let len = usize::try_from(len)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "larger than the address space"))?;
         let mapping = if len == 0 {
             None
@@ -82,14 +93,15 @@ impl MappedFile {
             catch_faults()?;
             // SAFETY: the mapping is read-only and plain bytes, whatever others write to the file; the handler replaces missing pages as
             // soon as the mapping is in the table, and nothing reads it before.
-            let map = unsafe { MmapOptions::new().len(len).map(&file) }?;
-            let start = map.as_ptr() as usize;
-            let slot = Slot::take(start, start + len).ok_or_else(|| {
+            let map = unsafe { MmapOptions::new().offset(start).len(len).map(file) }?;
+            // Mappings begin with a page, the map with its first byte.
+            let first = map.as_ptr() as usize;
+            let slot = Slot::take(first, first + len).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::OutOfMemory, format!("{MAX_MAPPINGS} files are mapped already"))
             })?;
             Some(Mapping { slot, map })
         };
-        Ok(MappedFile { path: path.to_owned(), identity, mapping })
+        Ok(MappedFile { path: path.to_owned(), identity, start, mapping })
     }
 
     /// The file's bytes.
@@ -128,8 +140,9 @@ impl MappedFile {
     /// Whether the file is shorter now than when it was opened; queries the file system. A file that was moved or replaced counts
     /// as unchanged: the old one is still mapped.
     pub fn has_shrunk(&self) -> bool {
-        std::fs::metadata(&self.path)
-            .is_ok_and(|now| (now.dev(), now.ino()) == self.identity && now.len() < self.len() as u64)
+        std::fs::metadata(&self.path).is_ok_and(|now| {
+            (now.dev(), now.ino()) == self.identity && now.len() < self.start + self.len() as u64
+        })
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use ddp_kernels::Element;
 use ddp_kernels::cpu::row_copy::{self, RowCheck};
 
 use super::bytes::Bytes;
+use super::windows::{Blocks, MAX_BLOCKS, Windows};
 use crate::error::{Result, RowsError};
 use crate::values::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64, to_text};
 
@@ -23,6 +25,8 @@ pub struct RawArray {
     files: Vec<FileRows>,
     /// Row at which each file begins, and the number of all rows.
     starts: Vec<usize>,
+    /// Announced rows of files that are read in pieces.
+    windows: Arc<Windows>,
 }
 
 /// The rows in one file.
@@ -39,7 +43,8 @@ impl RawArray {
     pub fn new(bytes: Bytes, offset: u64, raw: RawType, is_big_endian: bool, dims: &[usize]) -> RawArray {
         let n_rows = dims.first().copied().unwrap_or(0);
         let files = vec![FileRows { bytes, offset, is_big_endian }];
-        RawArray { raw, row_dims: dims.get(1..).unwrap_or_default().to_vec(), files, starts: vec![0, n_rows] }
+        let row_dims = dims.get(1..).unwrap_or_default().to_vec();
+        RawArray { raw, row_dims, files, starts: vec![0, n_rows], windows: Arc::default() }
     }
 
     /// Rows of no elements, next to the rows of the file `path`.
@@ -124,17 +129,34 @@ impl RawArray {
         format!("data file `{}`, row {row}", file.bytes.path().display())
     }
 
-    /// Starts reading rows into the system's cache.
-    pub fn read_ahead(&self, rows: &Range<usize>) {
-        let row_bytes = self.row_bytes() as u64;
-        let mut start = rows.start;
-        while start < rows.end {
-            let (file, first) = self.file_of(start);
-            let file_end = self.starts[self.starts.partition_point(|&begin| begin <= start)];
-            let n = rows.end.min(file_end) - start;
-            file.bytes.read_ahead(file.offset + first as u64 * row_bytes, n as u64 * row_bytes);
-            start += n;
+    /// Announces the rows of the window after the one that was announced before, as ranges of neighboring rows: the system
+    /// starts to read them, and where files are read in pieces, single rows of the last windows are copied from mapped memory.
+    pub fn expect(&self, window: &[Range<usize>]) {
+        if !self.is_read() || self.row_bytes() == 0 {
+            return;
         }
+        let mut blocks = Vec::new();
+        for of_block in window {
+            let mut start = of_block.start;
+            while start < of_block.end {
+                let (file, offset) = self.place_of(start);
+                let file_end = self.starts[self.starts.partition_point(|&begin| begin <= start)];
+                let rows = start..of_block.end.min(file_end);
+                let len = (rows.len() * self.row_bytes()) as u64;
+                file.bytes.read_ahead(offset, len);
+                start = rows.end;
+                if window.len() <= MAX_BLOCKS {
+                    blocks.extend(file.bytes.map_range(offset, len).map(|bytes| (rows, bytes)));
+                }
+            }
+        }
+        self.windows.expect(blocks);
+    }
+
+    /// Whether rows are copied from mapped memory of the last windows.
+    #[cfg(test)]
+    pub(super) fn is_in_windows(&self, rows: &[usize]) -> bool {
+        self.windows.blocks().rows(rows, self.row_bytes()).is_some()
     }
 
     /// Starts reading mapped files into the system's cache, in order; returns at once.
@@ -167,15 +189,23 @@ impl RawArray {
             }
             return Ok(());
         }
-        // Contiguous rows are read together.
+        let is_big_endian = |row| self.file_of(row).0.is_big_endian;
+        let blocks = self.windows.blocks();
+        if let Some(mapped) = blocks.rows(rows, row_bytes) {
+            mapped
+                .iter()
+                .zip(rows)
+                .enumerate()
+                .for_each(|(n, (bytes, &row))| take(n, bytes, is_big_endian(row)));
+            return self.check_blocks(&blocks);
+        }
         let chunk_rows = (READ_BYTES / row_bytes.max(1)).max(1);
         let mut scratch = Vec::new();
         for (chunk, rows) in rows.chunks(chunk_rows).enumerate() {
             scratch.resize(rows.len() * row_bytes, 0);
             self.read_rows(rows, &mut scratch)?;
             for (n, &row) in rows.iter().enumerate() {
-                let is_big_endian = self.file_of(row).0.is_big_endian;
-                take(chunk * chunk_rows + n, &scratch[n * row_bytes..][..row_bytes], is_big_endian);
+                take(chunk * chunk_rows + n, &scratch[n * row_bytes..][..row_bytes], is_big_endian(row));
             }
         }
         Ok(())
@@ -192,31 +222,67 @@ impl RawArray {
             file.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
         };
         let wrong = if self.files.iter().all(|file| file.bytes.as_slice().is_some()) {
-            row_copy::copy_rows(|n| row_of(n).expect("checked above"), row_bytes, out, check)
+            row_copy::copy_rows(
+                #[inline(always)]
+                |n| row_of(n).expect("checked above"),
+                row_bytes,
+                out,
+                check,
+            )
         } else {
-            self.read_rows(rows, out)?;
-            row_copy::first_wrong(out, row_bytes, check)
+            let blocks = self.windows.blocks();
+            if let Some(mapped) = blocks.rows(rows, row_bytes) {
+                let wrong = row_copy::copy_rows(|n| mapped[n], row_bytes, out, check);
+                self.check_blocks(&blocks)?;
+                wrong
+            } else {
+                self.read_rows(rows, out)?;
+                row_copy::first_wrong(out, row_bytes, check)
+            }
         };
         self.check()?;
         Ok(wrong)
     }
 
-    /// Reads rows from files.
+    /// Fails if bytes of a block were not in its file.
+    fn check_blocks(&self, blocks: &Blocks) -> Result<()> {
+        match blocks.first_missing() {
+            Some(row) => Err(RowsError::Changed { path: self.file_of(row).0.bytes.path().to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads rows from files, all that a disk has to deliver at a time.
     fn read_rows(&self, rows: &[usize], out: &mut [u8]) -> Result<()> {
         let row_bytes = self.row_bytes();
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        let mut not_cached = Vec::new();
         let mut n = 0;
-        while n < rows.len() && row_bytes > 0 {
+        while n < rows.len() {
             // Contiguous rows of one file are read together.
             let mut end = n + 1;
             while end < rows.len() && rows[end] == rows[end - 1] + 1 && !self.starts.contains(&rows[end]) {
                 end += 1;
             }
-            let (file, row) = self.file_of(rows[n]);
-            let start = file.offset + row as u64 * row_bytes as u64;
-            file.bytes.read_at(start, &mut out[n * row_bytes..end * row_bytes])?;
+            let (file, offset) = self.place_of(rows[n]);
+            if !file.bytes.read_cached(offset, &mut out[n * row_bytes..end * row_bytes]) {
+                not_cached.push(n..end);
+            }
             n = end;
         }
+        for run in not_cached {
+            let (file, offset) = self.place_of(rows[run.start]);
+            file.bytes.read_at(offset, &mut out[run.start * row_bytes..run.end * row_bytes])?;
+        }
         Ok(())
+    }
+
+    /// The file that holds row `row`, and where the row begins in it.
+    fn place_of(&self, row: usize) -> (&FileRows, u64) {
+        let (file, first) = self.file_of(row);
+        (file, file.offset + first as u64 * self.row_bytes() as u64)
     }
 
     /// The numbers of rows as they are, little-endian.

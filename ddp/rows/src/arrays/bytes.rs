@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{IoSliceMut, Read as _};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use ddp_kernels::cpu::mapped_file::MappedFile;
 use rustix::fs::Advice;
+use rustix::io::ReadWriteFlags;
 
 use crate::compression::Compression;
 use crate::error::{Result, RowsError};
@@ -133,12 +134,12 @@ impl Bytes {
     /// Like [`Bytes::check`], and compares the file's length: a missing part of a page reads as zeros too, which only the length
     /// shows.
     pub fn check_length(&self) -> Result<()> {
-        match self {
-            Bytes::Mapped { file, path } if file.has_shrunk() => {
-                Err(RowsError::Changed { path: path.clone() })
-            }
-            _ => self.check(),
-        }
+        let (has_shrunk, path) = match self {
+            Bytes::Mapped { file, path } => (file.has_shrunk(), path),
+            Bytes::Read { file, len, path } => (file.metadata().is_ok_and(|now| now.len() < *len), path),
+            Bytes::Memory { .. } => return Ok(()),
+        };
+        if has_shrunk { Err(RowsError::Changed { path: path.clone() }) } else { self.check() }
     }
 
     /// Copies `out.len()` bytes that start at `offset`.
@@ -159,6 +160,25 @@ impl Bytes {
                 Ok(())
             }
         }
+    }
+
+    /// Copies `out.len()` bytes that start at `offset` of a file that is read in pieces, unless a disk would have to be waited
+    /// for; returns whether it did. The system starts to read them if they are not in its cache.
+    pub(super) fn read_cached(&self, offset: u64, out: &mut [u8]) -> bool {
+        let Bytes::Read { file, .. } = self else { return false };
+        let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(out)], offset, ReadWriteFlags::NOWAIT);
+        if read == Ok(out.len()) {
+            return true;
+        }
+        // Not every file system reads without waiting, and not every version of Linux reads ahead then.
+        self.read_ahead(offset, out.len() as u64);
+        false
+    }
+
+    /// A range of a file that is read in pieces as mapped memory; `None` for other bytes, and where it cannot be mapped.
+    pub(super) fn map_range(&self, offset: u64, len: u64) -> Option<MappedFile> {
+        let Bytes::Read { file, path, .. } = self else { return None };
+        MappedFile::map(file, path, offset, len).ok()
     }
 
     /// Starts reading these bytes into the system's cache if they are read in pieces; returns at once.

@@ -4,6 +4,7 @@
 
 #[doc(hidden)]
 pub mod bytes;
+mod windows;
 #[doc(hidden)]
 pub mod array;
 mod fortran;

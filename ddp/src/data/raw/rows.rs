@@ -390,10 +390,8 @@ impl Dataset for RawRows {
     }
 
     fn prefetch(&self, rows: &[Range<usize>]) {
-        for rows in rows {
-            self.features.read_ahead(rows);
-            self.targets.read_ahead(rows);
-        }
+        self.features.expect(rows);
+        self.targets.expect(rows);
     }
 
     fn advice(&self) -> Option<String> {
