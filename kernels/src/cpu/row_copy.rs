@@ -210,8 +210,8 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// Prefetches a line of a later row into the second level of caches, which takes up to a fifth less time than into the first (Xeon
-/// with AMX, rows of 256 bytes to 4 KiB).
+/// Prefetches a line of a later row into the L2 cache. On a Xeon with AMX, rows of 256 bytes to 4 KiB are copied in 0.81 to 0.97 of the
+/// time that they take with prefetches into L1; other processors were not measured.
 #[inline(always)]
 fn prefetch_line(line: &u8) {
     #[cfg(target_arch = "x86_64")]

@@ -131,7 +131,7 @@ impl RawArray {
 
     /// Announces the rows of the window after the one that was announced before, as ranges of neighboring rows: the system
     /// starts to read them, and where files are read in pieces, single rows of the last windows are copied from mapped memory.
-    pub fn expect(&self, window: &[Range<usize>]) {
+    pub fn announce(&self, window: &[Range<usize>]) {
         if !self.is_read() || self.row_bytes() == 0 {
             return;
         }
@@ -150,7 +150,7 @@ impl RawArray {
                 }
             }
         }
-        self.windows.expect(blocks);
+        self.windows.announce(blocks);
     }
 
     /// Whether rows are copied from mapped memory of the last windows.

@@ -40,7 +40,7 @@ struct Block {
 
 impl Windows {
     /// Adds the next window, and forgets the oldest one.
-    pub(super) fn expect(&self, blocks: impl IntoIterator<Item = (Range<usize>, MappedFile)>) {
+    pub(super) fn announce(&self, blocks: impl IntoIterator<Item = (Range<usize>, MappedFile)>) {
         let mut announced = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let window = announced.n_windows;
         let is_kept = |block: &&Arc<Block>| block.window + N_WINDOWS > window;
@@ -101,6 +101,10 @@ mod tests {
             first += n;
             let path = folder.path().join(format!("rows{file}"));
             std::fs::write(&path, bytes).unwrap();
+            // Out of the system's cache, so that the first reads have to wait for the disk.
+            let file = std::fs::File::open(&path).unwrap();
+            file.sync_all().unwrap();
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let bytes = Bytes::map(&path).unwrap();
             let array = RawArray::new(bytes, OFFSET as u64, RawType::F32, false, &[n, ROW_LEN]);
             array.unmapped().unwrap()
@@ -133,7 +137,7 @@ mod tests {
         check(&shuffled);
         // The second window reaches over two files.
         for window in [[0..100, 1400..1500], [450..820, 1000..1001], [120..130, 900..950]] {
-            array.expect(&window);
+            array.announce(&window);
             check(&shuffled);
             let inside: Vec<usize> = shuffled
                 .iter()
@@ -144,7 +148,7 @@ mod tests {
             check(&inside);
         }
         assert!(array.is_in_windows(&[0, 1499]), "the window before the one before");
-        array.expect(&[200..300, 700..720]);
+        array.announce(&[200..300, 700..720]);
         assert!(!array.is_in_windows(&[0]) && array.is_in_windows(&[819, 129, 299]));
         assert!(!array.is_in_windows(&[299, 300]));
     }
@@ -153,7 +157,7 @@ mod tests {
     fn a_file_that_shrinks_under_a_window_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let array = rows(&folder, &[40, 400]);
-        array.expect(&[0..440]);
+        array.announce(&[0..440]);
         let path = folder.path().join("rows1");
         let len = std::fs::metadata(&path).unwrap().len();
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -170,10 +174,10 @@ mod tests {
     fn windows_of_very_many_blocks_are_not_mapped() {
         let folder = tempfile::tempdir().unwrap();
         let array = rows(&folder, &[super::MAX_BLOCKS + 1]);
-        array.expect(&(0..super::MAX_BLOCKS).map(|row| row..row + 1).collect::<Vec<_>>());
+        array.announce(&(0..super::MAX_BLOCKS).map(|row| row..row + 1).collect::<Vec<_>>());
         assert!(array.is_in_windows(&[5, 0]));
         let array = rows(&folder, &[super::MAX_BLOCKS + 1]);
-        array.expect(&(0..=super::MAX_BLOCKS).map(|row| row..row + 1).collect::<Vec<_>>());
+        array.announce(&(0..=super::MAX_BLOCKS).map(|row| row..row + 1).collect::<Vec<_>>());
         assert!(!array.is_in_windows(&[5]) && copied(&array, &[5, 0]).is_ok());
     }
 }

@@ -390,8 +390,8 @@ impl Dataset for RawRows {
     }
 
     fn prefetch(&self, rows: &[Range<usize>]) {
-        self.features.expect(rows);
-        self.targets.expect(rows);
+        self.features.announce(rows);
+        self.targets.announce(rows);
     }
 
     fn advice(&self) -> Option<String> {
