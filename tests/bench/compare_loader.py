@@ -77,6 +77,7 @@ print(json.dumps({"rows_per_s": n / spent, "gb_per_s": n / spent * (x.shape[1] *
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--binary", default=str(compare_torch.ROOT / "target" / "release" / "ddp-train"))
+    p.add_argument("--before", help="an older binary, measured beside the other in the same run")
     p.add_argument("--out", default="compare_loader.jsonl", help="the JSON lines to write")
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--python", default=sys.executable, help="a Python with torch and numpy")
@@ -130,22 +131,33 @@ def forms(opt, folder):
             found.append((f"{features} features, torch index_select, {threads} threads", command))
             common = dict(data__train=x, data__labels=y, data__classes=10, train__batch_size=BATCH, data__loader_threads=threads)
             common["data__placement"] = "host"
-            bench = [opt.binary, "bench", "loader", "--json", "--repeats", "5", "--repeat-ms", str(int(opt.seconds * 200))]
-            found.append((f"{features} features, ours, {threads} threads", [*bench, *sets(**common)]))
+            bench = ["bench", "loader", "--json", "--repeats", "5", "--repeat-ms", str(int(opt.seconds * 200)), *sets(**common)]
+            for ours, binary in binaries(opt):
+                found.append((f"{features} features, {ours}, {threads} threads", [binary, *bench]))
     if opt.train_rows:
         x, y = make(opt.python, folder, "big", opt.train_rows, 64)
         steps = opt.train_rows // 32
-        train = [opt.binary, "train", "--json", "-q", "--device", "cpu", "--out", str(pathlib.Path(folder) / "run"), "--overwrite"]
+        train = ["train", "--json", "-q", "--device", "cpu", "--out", str(pathlib.Path(folder) / "run"), "--overwrite"]
         keys = dict(data__train=x, data__labels=y, data__classes=10, model__hidden="[128]", train__batch_size=32, train__steps=steps)
         keys.update(optimizer__kind="sgd", optimizer__lr=0.01, log__every_steps=10_000)
         shape = ["--dims", "64,128,10", "--batch", "32", "--steps", str(steps), "--optim", "sgd", "--device", "cpu"]
         for threads in (1, 2):
             more = ["--threads", str(threads)]
             # The files mapped, and read piece by piece, as files beyond half of the machine's memory are.
-            found.append((f"train from npy, {threads} threads", [*train, *sets(**keys), *more]))
-            found.append((f"train from npy read piece by piece, {threads} threads", [*train, *sets(**keys, data__loader_memory_mib=1024), *more]))
+            in_pieces = dict(data__loader_memory_mib=1024)
+            for ours, binary in binaries(opt):
+                of = "" if ours == "ours" else f", {ours}"
+                name = lambda what: f"train from npy{what}, {threads} threads{of}"
+                found.append((name(""), [binary, *train, *sets(**keys), *more]))
+                found.append((name(" read piece by piece"), [binary, *train, *sets(**keys, **in_pieces), *more]))
+                blocks = sets(**keys, **in_pieces, data__shuffle_mode="blocks")
+                found.append((name(" read piece by piece, shuffled in blocks"), [binary, *train, *blocks, *more]))
             found.append((f"step on resident rows, {threads} threads", [opt.binary, "bench", "step", *shape, "--json", *more]))
     return found
+
+
+def binaries(opt):
+    return [("ours", opt.binary)] + ([("ours before", opt.before)] if opt.before else [])
 
 
 def shape_name(features, dtype):
@@ -173,8 +185,9 @@ def bars(medians):
             value = best / theirs if theirs else None
             found.append((f"{features} features: ours over DataLoader with {workers} workers", value, want))
     for threads in (1, 2):
-        value = ratio(f"train from npy, {threads} threads", f"step on resident rows, {threads} threads")
-        found.append((f"training from npy over resident rows, {threads} threads", value, 0.9))
+        for what in ("", " read piece by piece", " read piece by piece, shuffled in blocks"):
+            value = ratio(f"train from npy{what}, {threads} threads", f"step on resident rows, {threads} threads")
+            found.append((f"training from npy{what} over resident rows, {threads} threads", value, 0.9))
     return [{"bar": name, "value": value, "want": want, "met": None if value is None else value >= want} for name, value, want in found]
 
 

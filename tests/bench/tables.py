@@ -2,7 +2,7 @@
 """Measures how fast tables become rows to train on: labels that are integers next to texts, and rows that a split divides.
 
   python tests/bench/tables.py --binary target/release/ddp-train [--repeats 5] [--rows 1000000] [--out FILE]
-                               [--large ROW_GROUPS]
+                               [--large ROW_GROUPS] [--polars]
 
 Labels: a table of four features of f32 with ten classes, as CSV and as npy, whose labels are 0 to 9 or the texts c0 to c9. A whole
 run of a single step is timed, in which all rows are read, after one that fills the caches; runs of the two kinds alternate.
@@ -10,7 +10,13 @@ run of a single step is timed, in which all rows are read, after one that fills 
 Loader: `bench loader` on the CSV without a split, with `data.eval_fraction`, and with `data.split` by column and by group.
 
 --large writes a Parquet file of that many row groups of 50,000 rows of 40 features of f32 (400: 3.4 GB), trains 200 steps on it with
-64 MiB for rows and a split by column and by group, and reports the peak of the resident memory. Needs numpy, and pyarrow for --large.
+64 MiB for rows and a split by column and by group, and reports the peak of the resident memory.
+
+--polars compares a table of 20 features of f32 and a label, as CSV and as Parquet: from the start of the process to the end of the
+first step (`startup_s`), next to the time that `polars.read_csv` and `polars.read_parquet` take for the same file, without the import
+of polars; both with as many threads as the machine has. Runs alternate.
+
+Needs numpy, pyarrow for --large, and polars for --polars.
 """
 
 import argparse
@@ -19,6 +25,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -84,12 +91,49 @@ def large(binary, n_groups, folder):
     return results
 
 
+POLARS_SIDE = """
+import sys, time, polars
+start = time.perf_counter()
+table = getattr(polars, "read_" + sys.argv[2])(sys.argv[1])
+total = table.select(polars.all().sum()).row(0)
+print(time.perf_counter() - start)
+"""
+
+
+def first_row(binary, n_rows, repeats, folder):
+    import polars
+
+    draw = np.random.default_rng(1)
+    names = [f"x{column}" for column in range(20)]
+    table = polars.DataFrame({name: draw.normal(size=n_rows).astype(np.float32) for name in names})
+    table = table.with_columns(polars.Series("label", draw.integers(0, 10, n_rows)))
+    results = {"polars": polars.__version__, "columns": 21}
+    for kind in ["csv", "parquet"]:
+        path = os.path.join(folder, f"first.{kind}")
+        getattr(table, f"write_{kind}")(path)
+        train = [binary, "train", path, "--target", "label", "--hidden", "4", "--set", "train.steps=1", "--device", "cpu"]
+        train += ["--json", "--quiet", "--set", "data.fingerprint=sampled", "--overwrite", "--out", os.path.join(folder, "run")]
+        seconds = {"ddp-train": [], "polars": []}
+        for repeat in range(repeats + 1):
+            lines = subprocess.run(train, check=True, capture_output=True, text=True).stdout.splitlines()
+            theirs = subprocess.run([sys.executable, "-c", POLARS_SIDE, path, kind], check=True, capture_output=True, text=True).stdout
+            if repeat > 0:
+                seconds["ddp-train"].append(json.loads(lines[-1])["startup_s"])
+                seconds["polars"].append(float(theirs))
+        median = {side: statistics.median(seconds[side]) for side in seconds}
+        mib = os.path.getsize(path) / 2**20
+        results[kind] = {"mib": mib, "seconds": seconds, "speed_over_polars": median["polars"] / median["ddp-train"]}
+        os.remove(path)
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default="target/release/ddp-train")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=0, help="row groups of the large file (default: none)")
+    parser.add_argument("--polars", action="store_true", help="compare the time to the first step with polars' time to read")
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
     parser.add_argument("--out", help="file for the result as a line of JSON")
     args = parser.parse_args()
@@ -153,6 +197,8 @@ def main():
             measured = json.loads(line.splitlines()[-1])
             of_row = measured.get("results", [measured])[0]
             result["loader_rows_per_s"][name] = of_row["rows_per_s"]
+        if args.polars:
+            result["first_row"] = first_row(binary, args.rows, args.repeats, folder)
         if args.large > 0:
             result["large_parquet"] = large(binary, args.large, folder)
     print(records.line(result), end="")

@@ -79,11 +79,14 @@ impl SaveOptions {
     }
 
     /// Tensors and metadata of this rank's state file.
-    pub(super) fn state<'a>(&self, state: &[&'a [f32]]) -> (Vec<TensorToWrite<'a>>, HashMap<String, String>) {
-        let tensor = |(name, values): (&String, &&'a [f32])| TensorToWrite {
+    pub(super) fn state<'a>(
+        &self,
+        state: &'a [Vec<&'a [f32]>],
+    ) -> (Vec<TensorToWrite<'a>>, HashMap<String, String>) {
+        let tensor = |(name, parts): (&String, &'a Vec<&'a [f32]>)| TensorToWrite {
             name: name.clone(),
-            dims: vec![values.len()],
-            values: Values::F32(values),
+            dims: vec![parts.iter().map(|part| part.len()).sum()],
+            values: Values::F32Parts(parts),
         };
         let shard_ranges =
             serde_json::to_string(&self.shard_ranges).expect("names and numbers are plain text");

@@ -49,8 +49,8 @@ pub struct Contents<'a> {
     pub best: Option<&'a [f32]>,
     /// Registered buffers by name, in host memory.
     pub registered: &'a [(String, Tensor)],
-    /// This rank's state, one tensor per name of [`SaveOptions::state_names`].
-    pub state: &'a [&'a [f32]],
+    /// This rank's state, one tensor per name of [`SaveOptions::state_names`], in parts that follow each other.
+    pub state: &'a [Vec<&'a [f32]>],
 }
 
 impl<'a> Contents<'a> {
@@ -111,7 +111,8 @@ impl Saver {
         weights: Option<&[f32]>,
         state: &[&[f32]],
     ) -> Result<Saved, CheckpointError> {
-        self.save_all(run, Contents { weights, state, ..Contents::default() })
+        let state: Vec<_> = state.iter().map(|&values| vec![values]).collect();
+        self.save_all(run, Contents { weights, state: &state, ..Contents::default() })
     }
 
     /// Same as [`Saver::save`], of all that a checkpoint can hold.
@@ -165,13 +166,14 @@ impl Saver {
         run: &RunState,
         snapshot: &SnapshotBuffers,
     ) -> Result<Saved, CheckpointError> {
+        let state: Vec<_> = snapshot.state().into_iter().map(|values| vec![values]).collect();
         self.save_all(
             run,
             Contents {
                 weights: Some(snapshot.weights()).filter(|weights| !weights.is_empty()),
                 best: snapshot.best(),
                 registered: snapshot.registered(),
-                state: &snapshot.state(),
+                state: &state,
             },
         )
     }

@@ -2,17 +2,16 @@
 //! the snapshot.
 //!
 //! Its memory is allocated once, when checkpoints begin: page-locked memory is slow to allocate, as are pages that are touched
-//! for the first time. The tensors are packed, so a snapshot is one copy within host memory, or asynchronous copies from a GPU
-//! with one wait.
+//! for the first time, which the [`Writer`](super::Writer)'s thread does during the first steps. The tensors are packed, so a snapshot is
+//! one copy within host memory, or asynchronous copies from a GPU with one wait.
 
 use std::sync::Arc;
 
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{DType, Device, Download, KernelError, Tensor, TensorMut, TensorRef, ops};
-use rayon::prelude::*;
+use ddp_kernels::{DType, Device, Download, KernelError, Tensor, TensorRef, ops};
 
-/// Elements that a thread touches at a time.
-const TOUCH_ELEMENTS: usize = 1 << 20;
+/// Elements of a page: touching one of them maps it.
+const PAGE_ELEMENTS: usize = 4096 / size_of::<f32>();
 
 /// Host memory for snapshots, and the last one in it.
 #[derive(Debug, Default)]
@@ -30,14 +29,14 @@ pub struct SnapshotBuffers {
 
 #[derive(Debug)]
 enum Memory {
-    Plain(Vec<f32>),
+    Plain(Option<Tensor>),
     /// Page-locked memory that a GPU copies to.
     Pinned(Box<Download>),
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Memory::Plain(Vec::new())
+        Memory::Plain(None)
     }
 }
 
@@ -48,24 +47,30 @@ impl SnapshotBuffers {
     /// # Errors
     /// [`KernelError::DeviceUnavailable`]; [`KernelError::Cuda`].
     pub fn of_device(device: Device, n_weights: usize, n_state: &[usize]) -> Result<Self, KernelError> {
-        let Device::Cuda(index) = device else { return Ok(Self::touched(n_weights, n_state)) };
         let n_elements = n_weights + n_state.iter().sum::<usize>();
-        match Download::new(Gpu::get(index)?, n_elements.saturating_mul(DType::F32.size_bytes())) {
-            Ok(memory) => {
-                let memory = Memory::Pinned(Box::new(memory));
-                Ok(SnapshotBuffers { memory, ..Self::default() })
+        let pageable = || {
+            Tensor::zeros(&[n_elements], DType::F32, Device::Cpu).map(|memory| Memory::Plain(Some(memory)))
+        };
+        let memory = match device {
+            Device::Cpu => pageable()?,
+            Device::Cuda(index) => {
+                match Download::new(Gpu::get(index)?, n_elements.saturating_mul(DType::F32.size_bytes())) {
+                    Ok(memory) => Memory::Pinned(Box::new(memory)),
+                    Err(KernelError::OutOfMemory { .. }) => pageable()?,
+                    Err(error) => return Err(error),
+                }
             }
-            Err(KernelError::OutOfMemory { .. }) => Ok(Self::touched(n_weights, n_state)),
-            Err(error) => Err(error),
-        }
+        };
+        Ok(SnapshotBuffers { memory, ..Self::default() })
     }
 
-    /// Allocates pageable memory and touches it, so that copying to it causes no page fault.
-    pub fn touched(n_weights: usize, n_state: &[usize]) -> Self {
-        let mut values = vec![0.0f32; n_weights + n_state.iter().sum::<usize>()];
-        // Not zeros: zeroed pages are mapped only when they are first written.
-        values.par_chunks_mut(TOUCH_ELEMENTS).for_each(|part| part.fill(1.0));
-        SnapshotBuffers { memory: Memory::Plain(values), ..Self::default() }
+    /// Touches pageable memory, so that copying to it causes no page fault.
+    pub fn touch(&mut self) {
+        if let Memory::Plain(Some(memory)) = &mut self.memory
+            && let Ok(values) = memory.view_mut().into_slice::<f32>("snapshot", "memory")
+        {
+            values.iter_mut().step_by(PAGE_ELEMENTS).for_each(|value| *value = 1.0);
+        }
     }
 
     /// Whether a GPU copies to the memory directly.
@@ -91,9 +96,13 @@ impl SnapshotBuffers {
             return Err(KernelError::DTypeUnsupported { op: "snapshot", operand, takes: "f32" });
         }
         match &mut self.memory {
-            Memory::Plain(values) => {
-                values.resize(len(&parts), 0.0);
-                ops::cat(&parts, TensorMut::from_slice(values, &[len(&parts)])?)?;
+            Memory::Plain(memory) => {
+                let n = len(&parts);
+                let memory = match memory.take_if(|memory| memory.numel() >= n) {
+                    Some(large_enough) => memory.insert(large_enough),
+                    None => memory.insert(Tensor::zeros(&[n], DType::F32, Device::Cpu)?),
+                };
+                ops::cat(&parts, memory.view_mut().range(0, n)?)?;
             }
             Memory::Pinned(memory) => {
                 memory.start_all(&parts)?;
@@ -157,7 +166,10 @@ impl SnapshotBuffers {
 
     fn values(&self) -> &[f32] {
         match &self.memory {
-            Memory::Plain(values) => values,
+            Memory::Plain(None) => &[],
+            Memory::Plain(Some(memory)) => {
+                memory.view().as_slice("snapshot", "memory").expect("f32 in host memory")
+            }
             // Without a completed snapshot the lengths are empty too.
             Memory::Pinned(memory) => memory.arrived().unwrap_or_default(),
         }

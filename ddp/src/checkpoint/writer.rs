@@ -23,9 +23,11 @@ use crate::report::notes::warn_of_all_ranks;
 pub struct Writer {
     /// None after the last save.
     jobs: Option<Sender<Job>>,
-    done: Receiver<Done>,
+    done: Receiver<Returned>,
     thread: Option<JoinHandle<()>>,
     abandoned: Arc<AtomicBool>,
+    /// Whether the thread still prepares the first buffers.
+    is_preparing: bool,
     /// Step that is being saved.
     saving: Option<u64>,
     buffers: SnapshotBuffers,
@@ -53,10 +55,12 @@ struct Job {
     buffers: SnapshotBuffers,
 }
 
+/// Buffers that the thread gives back.
 #[derive(Debug)]
-struct Done {
-    outcome: SaveOutcome,
+struct Returned {
     buffers: SnapshotBuffers,
+    /// None for the first buffers, which it has prepared.
+    outcome: Option<SaveOutcome>,
 }
 
 impl SaveOutcome {
@@ -78,16 +82,20 @@ impl SaveOutcome {
 
 impl Writer {
     /// Starts the thread. `buffers` are those that [`take_buffers`](Self::take_buffers) gives first, best
-    /// [made for their device](SnapshotBuffers::of_device).
+    /// [made for their device](SnapshotBuffers::of_device); the thread touches their memory.
     ///
     /// # Errors
     /// [`CheckpointError::Thread`] if the system can't start one.
-    pub fn start(mut saver: Saver, buffers: SnapshotBuffers) -> Result<Self, CheckpointError> {
+    pub fn start(mut saver: Saver, mut buffers: SnapshotBuffers) -> Result<Self, CheckpointError> {
         let (jobs, to_do) = mpsc::channel::<Job>();
         let (finished, done) = mpsc::channel();
         let abandoned = saver.abandoned();
         let parent = Span::current();
         let work = move || {
+            buffers.touch();
+            if finished.send(Returned { buffers, outcome: None }).is_err() {
+                return;
+            }
             for Job { run, buffers } in to_do {
                 let _span = info_span!(parent: &parent, "checkpoint", step = run.step).entered();
                 let outcome = saver.save_snapshot(&run, &buffers);
@@ -96,7 +104,7 @@ impl Writer {
                     // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
                     warn_of_all_ranks(saver.options().rank, &with_hint(error));
                 }
-                if finished.send(Done { outcome, buffers }).is_err() {
+                if finished.send(Returned { buffers, outcome: Some(outcome) }).is_err() {
                     return;
                 }
             }
@@ -108,8 +116,9 @@ impl Writer {
             done,
             thread: Some(thread),
             abandoned,
+            is_preparing: true,
             saving: None,
-            buffers,
+            buffers: SnapshotBuffers::default(),
             outcomes: Vec::new(),
         })
     }
@@ -145,8 +154,8 @@ impl Writer {
 
     /// Returns the outcomes of saves that finished since the last call, without waiting.
     pub fn poll(&mut self) -> Vec<SaveOutcome> {
-        while let Ok(done) = self.done.try_recv() {
-            self.take(done);
+        while let Ok(returned) = self.done.try_recv() {
+            self.take(returned);
         }
         std::mem::take(&mut self.outcomes)
     }
@@ -159,26 +168,32 @@ impl Writer {
         outcomes
     }
 
-    /// Waits until nothing is being saved; returns the time it took.
+    /// Waits until the thread has given the buffers back; returns the time that a save took of it.
     fn wait(&mut self) -> Duration {
         let started = Instant::now();
         let was_saving = self.saving.is_some();
-        while let Some(step) = self.saving {
+        while self.is_preparing || self.saving.is_some() {
             match self.done.recv() {
-                Ok(done) => self.take(done),
+                Ok(returned) => self.take(returned),
                 Err(_) => {
-                    self.saving = None;
-                    self.outcomes.push(SaveOutcome::Failed { step, error: dead() });
+                    self.is_preparing = false;
+                    let lost = self.saving.take().map(|step| SaveOutcome::Failed { step, error: dead() });
+                    self.outcomes.extend(lost);
                 }
             }
         }
         if was_saving { started.elapsed() } else { Duration::ZERO }
     }
 
-    fn take(&mut self, Done { outcome, buffers }: Done) {
-        self.saving = None;
+    fn take(&mut self, Returned { buffers, outcome }: Returned) {
         self.buffers = buffers;
-        self.outcomes.push(outcome);
+        match outcome {
+            None => self.is_preparing = false,
+            Some(outcome) => {
+                self.saving = None;
+                self.outcomes.push(outcome);
+            }
+        }
     }
 
     fn join(&mut self) {

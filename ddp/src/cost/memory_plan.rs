@@ -48,7 +48,10 @@ ddp_kernels::named_enum! {
         Rows = "rows",
         /// Rows on the host: data set and loader buffers.
         Loader = "loader",
-        /// Host copy of the state that an asynchronous checkpoint writes; pinned if the rank computes on a GPU.
+        /// Host copies of the weights of the best evaluation.
+        BestWeights = "best weights",
+        /// Host copy of the state that a checkpoint writes, page-locked if the rank computes on a GPU and goes on meanwhile; at least that
+        /// of the weights for the model's file.
         Snapshot = "snapshot",
     }
 }
@@ -65,7 +68,7 @@ impl MemoryKind {
             MemoryKind::Activations => MemoryUse::Activations,
             MemoryKind::Workspace => MemoryUse::Workspace,
             MemoryKind::Rows => MemoryUse::Data,
-            MemoryKind::Loader | MemoryKind::Snapshot => return None,
+            MemoryKind::Loader | MemoryKind::BestWeights | MemoryKind::Snapshot => return None,
         })
     }
 }
@@ -116,9 +119,8 @@ impl MemoryPlan {
             Optimizer::scratch_bytes(&groups) + gathered * single
         };
         let scratch = ParamGroups::new(&config.optimizer, &layout).map_or(0, scratch);
-        let evaluates = plan.data.eval.is_some() || config.train.train_metrics;
         let has_average = config.optimizer.ema_decay > 0.0;
-        let average = if has_average { exchange.average_len(evaluates) * single } else { 0 };
+        let average = if has_average { exchange.average_len() * single } else { 0 };
         let mut bytes = MemoryPlan::default();
         let mut put = |kind: MemoryKind, n: usize| bytes.bytes[kind as usize] = n;
         put(MemoryKind::Parameters, weights(model.parameters));
@@ -136,12 +138,15 @@ impl MemoryPlan {
         put(MemoryKind::Workspace, model.workspace + exchanged + of_heads + fixed);
         put(MemoryKind::Rows, if on_gpu { plan.rows_on_gpu() } else { 0 });
         put(MemoryKind::Loader, plan.rows_on_host());
-        let snapshot_of_average = if has_average { state_len * single } else { 0 };
+        let in_model_file = model.parameters + model.registered;
+        let keeps_best = plan.data.eval.is_some() && config.checkpoint.keep_best.is_some();
+        // New ones are copied while a checkpoint of the former ones may be under way.
+        put(MemoryKind::BestWeights, if keeps_best { 2 * in_model_file } else { 0 });
+        let state_of_average = if has_average { state_len * single } else { 0 };
         let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
-        put(
-            MemoryKind::Snapshot,
-            if is_async { model.parameters + model.registered + optimizer + snapshot_of_average } else { 0 },
-        );
+        // A checkpoint for which training waits is written in place on the CPU, and the copy for the model's file is made after it.
+        let state = if is_async || on_gpu { optimizer + state_of_average } else { 0 };
+        put(MemoryKind::Snapshot, in_model_file + state);
         bytes
     }
 

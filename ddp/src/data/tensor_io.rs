@@ -17,7 +17,7 @@ use ddp_rows::values::element::RawType;
 use super::DataError;
 use super::error::Result;
 use crate::storage::atomic_write::write_atomic_with;
-use crate::storage::tensor_file::{TensorToWrite, Values, header};
+use crate::storage::tensor_file::{self, TensorToWrite, Values};
 
 /// Rows that are read at a time.
 const ROWS: usize = 1 << 16;
@@ -111,11 +111,7 @@ pub fn write_safetensors<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &
         let values = Values::Bytes(safetensors_type(host.dtype()), bytes);
         entries.push(TensorToWrite { name: name.clone(), dims, values });
     }
-    let header = header(&entries, &HashMap::new());
-    Ok(write_atomic_with(path, |file| {
-        file.write_all(&header)?;
-        entries.iter().try_for_each(|entry| file.write_all(entry.values.bytes()))
-    })?)
+    Ok(write_atomic_with(path, |file| tensor_file::write_to(file, &entries, &HashMap::new()))?)
 }
 
 fn named(path: &Path, arrays: &dyn NamedArrays, device: Device) -> Result<Vec<(String, Tensor)>> {

@@ -17,7 +17,7 @@ pub(crate) struct AveragedWeights {
 }
 
 impl AveragedWeights {
-    /// Elements of its buffers after an evaluation, each as long as the weights.
+    /// Elements of its buffers once the average was used, each as long as the weights.
     pub(crate) fn len(flat_len: usize) -> usize {
         2 * flat_len
     }

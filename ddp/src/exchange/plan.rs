@@ -211,9 +211,9 @@ impl ExchangePlan {
         self.shard_plan.state_len()
     }
 
-    /// Elements (f32) for a moving average of the weights; with those that an evaluation of it allocates if the run `evaluates`.
-    pub fn average_len(&self, evaluates: bool) -> usize {
-        self.state_len() + if evaluates { AveragedWeights::len(self.shard_plan.flat_len()) } else { 0 }
+    /// Elements (f32) for a moving average of the weights, with those of its evaluations and of the model that is written at the end.
+    pub fn average_len(&self) -> usize {
+        self.state_len() + AveragedWeights::len(self.shard_plan.flat_len())
     }
 
     /// Elements (f32) for directions of whole matrices, of which ranks update shards.

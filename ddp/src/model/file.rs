@@ -15,6 +15,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
 use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
 use crate::data::{Normalizer, Preprocessor, TargetScale, heads_from_json, heads_to_json};
+use crate::storage::atomic_write::{WriteError, write_atomic_with};
 use crate::storage::fault::FileFault;
 use crate::storage::tensor_file;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
@@ -116,17 +118,24 @@ fn info(
     Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale, labels, heads } })
 }
 
-/// The bytes of a model's file.
+/// Writes a model's file of the flat weights in the layout's order, which the statistics may follow, without a second copy of them in
+/// memory. An older file is replaced once the new one is complete.
 ///
 /// # Errors
-/// [`ModelError::Kernel`] if the weights can't be read from their device.
-pub fn to_bytes(layout: &ParamLayout, weights: &Tensor, info: &ModelInfo) -> Result<Vec<u8>> {
-    let flat = weights.to_vec::<f32>()?;
-    let tensors = tensors(layout, &flat, info);
-    // The header is not written by the format's library, which orders the metadata differently each time.
-    let mut bytes = tensor_file::header(&tensors, &metadata(layout, info));
-    tensors.iter().for_each(|tensor| bytes.extend_from_slice(tensor.values.bytes()));
-    Ok(bytes)
+/// [`WriteError`]; an older file is unchanged.
+pub fn write(path: &Path, layout: &ParamLayout, flat: &[f32], info: &ModelInfo) -> Result<(), WriteError> {
+    write_atomic_with(path, |file| write_to(file, layout, flat, info))
+}
+
+/// The bytes of a model's file.
+fn to_bytes(layout: &ParamLayout, flat: &[f32], info: &ModelInfo) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size_of_val(flat));
+    write_to(&mut bytes, layout, flat, info).expect("memory can be written");
+    bytes
+}
+
+fn write_to(to: &mut impl Write, layout: &ParamLayout, flat: &[f32], info: &ModelInfo) -> io::Result<()> {
+    tensor_file::write_to(to, &tensors(layout, flat, info), &metadata(layout, info))
 }
 
 /// The tensors of a model's file: the weights as views of the flat buffer, and the statistics that follow them, if any.
@@ -215,9 +224,7 @@ impl ModelFile {
     /// [`ModelError::ModelFile`] if this program did not write the file.
     pub(crate) fn with_weights(self, layout: &ParamLayout, weights: &[f32]) -> Result<Self> {
         let info = self.info()?;
-        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
-        let bytes = to_bytes(layout, &weights, &info)?;
-        Ok(ModelFile { path: self.path, bytes })
+        Ok(ModelFile { path: self.path, bytes: to_bytes(layout, weights, &info) })
     }
 
     /// The path that it was read from.
@@ -488,7 +495,7 @@ mod tests {
         let (layout, weights) = model(vec![3, 5, 2]);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
-        std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
+        std::fs::write(&path, to_bytes(&layout, &weights.to_vec::<f32>().unwrap(), &info())).unwrap();
         let file = ModelFile::read(&path).unwrap();
         assert_eq!(file.info().unwrap(), info());
         let loaded = file.weights(&layout).unwrap();
@@ -500,7 +507,7 @@ mod tests {
         let (layout, weights) = model(vec![3, 5, 2]);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
-        std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
+        std::fs::write(&path, to_bytes(&layout, &weights.to_vec::<f32>().unwrap(), &info())).unwrap();
         let (other, _) = model(vec![3, 6, 4, 2]);
         let message = ModelFile::read(&path).unwrap().weights(&other).unwrap_err().to_string();
         for part in [
@@ -523,7 +530,7 @@ mod tests {
         let (layout, weights) = drawn(&spec);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
-        std::fs::write(&path, to_bytes(&layout, &weights, &info()).unwrap()).unwrap();
+        std::fs::write(&path, to_bytes(&layout, &weights.to_vec::<f32>().unwrap(), &info())).unwrap();
         let file = ModelFile::read(&path).unwrap();
         assert_eq!(file.embeddings().unwrap(), embeddings);
         assert_eq!(file.info().unwrap(), info());
@@ -561,7 +568,7 @@ mod tests {
     #[test]
     fn a_file_cut_at_any_length_is_refused() {
         let (layout, weights) = model(vec![2, 2]);
-        let bytes = to_bytes(&layout, &weights, &info()).unwrap();
+        let bytes = to_bytes(&layout, &weights.to_vec::<f32>().unwrap(), &info());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.safetensors");
         for len in 0..bytes.len() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp_comm::World;
-use ddp_kernels::{Device, Tensor, TensorRef};
+use ddp_kernels::{Device, TensorRef};
 use tracing::info;
 
 use super::error::Result;
@@ -87,18 +87,22 @@ impl SavedModel {
         self.checkpoint.is_some()
     }
 
-    /// The bytes of the model file with its flat weights changed by `change`.
+    /// Writes the model to `path` with its flat weights changed by `change`.
     ///
     /// # Errors
-    /// [`PredictError::Model`](super::PredictError::Model) if the file does not fit its config.
-    pub fn to_bytes_with(&self, change: impl FnOnce(&ParamLayout, Vec<f32>) -> Vec<f32>) -> Result<Vec<u8>> {
+    /// [`PredictError::Model`](super::PredictError::Model) if the file does not fit its config;
+    /// [`PredictError::Write`](super::PredictError::Write).
+    pub fn write_with(
+        &self,
+        path: &Path,
+        change: impl FnOnce(&ParamLayout, Vec<f32>) -> Vec<f32>,
+    ) -> Result<()> {
         let layout = ParamLayout::new(&self.spec()?);
         let mut values = change(&layout, self.file.weights(&layout)?.to_vec::<f32>()?);
         for (_, statistic) in self.file.statistics(&layout)? {
             values.extend(statistic.to_vec::<f32>()?);
         }
-        let weights = Tensor::from_slice(&values, &[values.len()], Device::Cpu)?;
-        Ok(file::to_bytes(&layout, &weights, &self.file.info()?)?)
+        Ok(file::write(path, &layout, &values, &self.file.info()?)?)
     }
 
     /// Hash of the model file, which ranks compare.

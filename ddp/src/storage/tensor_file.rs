@@ -26,6 +26,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -58,6 +59,8 @@ pub struct TensorToWrite<'a> {
 pub enum Values<'a> {
     /// Single precision.
     F32(&'a [f32]),
+    /// Single precision, in parts that follow each other.
+    F32Parts(&'a [&'a [f32]]),
     /// Double precision.
     F64(&'a [f64]),
     /// Elements of the format's dtype with this name, little-endian.
@@ -65,33 +68,41 @@ pub enum Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// The values as bytes.
-    pub fn bytes(self) -> &'a [u8] {
-        match self {
-            Values::F32(values) => bytemuck::cast_slice(values),
-            Values::F64(values) => bytemuck::cast_slice(values),
-            Values::Bytes(_, bytes) => bytes,
-        }
+    /// The values as bytes, part by part.
+    pub fn parts(self) -> impl Iterator<Item = &'a [u8]> {
+        let (parts, one): (&[&[f32]], Option<&[u8]>) = match self {
+            Values::F32(values) => (&[], Some(bytemuck::cast_slice(values))),
+            Values::F32Parts(parts) => (parts, None),
+            Values::F64(values) => (&[], Some(bytemuck::cast_slice(values))),
+            Values::Bytes(_, bytes) => (&[], Some(bytes)),
+        };
+        parts.iter().map(|part| bytemuck::cast_slice(part)).chain(one)
+    }
+
+    /// Size in bytes.
+    fn n_bytes(self) -> usize {
+        self.parts().map(<[u8]>::len).sum()
     }
 
     fn dtype(self) -> &'static str {
         match self {
-            Values::F32(_) => "F32",
+            Values::F32(_) | Values::F32Parts(_) => "F32",
             Values::F64(_) => "F64",
             Values::Bytes(dtype, _) => dtype,
         }
     }
 }
 
-/// Builds the header of a file that holds `tensors` in this order.
-pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> Vec<u8> {
+/// Builds the header of a file that holds `tensors` in this order: not by the format's library, which orders the metadata differently
+/// each time.
+fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> Vec<u8> {
     let mut entries = Map::new();
     if !metadata.is_empty() {
         entries.insert("__metadata__".to_owned(), json!(metadata));
     }
     let mut start = 0;
     for tensor in tensors {
-        let end = start + tensor.values.bytes().len();
+        let end = start + tensor.values.n_bytes();
         let entry =
             json!({ "dtype": tensor.values.dtype(), "shape": tensor.dims, "data_offsets": [start, end] });
         entries.insert(tensor.name.clone(), entry);
@@ -105,9 +116,22 @@ pub fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>)
     bytes
 }
 
+/// Writes the bytes of a file of `tensors`.
+///
+/// # Errors
+/// Those of `to`.
+pub fn write_to(
+    to: &mut impl Write,
+    tensors: &[TensorToWrite<'_>],
+    metadata: &HashMap<String, String>,
+) -> io::Result<()> {
+    to.write_all(&header(tensors, metadata))?;
+    tensors.iter().flat_map(|tensor| tensor.values.parts()).try_for_each(|part| to.write_all(part))
+}
+
 /// Size in bytes of a file with these `tensors`.
 pub fn file_bytes(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> u64 {
-    let values: usize = tensors.iter().map(|tensor| tensor.values.bytes().len()).sum();
+    let values: usize = tensors.iter().map(|tensor| tensor.values.n_bytes()).sum();
     (header(tensors, metadata).len() + values) as u64
 }
 
@@ -120,7 +144,7 @@ pub fn write(
 ) -> Result<(OpenFile, FileEntry), DiskError> {
     let mut file = disk.create(path).map_err(at("make", path))?;
     let header = header(tensors, metadata);
-    let values = tensors.iter().map(|tensor| tensor.values.bytes());
+    let values = tensors.iter().flat_map(|tensor| tensor.values.parts());
     let parts: Vec<&[u8]> = std::iter::once(header.as_slice()).chain(values).collect();
     if parts.iter().map(|part| part.len()).sum::<usize>() >= CHUNK_BYTES {
         disk.bypass_cache(&mut file);
@@ -142,7 +166,7 @@ pub fn write(
 }
 
 /// Reads a file and returns its length and checksum.
-pub(crate) fn checksum(path: &Path, caching: Caching) -> std::io::Result<(u64, Checksum)> {
+pub(crate) fn checksum(path: &Path, caching: Caching) -> io::Result<(u64, Checksum)> {
     let mut hasher = Hasher::new();
     stream::read(path, caching, |_, bytes| hasher.update(bytes))?;
     Ok((hasher.n_bytes(), hasher.checksum()))
@@ -168,8 +192,8 @@ impl TensorFile {
     /// Opens the file and reads its header.
     pub fn open(path: &Path) -> Result<Self, FileFault> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let unreadable = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound => FileFault::Missing { name: name.clone() },
+        let unreadable = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => FileFault::Missing { name: name.clone() },
             _ => FileFault::Unreadable { name: name.clone(), reason: error.to_string() },
         };
         let malformed = |reason: String| FileFault::Malformed { name: name.clone(), reason };
@@ -261,10 +285,8 @@ impl TensorFile {
 
     /// Reads the bytes from file offset `place`.
     pub(crate) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), FileFault> {
-        let unreadable = |error: std::io::Error| FileFault::Unreadable {
-            name: self.name.clone(),
-            reason: error.to_string(),
-        };
+        let unreadable =
+            |error: io::Error| FileFault::Unreadable { name: self.name.clone(), reason: error.to_string() };
         self.file.read_exact_at(out, place).map_err(unreadable)
     }
 

@@ -111,7 +111,7 @@ impl<'a> Autosave<'a> {
         }
         match &mut self.rank_save {
             Some(rank_save) => rank_save.save(trainer, run, best)?,
-            None => trainer.take(run, None)?,
+            None => trainer.take(run)?,
         }
         self.last = (place, Instant::now());
         self.pauses.push((run.step, started.elapsed()));

@@ -246,6 +246,8 @@ impl<'a> Evaluations<'a> {
             measured.last = Some(self.evaluate(model, loss, &request, rows)?);
             let (better, is_last) = measured.better(&self.best);
             if is_kept && is_last && self.best.is_better(state, better) {
+                // Before the copy of the last ones: there is memory for one.
+                measured.weights = None;
                 measured.weights = Some(best_weights::to_host(model)?);
             }
         }

@@ -4,17 +4,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp_comm::World;
-use ddp_kernels::Device;
 use ddp_kernels::hint::with_hint;
+use ddp_kernels::{Device, KernelError, TensorRef};
 
 use crate::checkpoint::{
-    CheckpointStore, RunState, SaveOptions, SaveOutcome, Saver, ShardRange, SnapshotBuffers, Writer,
+    CheckpointError, CheckpointStore, Contents, RunState, SaveOptions, SaveOutcome, Saved, Saver, ShardRange,
+    SnapshotBuffers, Writer,
 };
 use crate::model::file::ModelInfo;
 use crate::report::notes::warn_of_all_ranks;
 use crate::run_folder::run_id;
 use crate::train::error::{Result, Stop, TrainError};
-use crate::train::trainer::{StateShard, Trainer};
+use crate::train::trainer::{StateShard, StateToSave, Trainer};
 
 /// Metadata that a run's checkpoints carry, and how they are saved.
 pub(crate) struct SaveSettings {
@@ -39,8 +40,8 @@ pub(crate) struct RankSave {
 
 enum SaveMode {
     /// In the background while training continues, from snapshots in memory that is kept for them.
-    Async(Writer),
-    /// While training waits, from snapshots that are allocated for each save.
+    Async(Box<Writer>),
+    /// While training waits: in place on the CPU, on a GPU from snapshots that are allocated for each save.
     Blocking(Box<Saver>, Vec<SaveOutcome>),
 }
 
@@ -107,7 +108,7 @@ impl RankSave {
             let device = trainer.model().device();
             let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
             lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
-            SaveMode::Async(Writer::start(saver, buffers)?)
+            SaveMode::Async(Box::new(Writer::start(saver, buffers)?))
         } else {
             SaveMode::Blocking(Box::new(saver), Vec::new())
         };
@@ -119,7 +120,8 @@ impl RankSave {
         self.lacks_pinned
     }
 
-    /// Takes the trainer's state into `run` and a snapshot, and saves them, or starts to; `best` are the weights of the best evaluation, if they are saved.
+    /// Takes the trainer's numbers into `run` and saves them and its tensors, or starts to; `best` are the weights of the best
+    /// evaluation, if they are saved.
     ///
     /// # Errors
     /// `TrainError::Kernel` if the snapshot fails. An outcome reports a failed write.
@@ -129,20 +131,24 @@ impl RankSave {
         run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
     ) -> Result<()> {
+        trainer.take(run)?;
         match &mut self.mode {
             SaveMode::Async(writer) => {
-                let (mut buffers, _) = writer.take_buffers();
-                trainer.take(run, Some(&mut buffers))?;
-                buffers.set_best(best);
+                let (buffers, _) = writer.take_buffers();
+                let buffers = snapshot(buffers, &trainer.state_to_save()?, best)?;
                 writer.save(run.clone(), buffers)?;
             }
             SaveMode::Blocking(saver, outcomes) => {
-                // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
-                // memory until then.
-                let mut buffers = SnapshotBuffers::default();
-                trainer.take(run, Some(&mut buffers))?;
-                buffers.set_best(best);
-                let outcome = match saver.save_snapshot(run, &buffers) {
+                let state = trainer.state_to_save()?;
+                let saved = match trainer.model().device() {
+                    Device::Cpu => save_in_place(saver, run, &state, best.as_deref())?,
+                    // Training waits for the disk here, so pageable memory suffices; a run that is saved only when it stops needs no
+                    // memory until then.
+                    Device::Cuda(_) => {
+                        saver.save_snapshot(run, &snapshot(SnapshotBuffers::default(), &state, best)?)
+                    }
+                };
+                let outcome = match saved {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => {
                         warn_of_all_ranks(saver.options().rank, &with_hint(&error));
@@ -170,4 +176,38 @@ impl RankSave {
             SaveMode::Blocking(_, outcomes) => outcomes,
         }
     }
+}
+
+/// Copies what this rank saves to `buffers`.
+fn snapshot(
+    mut buffers: SnapshotBuffers,
+    state: &StateToSave<'_>,
+    best: Option<Arc<Vec<f32>>>,
+) -> Result<SnapshotBuffers, KernelError> {
+    buffers.take(state.weights.as_slice(), &state.tensors)?;
+    buffers.take_registered(&state.registered)?;
+    buffers.set_best(best);
+    Ok(buffers)
+}
+
+/// Saves tensors in host memory from where they are.
+fn save_in_place(
+    saver: &mut Saver,
+    run: &RunState,
+    state: &StateToSave<'_>,
+    best: Option<&Vec<f32>>,
+) -> Result<Result<Saved, CheckpointError>, KernelError> {
+    fn values<'a>(tensor: &TensorRef<'a>) -> Result<&'a [f32], KernelError> {
+        tensor.as_slice("checkpoint", "state")
+    }
+    let tensors = state.tensors.iter().map(|parts| parts.iter().map(values).collect());
+    let tensors = tensors.collect::<Result<Vec<Vec<&[f32]>>, KernelError>>()?;
+    let registered = state.registered.iter().map(|(name, values)| Ok(((*name).to_owned(), values.cpu()?)));
+    let contents = Contents {
+        weights: state.weights.as_ref().map(values).transpose()?,
+        best: best.map(Vec::as_slice),
+        registered: &registered.collect::<Result<Vec<_>, KernelError>>()?,
+        state: &tensors,
+    };
+    Ok(saver.save_all(run, contents))
 }

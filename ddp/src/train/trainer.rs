@@ -33,6 +33,7 @@ use crate::train::step_info::PlannedStep;
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
 use crate::train::step_times::StepTimes;
 
+pub(crate) use self::state::StateToSave;
 pub(crate) use self::twin::{Named, StepValues};
 pub use crate::data::step_rows::{MicroBatch, StepRows};
 pub use crate::exchange::plan::ExchangeBytes;

@@ -312,7 +312,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Waits for the last checkpoints of a run whose final model was evaluated.
     fn complete(&mut self, trainer: &mut Trainer<'_>) -> Result<(), Stop> {
-        trainer.take(&mut self.state, None)?;
+        trainer.take(&mut self.state)?;
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let started = Instant::now();
         // The caller still saves the run's model.

@@ -235,6 +235,26 @@ pub fn run_ok(command: Command) -> Outcome {
     outcome
 }
 
+/// Runs a process that must succeed; returns its peak memory in KiB, pages of mapped files included.
+#[cfg(target_os = "linux")]
+#[track_caller]
+pub fn run_with_peak(command: Command) -> (Outcome, u64) {
+    let job = start(command);
+    let status = format!("/proc/{}/status", job.pid());
+    let waiting = std::thread::spawn(move || job.wait());
+    // The peak never falls, so the last value lacks at most the growth of the last milliseconds.
+    let mut peak = 0;
+    while !waiting.is_finished() {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        peak = line.map_or(peak, |line| line.trim().trim_end_matches(" kB").parse().unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let outcome = waiting.join().unwrap();
+    assert!(outcome.status.success(), "{}", outcome.stderr);
+    (outcome, peak)
+}
+
 /// Runs the program in `folder` with the words of `line`.
 pub fn run_line(folder: &Path, line: &str) -> Outcome {
     let args: Vec<&str> = line.split_whitespace().collect();

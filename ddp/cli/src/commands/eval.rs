@@ -230,9 +230,7 @@ fn save_calibrated(
         info!("no temperature makes the log loss smaller: the model is left as it was");
     } else {
         let saved = SavedModel::open(model)?;
-        let bytes =
-            saved.to_bytes_with(|layout, flat| with_temperature(layout, output_layer, flat, *temperature))?;
-        write_atomic(model, &bytes)?;
+        saved.write_with(model, |layout, flat| with_temperature(layout, output_layer, flat, *temperature))?;
         write_atomic(&model.with_file_name(CALIBRATION_FILE), line.as_bytes())?;
     }
     let text = || {

@@ -7,9 +7,7 @@ use std::ops::Range;
 use ddp_kernels::{Device, Tensor, TensorRef, ops};
 
 use super::{StateShard, Trainer};
-use crate::checkpoint::{
-    Checkpoint, CheckpointError, Load, RunState, ShardRange, SnapshotBuffers, StateReader,
-};
+use crate::checkpoint::{Checkpoint, CheckpointError, Load, RunState, ShardRange, StateReader};
 use crate::optim::loss_scaler::LossScaler;
 use crate::storage::stream::Caching;
 use crate::train::error::Result;
@@ -17,30 +15,47 @@ use crate::train::gpu_step::GpuStep;
 use crate::train::matmul_choices;
 use crate::train::step::Replica;
 
+/// Tensors that a rank saves, on the trainer's device.
+#[derive(Debug)]
+pub(crate) struct StateToSave<'a> {
+    /// All weights, on rank 0.
+    pub(crate) weights: Option<TensorRef<'a>>,
+    /// Each tensor of the optimizer's state, in parts that follow each other.
+    pub(crate) tensors: Vec<Vec<TensorRef<'a>>>,
+    /// The registered buffers, on rank 0.
+    pub(crate) registered: Vec<(&'a str, &'a Tensor)>,
+}
+
 impl Trainer<'_> {
-    /// Takes the state after the last enqueued step: numbers into `run`, and what this rank saves of the tensors into `snapshot`.
-    /// Whole weights are [gathered](Trainer::gather_weights) first. On a GPU the host waits for the steps in flight.
+    /// Takes the numbers after the last enqueued step into `run`; the tensors are [`Trainer::state_to_save`].
     ///
     /// # Errors
-    /// `TrainError::Kernel`, also for failed work of these steps.
-    pub fn take(&self, run: &mut RunState, snapshot: Option<&mut SnapshotBuffers>) -> Result<()> {
-        let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
+    /// `TrainError::Kernel`
+    pub fn take(&self, run: &mut RunState) -> Result<()> {
+        let Trainer { replica: _, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
             self;
-        let Replica { world, model, optimizer, shard_plan, .. } = replica;
         run.step = *n_steps;
         run.loss_scaler = scaler.as_ref().map(LossScaler::state);
         let choices = gpu.as_ref().map(|gpu| matmul_choices::export(gpu.gpu())).transpose()?;
         run.matmul_choices = choices.unwrap_or_default().lines().map(str::to_owned).collect();
-        let Some(snapshot) = snapshot else { return Ok(()) };
+        Ok(())
+    }
+
+    /// The tensors that this rank saves, as they are after the last enqueued step. Whole weights are
+    /// [gathered](Trainer::gather_weights) first. To read them on a GPU, the host waits for the steps in flight.
+    ///
+    /// # Errors
+    /// None: the ranges are those of the state.
+    pub(crate) fn state_to_save(&self) -> Result<StateToSave<'_>> {
+        let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         let ranges = ranges_of(&shard_plan.shards_to_store());
-        let state = optimizer.state().into_iter().map(|(_, tensor)| slices_of(tensor, &ranges));
-        let state = state.collect::<Result<Vec<_>>>()?;
+        let tensors = optimizer.state().into_iter().map(|(_, tensor)| slices_of(tensor, &ranges));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let (weights, registered) = match world.rank().0 {
-            0 => (vec![model.weights().view()], model.saved_buffers()),
-            _ => (Vec::new(), Vec::new()),
+            0 => (Some(model.weights().view()), model.saved_buffers()),
+            _ => (None, Vec::new()),
         };
-        snapshot.take(&weights, &state)?;
-        Ok(snapshot.take_registered(&registered)?)
+        Ok(StateToSave { weights, tensors, registered })
     }
 
     /// Restores the state of `checkpoint`, which must not be used before all ranks have succeeded; returns the weights of the run's

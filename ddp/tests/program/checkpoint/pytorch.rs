@@ -94,7 +94,7 @@ fn check(name: &str, sets: &[&str]) {
             Contents {
                 weights: Some(&weights),
                 registered: &statistics,
-                state: &[&ema],
+                state: &[vec![&ema[..]]],
                 ..Contents::default()
             },
         )

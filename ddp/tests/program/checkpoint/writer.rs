@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ddp::checkpoint::{SaveOutcome, Saver, SnapshotBuffers, Writer};
 use ddp::model::ParamLayout;
 use ddp::storage::disk::Disk;
+use ddp_kernels::Device;
 use tracing::field::Field;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Registry;
@@ -58,9 +59,9 @@ fn training_goes_on_while_a_snapshot_is_written() {
     let store = saved(dir.path(), &layout, 1, []);
     let gate = Arc::new(Gate::default());
     let saver = Saver::new(store.clone().with_disk(gate.clone()), options(&layout, 0, 1));
-    let touched = SnapshotBuffers::touched(layout.flat_len(), &[layout.flat_len(); 3]);
-    let place = touched.weights().as_ptr();
-    let mut writer = Writer::start(saver, touched).unwrap();
+    let made = SnapshotBuffers::of_device(Device::Cpu, layout.flat_len(), &[layout.flat_len(); 3]).unwrap();
+    let place = made.weights().as_ptr();
+    let mut writer = Writer::start(saver, made).unwrap();
 
     let (mut buffers, waited) = writer.take_buffers();
     assert_eq!(waited, Duration::ZERO);

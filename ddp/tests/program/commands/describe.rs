@@ -48,6 +48,8 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
         let mut step = loader.next_step().unwrap().unwrap();
         trainer.step_and_wait(&mut step, true).unwrap();
     }
+    // The model that is written at the end is that of the average, if one is kept.
+    trainer.with_averaged(|_, _| Ok(())).unwrap();
     let after = gpu.memory_in_use().unwrap().bytes;
     // Scratch memory is kept by the GPU between runs.
     let begun = |of: MemoryUse| if of == MemoryUse::Workspace { 0 } else { before[of as usize] };

@@ -7,6 +7,8 @@ mod heads;
 mod init_from;
 mod live;
 mod longer;
+#[cfg(target_os = "linux")]
+mod memory;
 mod metrics;
 mod ordinal;
 mod parity;

@@ -13,6 +13,7 @@ use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
 use ddp::storage::stream::Caching;
 use ddp_comm::World;
+use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;
 use ddp_rows::user_file::FileError;
 use rustix::fs::{Advice, fadvise};
@@ -40,7 +41,8 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
     let weights = random(n, 1);
     let state: Vec<Vec<f32>> = (0..args.states).map(|i| random(n, 2 + i as u32)).collect();
     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
-    let mut buffers = SnapshotBuffers::touched(n, &vec![n; args.states]);
+    let mut buffers = SnapshotBuffers::of_device(Device::Cpu, n, &vec![n; args.states])?;
+    buffers.touch();
 
     // A separate folder, so that other files in the given folder are kept.
     let store = CheckpointStore::at(&args.out.join(format!("checkpoint-bench-{}", std::process::id())));

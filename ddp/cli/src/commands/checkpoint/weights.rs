@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateReader};
@@ -11,7 +11,7 @@ use ddp::model::file::labels_of;
 use ddp::model::{ModelError, ParamLayout};
 use ddp::storage::atomic_write::{WriteError, write_atomic_with};
 use ddp::storage::fault::FileFault;
-use ddp::storage::tensor_file::{TensorFile, TensorToWrite, Values, header};
+use ddp::storage::tensor_file::{self, TensorFile, TensorToWrite, Values};
 
 use crate::cli::WeightsChoice;
 use crate::error::Result;
@@ -150,10 +150,7 @@ impl Weights {
             doubles.map(Extra::to_write).chain(parameters).chain(singles.map(Extra::to_write)).collect();
         let mut metadata = self.metadata.clone();
         metadata.insert(WEIGHTS_KEY.to_owned(), self.origin.clone());
-        Ok(write_atomic_with(path, |file| {
-            file.write_all(&header(&tensors, &metadata))?;
-            tensors.iter().try_for_each(|tensor| file.write_all(tensor.values.bytes()))
-        })?)
+        Ok(write_atomic_with(path, |file| tensor_file::write_to(file, &tensors, &metadata))?)
     }
 }
 

@@ -42,9 +42,13 @@ pub(super) fn check(memory: &MemoryPlan, device: Device, allowed: u64) -> Result
     let hint = if for_rows >= MIN_ROWS && rows > for_rows {
         format!("set `data.loader_memory_mib = {}`, or raise the limit of the container", for_rows >> 20)
     } else {
-        "start fewer ranks in this container, share the optimizer state by `comm.zero = 1`, use a smaller `train.batch_size` or \
-         model, save without a copy (`checkpoint.async = false`), or raise the limit of the container"
-            .to_owned()
+        // On a GPU a checkpoint for which training waits takes a copy too.
+        let save =
+            if device == Device::Cpu { " save without a copy (`checkpoint.async = false`)," } else { "" };
+        format!(
+            "start fewer ranks in this container, share the optimizer state by `comm.zero = 1`, use a smaller `train.batch_size` or \
+             model,{save} or raise the limit of the container"
+        )
     };
     Err(CommandError::ContainerTooSmall { needed, allowed, rows, hint })
 }

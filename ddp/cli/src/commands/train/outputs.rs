@@ -20,7 +20,6 @@ use ddp::train::resume::rates::RateChange;
 use ddp::train::statistics::StatisticsRows;
 use ddp::train::trainer::Trainer;
 use ddp_comm::{Launcher, World};
-use ddp_kernels::{Device, Tensor};
 use tracing::warn;
 
 use crate::cli::{Bind, TrainArgs};
@@ -128,16 +127,19 @@ pub(super) fn save(
 ) -> Result<()> {
     let layout = trainer.model().layout().clone();
     // The averaged ones, where they are kept.
-    let last = trainer.with_averaged_over(statistics, |model, _| Ok(model.weights_and_statistics()?))?;
-    let Some(folder) = folder else { return Ok(()) };
+    let last = trainer.with_averaged_over(statistics, |model, _| {
+        Ok(folder.map(|_| model.weights_and_statistics()).transpose()?)
+    })?;
+    let (Some(folder), Some(last)) = (folder, last) else { return Ok(()) };
     let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
-        let weights = Tensor::from_slice(weights, &[weights.len()], Device::Cpu)?;
-        Ok(write_atomic(&folder.file(name), &file::to_bytes(&layout, &weights, &info)?)?)
+        Ok(file::write(&folder.file(name), &layout, weights, &info)?)
     };
-    let bits = |weights: &[f32]| weights.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
+    let is_last = |best: &[f32]| {
+        best.len() == last.len() && std::iter::zip(best, &last).all(|(a, b)| a.to_bits() == b.to_bits())
+    };
     // The model comes last: it marks the run as finished.
-    match best.filter(|best| bits(best) != bits(&last)) {
+    match best.filter(|best| !is_last(best)) {
         Some(best) => {
             write(folder::LAST_FILE, &last)?;
             write(folder::MODEL_FILE, best)

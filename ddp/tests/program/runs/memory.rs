@@ -1,0 +1,60 @@
+//! The peak of a run's memory is what `describe` names, from its start to the last file that it writes: a container is refused by that
+//! figure, and a process that takes more is killed.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::common::{made_up_csv, run_line_ok, run_with_peak, single, temp_dir, write};
+
+/// What a run with a large model may take beyond what is named, in KiB, less than a copy of the weights: each large buffer takes whole pages
+/// of 2 MiB, and a large file is written in two chunks of 8 MiB.
+const MARGIN_KIB: f64 = 24.0 * 1024.0;
+
+/// Peak memory of `train`, and the bytes that `describe` names for the same run, both in KiB.
+fn peak_and_plan(folder: &Path, words: &str) -> [f64; 2] {
+    let line = format!(
+        "--set data.train=rows.csv --set data.target=['t0','t1'] --set data.normalize=none --device cpu {words}"
+    );
+    let described = run_line_ok(folder, &format!("describe --json {line}")).stdout;
+    let described: Value = serde_json::from_str(&described).unwrap();
+    let train = format!("train --quiet --threads 1 --out run --overwrite {line}");
+    let mut command = single(&train.split_whitespace().collect::<Vec<_>>());
+    let peak = run_with_peak({
+        command.current_dir(folder);
+        command
+    });
+    [peak.1 as f64, described["memory"][0]["total_bytes"].as_f64().unwrap() / 1024.0]
+}
+
+#[test]
+fn a_run_takes_the_memory_that_describe_names() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &made_up_csv(64, 8, "regression", 0));
+    // 35.4 MiB of weights, which take few pages that they do not fill.
+    let (large, small) = ("--set model.hidden=[3040,3040]", "--set model.hidden=[4]");
+    let evaluated = "--set data.eval_fraction=0.25 --set train.eval_every_steps=1";
+    for run in [
+        "--set optimizer.kind=sgd --set optimizer.momentum=0 --set checkpoint.async=false".to_owned(),
+        "--set optimizer.kind=adamw --set checkpoint.every_minutes=0 --set checkpoint.keep_best=none"
+            .to_owned(),
+        format!("--set optimizer.kind=adamw --set checkpoint.every_steps=1 {evaluated}"),
+        format!(
+            "--set optimizer.kind=adamw --set checkpoint.every_steps=2 --set train.ema_decay=0.9 {evaluated}"
+        ),
+    ] {
+        let of = |model: &str| {
+            let keys = "--set data.task=regression --set train.steps=3 --set train.batch_size=16";
+            peak_and_plan(folder, &format!("{keys} {model} {run}"))
+        };
+        let ([base, base_plan], [peak, plan]) = (of(small), of(large));
+        let (grown, planned) = (peak - base, plan - base_plan);
+        assert!(
+            grown <= planned + MARGIN_KIB,
+            "{run}: {grown} KiB more with the large model, described {planned}"
+        );
+        // A plan that names too much refuses containers that are large enough.
+        assert!(grown >= planned * 0.8, "{run}: {grown} KiB more with the large model, described {planned}");
+    }
+}
