@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{made_up_csv, run_line_ok, run_with_peak, single, temp_dir, write};
+use crate::common::{
+    made_up_csv, ranks, read_weights, run_line_ok, run_ok, run_with_peak, same_bits, single, temp_dir, write,
+};
 
 /// What a run with a large model may take beyond what is named, in KiB, less than a copy of the weights: each large buffer takes whole pages
 /// of 2 MiB, and a large file is written in two chunks of 8 MiB.
@@ -57,4 +59,30 @@ fn a_run_takes_the_memory_that_describe_names() {
         // A plan that names too much refuses containers that are large enough.
         assert!(grown >= planned * 0.8, "{run}: {grown} KiB more with the large model, described {planned}");
     }
+}
+
+#[test]
+fn what_is_saved_in_place_has_the_bytes_of_a_snapshot() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &made_up_csv(64, 8, "regression", 0));
+    // With more than 32 MiB of weights, each of the two ranks updates and saves many ranges of the state.
+    let [in_place, from_snapshot] = ["false", "true"].map(|is_async| {
+        let line = format!(
+            "train --quiet --threads 1 --device cpu --out {is_async} --set data.train=rows.csv --set data.target=['t0','t1'] \
+             --set data.task=regression --set train.steps=2 --set train.batch_size=8 --set model.hidden=[3040,3040] \
+             --set checkpoint.async={is_async} --set optimizer.kind=adamw"
+        );
+        let mut command = ranks(2, &line.split_whitespace().collect::<Vec<_>>());
+        command.current_dir(folder);
+        run_ok(command);
+        folder.join(is_async).join("checkpoints/step-2")
+    });
+    for rank in 0..2 {
+        let name = format!("optimizer-0000{rank}-of-00002.safetensors");
+        let [a, b] = [&in_place, &from_snapshot].map(|step| std::fs::read(step.join(&name)).unwrap());
+        assert!(a == b && a.len() > 30 << 20, "{name}: {} and {} bytes", a.len(), b.len());
+    }
+    let [a, b] = [&in_place, &from_snapshot].map(|step| read_weights(&step.join("model.safetensors")));
+    assert!(same_bits(&a, &b));
 }
