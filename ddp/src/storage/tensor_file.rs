@@ -119,7 +119,7 @@ fn header(tensors: &[TensorToWrite<'_>], metadata: &HashMap<String, String>) -> 
 /// Writes the bytes of a file of `tensors`.
 ///
 /// # Errors
-/// Those of `to`.
+/// Errors of `to`.
 pub fn write_to(
     to: &mut impl Write,
     tensors: &[TensorToWrite<'_>],

@@ -9,8 +9,8 @@ use crate::common::{
     made_up_csv, ranks, read_weights, run_line_ok, run_ok, run_with_peak, same_bits, single, temp_dir, write,
 };
 
-/// What a run with a large model may take beyond what is named, in KiB, less than a copy of the weights: each large buffer takes whole pages
-/// of 2 MiB, and a large file is written in two chunks of 8 MiB.
+/// Memory of a run with a large model that nothing names, in KiB, less than a copy of the weights: each large buffer takes whole pages of
+/// 2 MiB, and a large file is written in two chunks of 8 MiB.
 const MARGIN_KIB: f64 = 24.0 * 1024.0;
 
 /// Peak memory of `train`, and the bytes that `describe` names for the same run, both in KiB.
