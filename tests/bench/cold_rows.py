@@ -5,7 +5,7 @@
 
 A file of 1.6 GB with rows of 4 KiB is put out of the system's cache before each run. Ours reads it piece by piece (it is beyond
 `data.loader_memory_mib`) for 200 steps of 256 rows; a row lies in two pages, after the header of npy. fio reads blocks of 4 KiB around the
-cache (`direct`), 1, 32 and 256 at a time. Runs alternate. Needs fio and numpy, and a file system that has a cache of its own.
+cache (`direct`), 1, 32 and 256 at a time. Runs alternate. Needs fio and numpy, and a folder on a disk (not tmpfs).
 """
 
 import argparse

@@ -7,8 +7,8 @@ Both read the same npy files, shuffled, in batches of the same size, with nobody
 system's cache (each side reads them once first). PyTorch's side is what its tutorials show (a TensorDataset over a memory
 map, torch's default collate, 0 and 2 workers, pinned memory where a GPU is) and what an expert writes: one permutation, and
 `index_select` of a batch of the mapped tensor, into the same memory each time. Ours: 1 and 2 loader threads, to the GPU where
-one is, NaN checked. It also trains 64-128-10, batch 32, from a npy of 10 million rows (--train-rows) beside the same step on
-resident synthetic rows (`bench step`). Files are made in --folder and removed. Prints medians and the bars, met or not.
+one is, NaN checked. It also trains 64-128-10, batch 32, from a npy of 10 million rows (--train-rows), mapped and read piece by piece,
+shuffled fully and in blocks, beside the same step on resident synthetic rows (`bench step`). --before measures an older binary too. Files are made in --folder and removed. Prints medians and the bars, met or not.
 
 Needs torch and numpy for --python. About eight minutes on two idle cores; 5 GiB of disk.
 """

@@ -13,8 +13,8 @@ Loader: `bench loader` on the CSV without a split, with `data.eval_fraction`, an
 64 MiB for rows and a split by column and by group, and reports the peak of the resident memory.
 
 --polars compares a table of 20 features of f32 and a label, as CSV and as Parquet: from the start of the process to the end of the
-first step (`startup_s`), next to the time that `polars.read_csv` and `polars.read_parquet` take for the same file, without the import
-of polars; both with as many threads as the machine has. Runs alternate.
+first step (`startup_s`), next to the time that `polars.read_csv` and `polars.read_parquet` take for the same file, with a sum of each
+column and without the import of polars; both with as many threads as the machine has. Runs alternate.
 
 Needs numpy, pyarrow for --large, and polars for --polars.
 """

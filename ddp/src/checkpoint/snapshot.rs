@@ -98,11 +98,14 @@ impl SnapshotBuffers {
         match &mut self.memory {
             Memory::Plain(memory) => {
                 let n = len(&parts);
-                let memory = match memory.take_if(|memory| memory.numel() >= n) {
-                    Some(large_enough) => memory.insert(large_enough),
-                    None => memory.insert(Tensor::zeros(&[n], DType::F32, Device::Cpu)?),
-                };
-                ops::cat(&parts, memory.view_mut().range(0, n)?)?;
+                if memory.as_ref().is_none_or(|memory| memory.numel() < n) {
+                    // The smaller one is freed first.
+                    *memory = None;
+                    *memory = Some(Tensor::zeros(&[n], DType::F32, Device::Cpu)?);
+                }
+                if let Some(memory) = memory {
+                    ops::cat(&parts, memory.view_mut().range(0, n)?)?;
+                }
             }
             Memory::Pinned(memory) => {
                 memory.start_all(&parts)?;

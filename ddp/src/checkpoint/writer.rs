@@ -1,4 +1,4 @@
-//! Writes checkpoints in the background: a thread receives snapshots and returns their memory.
+//! Writes checkpoints in the background: a thread prepares memory for snapshots, receives them and returns their memory.
 //!
 //! Training waits only for the snapshot. There is one set of buffers, so a save waits until the previous one is written, and
 //! returns how long it waited. A failed save is reported by the thread.

@@ -211,7 +211,7 @@ impl ExchangePlan {
         self.shard_plan.state_len()
     }
 
-    /// Elements (f32) for a moving average of the weights, with those of its evaluations and of the model that is written at the end.
+    /// Elements (f32) for a moving average of the weights, including the buffers of its evaluations, which the model's file needs too.
     pub fn average_len(&self) -> usize {
         self.state_len() + AveragedWeights::len(self.shard_plan.flat_len())
     }

@@ -30,7 +30,7 @@ impl Trainer<'_> {
     /// Takes the numbers after the last enqueued step into `run`; the tensors are [`Trainer::state_to_save`].
     ///
     /// # Errors
-    /// `TrainError::Kernel`
+    /// `TrainError::Kernel` if the GPU's choices of matmuls can't be read.
     pub fn take(&self, run: &mut RunState) -> Result<()> {
         let Trainer { replica: _, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
             self;
@@ -45,7 +45,7 @@ impl Trainer<'_> {
     /// [gathered](Trainer::gather_weights) first. To read them on a GPU, the host waits for the steps in flight.
     ///
     /// # Errors
-    /// None: the ranges are those of the state.
+    /// None: the ranges lie within the state.
     pub(crate) fn state_to_save(&self) -> Result<StateToSave<'_>> {
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         let ranges = ranges_of(&shard_plan.shards_to_store());
