@@ -44,5 +44,5 @@ pub(crate) mod transpose;
 pub(crate) mod gemm;
 
 pub(crate) use float::Float;
-pub use simd::vector_instructions;
+pub use simd::{vector_instructions, vectorize};
 pub(crate) use stored::Stored;

@@ -7,7 +7,7 @@
 /// `f` must be a closure that contains the loop itself: only what is inlined into it is compiled for the wider
 /// vectors.
 #[inline(always)]
-pub(crate) fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+pub fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     match x86::level() {
         // SAFETY: the processor has the instructions.
@@ -20,12 +20,15 @@ pub(crate) fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The instructions that loops and matmuls use on this processor: `AVX-512 and AMX`, `AVX-512`, `AVX2` or `baseline`.
+/// The instructions that loops and matmuls use on this processor: `AVX-512 and AMX`, `AVX-512 and AVX512-BF16`, `AVX-512`, `AVX2` or `baseline`.
 pub fn vector_instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     return match x86::level() {
-        x86::Level::Avx512 if Amx::get().is_some() => "AVX-512 and AMX",
-        x86::Level::Avx512 => "AVX-512",
+        x86::Level::Avx512 => match Bf16Unit::get() {
+            Some(Bf16Unit::Amx(_)) => "AVX-512 and AMX",
+            Some(Bf16Unit::Vectors(_)) => "AVX-512 and AVX512-BF16",
+            None => "AVX-512",
+        },
         x86::Level::Avx2 => "AVX2",
         x86::Level::Baseline => "baseline",
     };
@@ -34,7 +37,7 @@ pub fn vector_instructions() -> &'static str {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Amx, Avx2};
+pub(crate) use x86::{Amx, Avx2, Avx512Bf16, Bf16Unit};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -83,6 +86,32 @@ mod x86 {
             static HAS: OnceLock<bool> = OnceLock::new();
             let has = || matches!(level(), Level::Avx512) && has_tiles_of_bf16() && is_permitted();
             HAS.get_or_init(has).then_some(Self(()))
+        }
+    }
+
+    /// Proof that the processor has AVX-512 and its instruction for pairs of bf16.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Avx512Bf16(());
+
+    impl Avx512Bf16 {
+        /// The proof, if there is one.
+        pub(crate) fn get() -> Option<Self> {
+            let has = matches!(level(), Level::Avx512) && is_x86_feature_detected!("avx512bf16");
+            has.then_some(Self(()))
+        }
+    }
+
+    /// Proof that the processor has AVX-512 and multiplies bf16 with sums in f32, and what does so.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) enum Bf16Unit {
+        Amx(Amx),
+        Vectors(Avx512Bf16),
+    }
+
+    impl Bf16Unit {
+        /// The fastest one, if there is one.
+        pub(crate) fn get() -> Option<Self> {
+            Amx::get().map(Self::Amx).or_else(|| Avx512Bf16::get().map(Self::Vectors))
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Where AVX2 has the widest vectors of the processor, products of many rows and columns are computed by [`tiled`]; the crates
 //! `gemm-f32` and `gemm-f64` compute all others ([`library`]), some of them through their transposes ([`transposed`]). Products of bf16
-//! are computed by the tile registers of processors that have them (`amx`), else as f32.
+//! are computed by the instructions of processors that have them ([`bf16_tiles`]), else as f32.
 
 mod matrix;
 mod library;
@@ -15,7 +15,7 @@ mod tiled;
 mod split;
 mod transposed;
 #[cfg(target_arch = "x86_64")]
-mod amx;
+mod bf16_tiles;
 
 #[cfg(test)]
 mod tests;
@@ -26,7 +26,7 @@ use half::bf16;
 
 use super::float::Float;
 #[cfg(target_arch = "x86_64")]
-use super::simd::Amx;
+use super::simd::Bf16Unit;
 use super::threads::SharedMut;
 use matrix::Product;
 
@@ -67,7 +67,7 @@ pub(crate) fn gemm_then<T: Float>(
 /// Whether the processor has instructions that multiply matrices of bf16.
 pub(crate) fn multiplies_bf16() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return Amx::get().is_some();
+    return Bf16Unit::get().is_some();
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -78,7 +78,7 @@ pub(crate) fn multiplies_bf16() -> bool {
 /// Unless the processor [multiplies bf16](multiplies_bf16).
 pub(crate) fn gemm_bf16_then(a: Mat<'_, bf16>, b: Mat<'_, bf16>, then: impl Fn(Block<'_, f32>) + Sync) {
     #[cfg(target_arch = "x86_64")]
-    Amx::get().expect("tile registers").gemm_then(a, b, then);
+    Bf16Unit::get().expect("instructions for bf16").gemm_then(a, b, then);
     #[cfg(not(target_arch = "x86_64"))]
     unreachable!("{:?}", (a.data.len(), b.data.len(), std::any::type_name_of_val(&then)));
 }

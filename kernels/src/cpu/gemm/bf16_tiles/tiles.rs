@@ -8,6 +8,7 @@
 use std::arch::asm;
 use std::marker::PhantomData;
 
+use super::Sums;
 use crate::cpu::simd::Amx;
 
 /// Rows of a tile, and 32-bit elements of a row: sums in f32, or two terms in bf16.
@@ -59,10 +60,9 @@ impl Drop for Configured {
     }
 }
 
-impl Configured {
-    /// Loads a block of sums, 32 rows of 32, whose rows are `stride` elements apart.
+impl Sums for Configured {
     #[inline(always)]
-    pub(super) fn load(&mut self, sums: &[f32], stride: usize) {
+    fn load(&mut self, sums: &[f32], stride: usize) {
         assert!(sums.len() >= (BLOCK - 1) * stride + BLOCK);
         // SAFETY: the tile registers are configured with 16 rows of 64 bytes, and `sums` has two times two of them.
         unsafe {
@@ -80,9 +80,8 @@ impl Configured {
         }
     }
 
-    /// Begins a block of sums with zeros.
     #[inline(always)]
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         // SAFETY: the tile registers are configured.
         unsafe {
             asm!(
@@ -93,9 +92,8 @@ impl Configured {
         }
     }
 
-    /// Stores the block of sums.
     #[inline(always)]
-    pub(super) fn store(&mut self, sums: &mut [f32], stride: usize) {
+    fn store(&mut self, sums: &mut [f32], stride: usize) {
         assert!(sums.len() >= (BLOCK - 1) * stride + BLOCK);
         let (upper, lower) = sums.split_at_mut(SIDE * stride);
         // SAFETY: as for `load`.
@@ -113,13 +111,8 @@ impl Configured {
         }
     }
 
-    /// Adds the products of these tiles to the block of sums: for each tile of 32 terms, 16 rows and 16 rows of `a`, 16 columns and 16
-    /// columns of `b`.
-    ///
-    /// Tiles of `a` are row-major: 16 rows of 32 terms. Tiles of `b` are in VNNI layout: 16 rows of two terms of each of 16 columns.
-    /// Products are not rounded before they are added; subnormal numbers are treated as zeros.
     #[inline(always)]
-    pub(super) fn multiply(&mut self, a: &[[u16; TILE]], b: &[[u16; TILE]]) {
+    fn multiply(&mut self, a: &[[u16; TILE]], b: &[[u16; TILE]]) {
         let steps = a.len() / 2;
         assert!(steps > 0 && a.len() == 2 * steps && b.len() == a.len());
         // SAFETY: the tile registers are configured, and `a` and `b` have the two tiles of each step.

@@ -1,12 +1,14 @@
-//! GEMM of bf16 with sums in f32 in the tile registers of processors with AMX.
+//! GEMM of bf16 with sums in f32 by the instructions of processors that have them: AMX, which multiplies [`tiles`] in registers of their
+//! own, or AVX512-BF16, which multiplies [`vectors`].
 //!
 //! Both operands are packed into tiles. Up to [`MAX_KEPT`] rows by [`MAX_TERMS`] terms of the shorter operand stay in the L2 cache; the
-//! longer one is streamed in blocks of 32 rows. While the tile registers multiply one block by all kept rows, the next block is packed and
+//! longer one is streamed in blocks of 32 rows. While the processor multiplies one block by all kept rows, the next block is packed and
 //! the blocks after it are prefetched into the L2 cache. Sums stay in the L2 cache until all terms are added.
 //!
 //! An element is summed in the order of its terms, so no bit depends on the number of threads.
 
 mod tiles;
+mod vectors;
 mod panels;
 
 #[cfg(test)]
@@ -18,11 +20,12 @@ use std::ops::Range;
 use half::bf16;
 
 use super::matrix::{Block, Mat, Then, steps};
-use crate::cpu::simd::{Amx, vectorize};
+use crate::cpu::simd::{Bf16Unit, vectorize};
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cpu::transpose;
 use panels::{Order, PARTS, Panels};
-use tiles::{BLOCK, Configured, TILE};
+use tiles::{BLOCK, TILE};
+use vectors::InMemory;
 
 /// Terms at a time: blocks of 16 KiB.
 const MAX_TERMS: usize = 256;
@@ -40,7 +43,25 @@ const FETCHED: usize = 4;
 /// FLOP per thread below which one thread is faster than two.
 const MIN_FLOP_PER_THREAD: usize = 4 << 20;
 
-impl Amx {
+/// A block of sums: 32 rows of 32, two tiles by two.
+trait Sums {
+    /// Loads the block, whose rows are `stride` elements apart.
+    fn load(&mut self, sums: &[f32], stride: usize);
+
+    /// Begins the block with zeros.
+    fn clear(&mut self);
+
+    /// Stores the block.
+    fn store(&mut self, sums: &mut [f32], stride: usize);
+
+    /// Adds the products of these tiles: for each tile of 32 terms, 16 rows and 16 rows of `a`, 16 columns and 16 columns of `b`.
+    ///
+    /// Tiles of `a` are row-major: 16 rows of 32 terms. Tiles of `b` are in VNNI layout: 16 rows of two terms of each of 16 columns.
+    /// Products are not rounded before they are added; subnormal numbers are treated as zeros.
+    fn multiply(&mut self, a: &[[u16; TILE]], b: &[[u16; TILE]]);
+}
+
+impl Bf16Unit {
     /// Computes `c = a·b` part by part, and calls `then` once with each part.
     ///
     /// Takes 1.6 MiB of memory of its own per thread.
@@ -84,20 +105,33 @@ impl<'a> Product<'a> {
     }
 
     /// Computes these rows and columns.
-    fn compute(&self, amx: Amx, rows: Range<usize>, cols: Range<usize>, then: Then<'_, f32>) {
+    fn compute(&self, unit: Bf16Unit, rows: Range<usize>, cols: Range<usize>, then: Then<'_, f32>) {
+        match unit {
+            Bf16Unit::Amx(amx) => self.compute_in(amx.configure(), unit, rows, cols, then),
+            Bf16Unit::Vectors(vectors) => self.compute_in(InMemory::new(vectors), unit, rows, cols, then),
+        }
+    }
+
+    fn compute_in(
+        &self,
+        mut block: impl Sums,
+        unit: Bf16Unit,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        then: Then<'_, f32>,
+    ) {
         // The longer operand is streamed.
         let rows_stream = rows.len() > cols.len();
         let n_kept = if self.a.cols <= MAX_TERMS { MAX_KEPT_OF_FEW_TERMS } else { MAX_KEPT };
         let (kept, streamed) = if rows_stream { (cols, rows) } else { (rows, cols) };
         with_scratch(|scratch| {
-            let mut tiles = amx.configure();
             for kept in steps(kept, n_kept) {
                 let n_blocks = MAX_SUMS / (kept.len().next_multiple_of(BLOCK) * BLOCK);
                 let n_streamed = (n_blocks * BLOCK).min(MAX_STREAMED);
                 for streamed in steps(streamed.clone(), n_streamed) {
                     let (rows, cols) =
                         if rows_stream { (streamed, kept.clone()) } else { (kept.clone(), streamed) };
-                    self.sum(amx, &mut tiles, rows.clone(), cols.clone(), rows_stream, scratch);
+                    self.sum(unit, &mut block, rows.clone(), cols.clone(), rows_stream, scratch);
                     self.finish(rows, cols, scratch, then);
                 }
             }
@@ -107,8 +141,8 @@ impl<'a> Product<'a> {
     /// Computes the sums of these rows and columns.
     fn sum(
         &self,
-        amx: Amx,
-        tiles: &mut Configured,
+        unit: Bf16Unit,
+        block_sums: &mut impl Sums,
         rows: Range<usize>,
         cols: Range<usize>,
         rows_stream: bool,
@@ -121,7 +155,7 @@ impl<'a> Product<'a> {
         let operands = |k: &Range<usize>| {
             let a = self.a.part_of_rows(rows.clone()).part_of_cols(k.clone());
             let b = self.b.part_of_cols(cols.clone()).part_of_rows(k.clone());
-            let (a, b) = (Panels::new(amx, a, Order::Terms), Panels::new(amx, b.t(), Order::Pairs));
+            let (a, b) = (Panels::new(unit, a, Order::Terms), Panels::new(unit, b.t(), Order::Pairs));
             if rows_stream { (b, a) } else { (a, b) }
         };
         let mut ks = steps(0..self.a.cols, MAX_TERMS).peekable();
@@ -154,20 +188,20 @@ impl<'a> Product<'a> {
                     let (row, col) = if rows_stream { (i, j) } else { (j, i) };
                     let sums = &mut scratch.sums[row * BLOCK * stride + col * BLOCK..];
                     if k.start == 0 {
-                        tiles.clear()
+                        block_sums.clear()
                     } else {
-                        tiles.load(sums, stride)
+                        block_sums.load(sums, stride)
                     }
                     let (a, b) = if rows_stream { (&*block, kept_block) } else { (kept_block, &*block) };
                     for (a, b) in a.chunks(2 * n_tiles).zip(b.chunks(2 * n_tiles)) {
-                        tiles.multiply(a, b);
+                        block_sums.multiply(a, b);
                         for copy in copies.by_ref().take(n_parts) {
                             streamed.copy(i + 1, copy / PARTS, copy % PARTS, &mut next[copy / PARTS]);
                             ahead.fetch();
                             ahead.fetch();
                         }
                     }
-                    tiles.store(sums, stride);
+                    block_sums.store(sums, stride);
                 }
                 for copy in copies {
                     streamed.copy(i + 1, copy / PARTS, copy % PARTS, &mut next[copy / PARTS]);

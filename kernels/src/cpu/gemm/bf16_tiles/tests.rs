@@ -6,6 +6,7 @@ use half::bf16;
 
 use super::*;
 use crate::cpu::gemm::tests::view;
+use crate::cpu::simd::{Amx, Avx512Bf16};
 use crate::cpu::threads::join_pool;
 use crate::ops::testing::random;
 
@@ -30,10 +31,10 @@ const SIZES: [(usize, usize, usize); 16] = [
 ];
 
 /// The product, and how often each element was part of what was passed on.
-fn product(amx: Amx, a: Mat<'_, bf16>, b: Mat<'_, bf16>) -> (Vec<f32>, Vec<usize>) {
+fn product(unit: Bf16Unit, a: Mat<'_, bf16>, b: Mat<'_, bf16>) -> (Vec<f32>, Vec<usize>) {
     let n = b.cols;
     let result = Mutex::new((vec![f32::NAN; a.rows * n], vec![0; a.rows * n]));
-    amx.gemm_then(a, b, |mut part| {
+    unit.gemm_then(a, b, |mut part| {
         let (rows, cols) = part.rows_and_cols();
         let mut result = result.lock().unwrap();
         for row in rows {
@@ -53,14 +54,26 @@ fn both_ways(m: usize, k: usize, seed: u64) -> [(Vec<bf16>, bool); 2] {
 }
 
 #[test]
-fn products_are_their_definition_on_any_number_of_threads() {
-    let Some(amx) = Amx::get() else { return };
+fn products_of_amx_are_their_definition() {
+    if let Some(amx) = Amx::get() {
+        products_are_their_definition_on_any_number_of_threads(Bf16Unit::Amx(amx));
+    }
+}
+
+#[test]
+fn products_of_avx512_bf16_are_their_definition() {
+    if let Some(vectors) = Avx512Bf16::get() {
+        products_are_their_definition_on_any_number_of_threads(Bf16Unit::Vectors(vectors));
+    }
+}
+
+fn products_are_their_definition_on_any_number_of_threads(unit: Bf16Unit) {
     for (m, n, k) in SIZES {
         let (a, b) = (both_ways(m, k, 1), both_ways(k, n, 2));
         let (wide_a, wide_b): (Vec<f64>, Vec<f64>) =
             (a[0].0.iter().map(|v| v.to_f64()).collect(), b[0].0.iter().map(|v| v.to_f64()).collect());
         for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
-            let (c, times) = product(amx, view(a, m, k), view(b, k, n));
+            let (c, times) = product(unit, view(a, m, k), view(b, k, n));
             assert!(times.iter().all(|&times| times == 1), "{m} x {n} x {k}");
             for (e, &c) in c.iter().enumerate() {
                 let terms = (0..k).map(|l| wide_a[e / n * k + l] * wide_b[l * n + e % n]);
@@ -71,7 +84,7 @@ fn products_are_their_definition_on_any_number_of_threads() {
             let (a, b) = (a.clone(), b.clone());
             let on_two = std::thread::spawn(move || {
                 join_pool(2).unwrap();
-                product(amx, view(&a, m, k), view(&b, k, n)).0
+                product(unit, view(&a, m, k), view(&b, k, n)).0
             });
             let on_two = on_two.join().unwrap();
             assert!(

@@ -7,7 +7,7 @@ use half::bf16;
 use super::FETCHED;
 use super::tiles::{BLOCK, SIDE, TERMS, TILE};
 use crate::cpu::gemm::matrix::Mat;
-use crate::cpu::simd::Amx;
+use crate::cpu::simd::Bf16Unit;
 use crate::cpu::transpose;
 
 /// Layout of a tile.
@@ -23,7 +23,7 @@ pub(super) enum Order {
 /// Zeros fill up the last tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Panels<'a> {
-    amx: Amx,
+    unit: Bf16Unit,
     /// Its columns are terms.
     from: Mat<'a, bf16>,
     order: Order,
@@ -35,8 +35,8 @@ pub(super) const PARTS: usize = 4;
 const LINES: usize = BLOCK / PARTS;
 
 impl<'a> Panels<'a> {
-    pub(super) fn new(amx: Amx, from: Mat<'a, bf16>, order: Order) -> Self {
-        Panels { amx, from, order }
+    pub(super) fn new(unit: Bf16Unit, from: Mat<'a, bf16>, order: Order) -> Self {
+        Panels { unit, from, order }
     }
 
     /// Blocks of rows.
@@ -82,14 +82,14 @@ impl<'a> Panels<'a> {
         match self.order {
             Order::Terms => {
                 let to = &mut to.as_flattened_mut()[part * LINES * TERMS..][..LINES * TERMS];
-                // SAFETY: the processor has AVX-512, which `amx` proves; `from` has 8 lines `stride` apart, and `to` 8 lines.
-                unsafe { copy_lines(self.amx, from.as_ptr().cast(), stride, to.as_mut_ptr()) };
+                // SAFETY: the processor has AVX-512, which `unit` proves; `from` has 8 lines `stride` apart, and `to` 8 lines.
+                unsafe { copy_lines(self.unit, from.as_ptr().cast(), stride, to.as_mut_ptr()) };
             }
             Order::Pairs => {
                 let [upper, lower] =
                     to.each_mut().map(|to| to[part * LINES * SIDE..][..LINES * SIDE].as_mut_ptr());
                 // SAFETY: likewise; `upper` and `lower` have 4 lines each.
-                unsafe { interleave_lines(self.amx, from.as_ptr().cast(), stride, upper, lower) };
+                unsafe { interleave_lines(self.unit, from.as_ptr().cast(), stride, upper, lower) };
             }
         }
     }
@@ -130,8 +130,8 @@ impl<'a> Panels<'a> {
             *to = direct.0;
         } else {
             for (from, to) in direct.0.iter().zip(to) {
-                // SAFETY: the processor has AVX-512, which `amx` proves.
-                unsafe { transpose_pairs(self.amx, from, to) };
+                // SAFETY: the processor has AVX-512, which `unit` proves.
+                unsafe { transpose_pairs(self.unit, from, to) };
             }
         }
     }
@@ -176,7 +176,7 @@ impl Lines<'_> {
 /// There are 8 lines at `from` and at `to`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn copy_lines(_: Amx, from: *const u16, stride: usize, to: *mut u16) {
+unsafe fn copy_lines(_: Bf16Unit, from: *const u16, stride: usize, to: *mut u16) {
     for line in 0..LINES {
         let (from, to) = (from.wrapping_add(line * stride), to.wrapping_add(line * TERMS));
         // SAFETY: a line, as the caller guarantees; no alignment is needed.
@@ -192,7 +192,7 @@ unsafe fn copy_lines(_: Amx, from: *const u16, stride: usize, to: *mut u16) {
 /// There are 8 lines at `from`, `stride` elements apart, and 4 at `upper` and at `lower`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn interleave_lines(_: Amx, from: *const u16, stride: usize, upper: *mut u16, lower: *mut u16) {
+unsafe fn interleave_lines(_: Bf16Unit, from: *const u16, stride: usize, upper: *mut u16, lower: *mut u16) {
     const PAIRS: [[u16; 32]; 2] = {
         let mut pairs = [[0; 32]; 2];
         let mut i = 0;
@@ -229,7 +229,7 @@ struct Aligned([[u16; TILE]; 2]);
 /// Transposes a tile of 16 x 16 pairs.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx2,fma,bmi1,bmi2")]
-fn transpose_pairs(_: Amx, from: &[u16; TILE], to: &mut [u16; TILE]) {
+fn transpose_pairs(_: Bf16Unit, from: &[u16; TILE], to: &mut [u16; TILE]) {
     const SMALL: usize = transpose::BLOCK;
     let (from, to) = (from.as_ptr().cast::<f32>(), to.as_mut_ptr().cast::<f32>());
     for row in (0..SIDE).step_by(SMALL) {
