@@ -12,6 +12,7 @@
 //! place of the rows. Small batches are handed over together, since a handover takes as long as their step.
 
 mod data_fingerprint;
+pub(crate) mod parallel;
 pub(crate) mod cumulative;
 #[doc(hidden)]
 pub mod labels;

@@ -104,13 +104,14 @@ pub trait TextSource: Send {
         None
     }
 
-    /// The text from the next line that is not empty: the whole line with its end, then at least eight more bytes. `None` at the end.
-    fn lines(&mut self) -> Result<Option<&[u8]>> {
+    /// The text from the next line that is not empty, and the length of its whole lines, at least one, with their ends; at least eight
+    /// more bytes follow. `None` at the end.
+    fn lines(&mut self) -> Result<Option<(&[u8], usize)>> {
         Ok(None)
     }
 
-    /// Skips a line of `len` bytes, including its end, in place of reading its record.
-    fn skip_line(&mut self, _len: usize) {}
+    /// Skips lines of `len` bytes, including their ends, in place of reading their records.
+    fn skip_lines(&mut self, _len: usize, _n_lines: usize) {}
 }
 
 /// Columns of a file.

@@ -12,6 +12,7 @@ use crate::data::error::{DataError, Result};
 use crate::data::fit::exact_stats::ExactStats;
 use crate::data::fit::stats::ColumnStats;
 use crate::data::order::partition::rank_range;
+use crate::data::parallel;
 
 /// Most rows per chunk; the mean of a chunk precedes the squared differences from it.
 const CHUNK_ROWS: usize = 1024;
@@ -55,7 +56,8 @@ impl Scan {
             scan.add_rows(dataset, rows)?;
             Ok(scan)
         };
-        let numbers = exchange(world, n_parts, empty.n_numbers(), |part, numbers| {
+        let n_threads = n_threads(dataset);
+        let numbers = exchange(world, n_parts, empty.n_numbers(), n_threads, |part, numbers| {
             part_of(part).map(|scan| scan.store(numbers))
         })?;
         let mut all = empty.clone();
@@ -216,7 +218,7 @@ pub(crate) fn targets(dataset: &dyn Dataset, world: &World) -> Result<ColumnStat
         stats.store(numbers);
         Ok(())
     };
-    let numbers = exchange(world, MAX_PARTS, empty.n_numbers(), read)?;
+    let numbers = exchange(world, MAX_PARTS, empty.n_numbers(), n_threads(dataset), read)?;
     let mut all = empty.clone();
     for of_part in numbers.chunks_exact(empty.n_numbers()) {
         all.merge(&empty.load(of_part));
@@ -234,21 +236,34 @@ pub fn column_stats(dataset: &dyn Dataset, rows: Range<usize>) -> Result<ColumnS
     Ok(scan.features.into_singles())
 }
 
-/// The numbers of all parts, each written by the rank that `read` it.
+/// The numbers of all parts, each written by the rank that `read` it on one of `n_threads`.
 fn exchange(
     world: &World,
     n_parts: usize,
     part_len: usize,
-    read: impl Fn(usize, &mut [f64]) -> Result<()>,
+    n_threads: usize,
+    read: impl Fn(usize, &mut [f64]) -> Result<()> + Sync,
 ) -> Result<Vec<f64>, Stop<DataError>> {
     let mut numbers = vec![0.0; n_parts * part_len];
     let own = rank_range(n_parts, world.rank().0, world.world_size());
-    let read = own.into_iter().try_for_each(|part| read(part, &mut numbers[part * part_len..][..part_len]));
+    let per_thread = own.len().div_ceil(n_threads).max(1);
+    let of_own = &mut numbers[own.start * part_len..own.end * part_len];
+    let of_threads = own.step_by(per_thread).zip(of_own.chunks_mut((per_thread * part_len).max(1)));
+    let read = parallel::map(of_threads, |(first, numbers)| {
+        let mut parts = (first..).zip(numbers.chunks_exact_mut(part_len));
+        parts.try_for_each(|(part, numbers)| read(part, numbers))
+    });
+    let read: Result<()> = read.into_iter().collect();
     world.collective_result(read)?;
     let len = numbers.len();
     let numbers_of_all = TensorMut::from_slice(&mut numbers, &[len]).map_err(DataError::from)?;
     world.group().all_reduce(ReduceOp::Sum, numbers_of_all).map_err(DataError::from)?;
     Ok(numbers)
+}
+
+/// Threads on which the rows are read: one where they are decoded in blocks, so that no block is decoded twice.
+fn n_threads(dataset: &dyn Dataset) -> usize {
+    if dataset.block_ends().is_some() { 1 } else { parallel::n_threads() }
 }
 
 /// A whole number near the first large value of each column, 0 for columns without large values; `None` if f32 holds all values.
@@ -299,6 +314,9 @@ fn chunk_rows(n_columns: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::thread;
+
+    use ddp_kernels::cpu::threads::join_pool;
 
     use crate::data::fit::scan::*;
     use crate::data::{Changes, DatasetWrapper, ResidentRows, RowLayout, TargetLayout, numbered_columns};
@@ -354,6 +372,11 @@ mod tests {
         let whole = scan(1, &rows(None));
         assert_eq!(whole, scan(2, &rows(None)));
         assert_eq!(whole, scan(3, &rows(None)));
+        let on_threads = || {
+            join_pool(3).unwrap();
+            Scan::of(&rows(None), &World::single()).unwrap()
+        };
+        assert_eq!(whole, thread::scope(|scope| scope.spawn(on_threads).join().unwrap()));
         for at in [0, 101, 599] {
             assert_ne!(whole.hash, scan(2, &rows(Some((at, 0.05)))).hash, "value {at}");
         }

@@ -1,10 +1,14 @@
 //! Mean, spread and range of each column; `scan.rs` reads the rows.
 
+use ddp_kernels::cpu::vectorize;
+
 /// Numbers per column: count, mean, sum of squared differences, minimum, maximum, and counts of values that f32 rounds and of
 /// fractions.
 pub(crate) const N_FIELDS: usize = 7;
 /// Rows that are added at a time.
 const TILE_ROWS: usize = 32;
+/// Columns that are added at a time, in one vector.
+const LANES: usize = 4;
 
 /// Statistics of each column over the values that are not missing (NaN).
 #[derive(Debug, Clone, PartialEq)]
@@ -60,26 +64,15 @@ impl ColumnStats {
         let mut chunk = Self::from_origin(self.origin.clone());
         chunk.n_rows = values.len() / n_columns;
         // Several rows at a time, so that sums stay in registers while the rows are in the CPU's cache.
-        let tiles = || values.chunks(TILE_ROWS * n_columns);
-        for (tile, column) in tiles().flat_map(|tile| (0..n_columns).map(move |column| (tile, column))) {
-            let origin = chunk.origin[column];
-            let (mut sum, mut min, mut max) = (chunk.mean[column], chunk.min[column], chunk.max[column]);
-            let (mut n, mut n_inexact, mut n_fractional) = (0u32, 0u32, 0u32);
-            for &value in tile[column..].iter().step_by(n_columns) {
-                let value: f64 = value.into();
-                let is_there = !value.is_nan();
-                n += u32::from(is_there);
-                sum += if is_there { value } else { 0.0 };
-                (min, max) = (min.min(value), max.max(value));
-                n_inexact += u32::from(f64::from((origin + value) as f32) - origin != value && is_there);
-                // Beyond i64 all values are whole.
-                n_fractional += u32::from((value as i64) as f64 != value && value.abs() < 9e15);
-            }
-            (chunk.mean[column], chunk.min[column], chunk.max[column]) = (sum, min, max);
-            chunk.count[column] += f64::from(n);
-            chunk.n_inexact[column] += f64::from(n_inexact);
-            chunk.n_fractional[column] += f64::from(n_fractional);
-        }
+        let tile_len = TILE_ROWS * n_columns;
+        vectorize(
+            #[inline(always)]
+            || {
+                for tile in values.chunks(tile_len) {
+                    chunk.sum(tile);
+                }
+            },
+        );
         for column in 0..n_columns {
             chunk.mean[column] /= chunk.count[column].max(1.0);
             // A mean of equal values is off by their rounding, which is more than their spread.
@@ -87,15 +80,82 @@ impl ColumnStats {
                 chunk.mean[column] = chunk.min[column];
             }
         }
-        for (tile, column) in tiles().flat_map(|tile| (0..n_columns).map(move |column| (tile, column))) {
-            let (mut m2, mean) = (chunk.m2[column], chunk.mean[column]);
-            for &value in tile[column..].iter().step_by(n_columns) {
-                let difference: f64 = value.into() - mean;
-                m2 += if difference.is_nan() { 0.0 } else { difference * difference };
-            }
-            chunk.m2[column] = m2;
-        }
+        vectorize(
+            #[inline(always)]
+            || {
+                for tile in values.chunks(tile_len) {
+                    chunk.sum_squares(tile);
+                }
+            },
+        );
         self.merge(&chunk);
+    }
+
+    /// Adds rows to all fields but the squares, with the sum in place of the mean.
+    #[inline(always)]
+    fn sum<T: Copy + Into<f64>>(&mut self, tile: &[T]) {
+        let whole = self.mean.len() / LANES * LANES;
+        for column in (0..whole).step_by(LANES) {
+            self.sum_columns::<T, LANES>(tile, column);
+        }
+        for column in whole..self.mean.len() {
+            self.sum_columns::<T, 1>(tile, column);
+        }
+    }
+
+    /// [`ColumnStats::sum`] of `N` columns from `column` on.
+    #[inline(always)]
+    fn sum_columns<T: Copy + Into<f64>, const N: usize>(&mut self, tile: &[T], column: usize) {
+        let (mut sum, mut min) = (lanes::<N>(&self.mean, column), lanes::<N>(&self.min, column));
+        let (mut max, origin) = (lanes::<N>(&self.max, column), lanes::<N>(&self.origin, column));
+        let (mut n, mut n_inexact, mut n_fractional) = ([0.0; N], [0.0; N], [0.0; N]);
+        for row in tile.chunks_exact(self.mean.len()) {
+            let values: &[T; N] = row[column..].first_chunk().expect("these columns");
+            for i in 0..N {
+                let value: f64 = values[i].into();
+                let is_there = !value.is_nan();
+                n[i] += if is_there { 1.0 } else { 0.0 };
+                sum[i] += if is_there { value } else { 0.0 };
+                (min[i], max[i]) = (min[i].min(value), max[i].max(value));
+                let rounded = f64::from((origin[i] + value) as f32) - origin[i];
+                n_inexact[i] += if rounded != value && is_there { 1.0 } else { 0.0 };
+                n_fractional[i] += if value.trunc() != value && is_there { 1.0 } else { 0.0 };
+            }
+        }
+        self.mean[column..][..N].copy_from_slice(&sum);
+        self.min[column..][..N].copy_from_slice(&min);
+        self.max[column..][..N].copy_from_slice(&max);
+        for i in 0..N {
+            self.count[column + i] += n[i];
+            self.n_inexact[column + i] += n_inexact[i];
+            self.n_fractional[column + i] += n_fractional[i];
+        }
+    }
+
+    /// Adds the squared differences of rows from the mean.
+    #[inline(always)]
+    fn sum_squares<T: Copy + Into<f64>>(&mut self, tile: &[T]) {
+        let whole = self.mean.len() / LANES * LANES;
+        for column in (0..whole).step_by(LANES) {
+            self.sum_squares_of::<T, LANES>(tile, column);
+        }
+        for column in whole..self.mean.len() {
+            self.sum_squares_of::<T, 1>(tile, column);
+        }
+    }
+
+    /// [`ColumnStats::sum_squares`] of `N` columns from `column` on.
+    #[inline(always)]
+    fn sum_squares_of<T: Copy + Into<f64>, const N: usize>(&mut self, tile: &[T], column: usize) {
+        let (mut m2, mean) = (lanes::<N>(&self.m2, column), lanes::<N>(&self.mean, column));
+        for row in tile.chunks_exact(self.mean.len()) {
+            let values: &[T; N] = row[column..].first_chunk().expect("these columns");
+            for i in 0..N {
+                let difference: f64 = values[i].into() - mean[i];
+                m2[i] += if difference.is_nan() { 0.0 } else { difference * difference };
+            }
+        }
+        self.m2[column..][..N].copy_from_slice(&m2);
     }
 
     /// Merges the statistics of `other`, whose rows follow.
@@ -181,6 +241,12 @@ impl ColumnStats {
         }
         stats
     }
+}
+
+/// `N` values of a field.
+#[inline(always)]
+fn lanes<const N: usize>(field: &[f64], column: usize) -> [f64; N] {
+    *field[column..].first_chunk().expect("these columns")
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::data::error::{DataError, Result};
 use crate::data::source::{KnownFeatures, SourceSpec};
 
 /// Most rows that are read between two checks of the memory limit.
-const CHUNK_ROWS: usize = 4096;
+const CHUNK_ROWS: usize = 1 << 14;
 /// Most numbers that are read between two checks of the memory limit.
 const CHUNK_NUMBERS: usize = 1 << 20;
 

@@ -10,6 +10,8 @@ use crate::table::source::Record;
 
 /// Bytes per read.
 const BLOCK_BYTES: usize = 1 << 18;
+/// The same once the notation was found.
+const LARGE_BLOCK_BYTES: usize = 1 << 20;
 /// Limit of a row's size in bytes: its text, plus 8 per cell.
 const MAX_RECORD_BYTES: usize = 256 << 20;
 /// A row of this size is read in any memory.
@@ -170,11 +172,29 @@ impl Input {
         self.line
     }
 
+    /// Length of the whole lines from the current position on, with their ends.
+    pub(super) fn len_of_lines(&self) -> usize {
+        self.lines_end - self.start
+    }
+
     /// Skips a line of `len` bytes, including its end.
     #[inline]
     pub(crate) fn skip_line(&mut self, len: usize) {
+        self.skip_lines(len, 1);
+    }
+
+    /// Skips lines of `len` bytes, including their ends.
+    #[inline]
+    pub(super) fn skip_lines(&mut self, len: usize, n_lines: usize) {
         self.start = (self.start + len).min(self.end);
-        self.line += 1;
+        self.line += n_lines as u64;
+    }
+
+    /// Reads more text at a time from now on, for several threads.
+    pub(super) fn enlarge_block(&mut self) {
+        if self.bytes.len() == BLOCK_BYTES + PADDING {
+            self.bytes.resize(LARGE_BLOCK_BYTES + PADDING, 0);
+        }
     }
 
     /// Reads the next row; `None` at the end.

@@ -66,6 +66,7 @@ impl CsvSource {
         let mut columns = read_header(&mut input, path, options.header, &dialect)?;
         columns.are_dates.clone_from(&dialect.are_dates);
         columns.are_dates.resize(columns.names.len(), false);
+        input.enlarge_block();
         Ok(CsvSource { path: path.to_owned(), input, columns, dialect, n_bytes })
     }
 }
@@ -99,13 +100,13 @@ impl TextSource for CsvSource {
         Some(self.dialect.delimiter)
     }
 
-    fn lines(&mut self) -> Result<Option<&[u8]>> {
+    fn lines(&mut self) -> Result<Option<(&[u8], usize)>> {
         let is_there = self.input.next_line().map_err(|error| unreadable(&self.path, error))?;
-        Ok(is_there.then(|| self.input.rest()))
+        Ok(is_there.then(|| (self.input.rest(), self.input.len_of_lines())))
     }
 
-    fn skip_line(&mut self, len: usize) {
-        self.input.skip_line(len);
+    fn skip_lines(&mut self, len: usize, n_lines: usize) {
+        self.input.skip_lines(len, n_lines);
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
+use std::thread;
 
 use ::csv::{ByteRecord, Position, ReaderBuilder};
+use ddp_kernels::cpu::threads::join_pool;
 use ddp_rows::error::CsvError;
 use ddp_rows::table::csv;
 use ddp_rows::table::source::Source;
@@ -190,6 +192,60 @@ proptest! {
             let spec = SourceSpec::train(&config.data);
             let (want, got) = (reference(&path, &spec), read_blocks(&path, &spec, block_bytes));
             prop_assert_eq!(shown(got), shown(want), "{:?} {:?}", sets, text);
+        }
+    }
+}
+
+/// Enough rows for several threads. Every `odd_every`-th is not plain; the last one has a wrong cell on request.
+fn long_table(odd_every: usize, is_wrong: bool) -> String {
+    let odd = [
+        "\n7,0.5,u,1\n",
+        "\"-3\",1e3,v,0\n",
+        "1,,w,1\n",
+        "5,6,\"x,\"\"y\",0\n",
+        "2,0.25,z,1\r\n",
+        "1,2,3,007\n",
+    ];
+    let mut text = "a,b,c,label\n".to_owned();
+    for row in 1..=20_000usize {
+        if row % odd_every == 0 {
+            text += odd[row / odd_every % odd.len()];
+        } else {
+            text += &format!(
+                "{},-{}.{:03},k{},{}\n",
+                row * 7919 % 1009,
+                row % 13,
+                row * 31 % 1000,
+                row % 17,
+                row % 2
+            );
+        }
+    }
+    text + if is_wrong { "1,2x,k1,0\n" } else { "" }
+}
+
+#[test]
+fn rows_and_errors_are_the_same_on_any_number_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    let config = config(&["data.missing=mean", "data.categorical=[\"c\"]"]);
+    for (odd_every, is_wrong) in
+        [(usize::MAX, false), (usize::MAX, true), (6007, false), (101, true), (3, false)]
+    {
+        fs::write(&path, long_table(odd_every, is_wrong)).unwrap();
+        let spec = SourceSpec::train(&config.data);
+        let want = shown(reference(&path, &spec));
+        assert_eq!(want.is_err(), is_wrong);
+        for n_threads in [1, 2, 5] {
+            let read = || {
+                join_pool(n_threads).unwrap();
+                let mut reader = open(&path, &spec).unwrap();
+                let mut rows = TableRows::new(reader.plan(), &spec);
+                while reader.read(&mut rows, 1 << 15).map_err(|error| error.to_string())? > 0 {}
+                Ok(rows)
+            };
+            let got = thread::scope(|scope| scope.spawn(read).join().unwrap());
+            assert!(shown(got) == want, "odd rows every {odd_every} on {n_threads} threads");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the records of a file of text into a table.
 //!
-//! Lines of plain numbers are parsed in place ([`plain`](super::plain)). A row with anything else is read cell by cell, with the same
+//! Plain lines are parsed in place ([`plain`](super::plain)). A row of another one is read cell by cell, with the same
 //! result or the error of that cell.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use ddp_rows::error::CellProblem;
 use ddp_rows::table::source::TextSource;
 use ddp_rows::values::notation::Notation;
 
-use super::plain::PlainRows;
+use super::plain::{Block, PlainRows};
 use super::row_error::error_of_cell;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
@@ -47,22 +47,21 @@ impl TextRows {
     /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
     pub(in crate::data::table) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
         let first = rows.n_rows;
-        while rows.n_rows < first + max_rows && self.row(rows)? {}
+        while rows.n_rows < first + max_rows
+            && (self.plain_rows(rows, first + max_rows - rows.n_rows)? || self.exact_row(rows)?)
+        {}
         partition_rows::fill(&self.plan, rows, first, &self.path)?;
         Ok(rows.n_rows - first)
     }
 
-    /// Appends the next row; false at the end.
-    #[inline]
-    fn row(&mut self, rows: &mut TableRows) -> Result<bool> {
-        if let Some(plain) = &self.plain {
-            let Some(text) = self.source.lines()? else { return Ok(false) };
-            if let Some(len) = plain.read(text, &self.plan.roles, &self.notation, rows) {
-                self.source.skip_line(len);
-                return Ok(true);
-            }
-        }
-        self.exact_row(rows)
+    /// Appends the plain rows that follow, up to `max_rows` of them; false if there are none.
+    fn plain_rows(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<bool> {
+        let Some(plain) = &mut self.plain else { return Ok(false) };
+        let Some((text, len)) = self.source.lines()? else { return Ok(false) };
+        let block = Block { text, len, roles: &self.plan.roles, notation: &self.notation };
+        let (n_rows, n_bytes) = plain.read(&block, max_rows, rows);
+        self.source.skip_lines(n_bytes, n_rows);
+        Ok(n_rows > 0)
     }
 
     /// Appends the next row, whatever its cells hold; false at the end.
