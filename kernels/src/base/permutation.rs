@@ -3,6 +3,8 @@
 //! Method: a Feistel network over the smallest power of two that holds all rows, with cycle walking
 //! (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002).
 
+use std::ops::Range;
+
 /// Rounds of the network; four make it a pseudo-random permutation for ideal round functions (Luby
 /// and Rackoff, 1988), the others make up for a cheap one.
 pub(crate) const N_ROUNDS: usize = 6;
@@ -10,6 +12,10 @@ pub(crate) const N_ROUNDS: usize = 6;
 /// Halves of fewer than 4 bits let the network's own bias show (counted over 200 000 keys); a
 /// handful of rows walks this larger domain instead.
 const MIN_BITS: u32 = 8;
+
+/// Numbers that pass through the network side by side, and numbers that walk together.
+const LANES: usize = 4;
+const GROUP: usize = 64;
 
 /// A bijection on `0..n`, chosen by (seed, epoch): the order of the rows of an epoch. Constant memory.
 #[derive(Debug, Clone)]
@@ -73,24 +79,66 @@ impl KeyedPermutation {
         assert!((i as u64) < self.n, "position {i} of an order of {} rows", self.n);
         let Some(keys) = &self.keys else { return i };
         // Except for the smallest n, the domain is smaller than 2 n: at most two walks are expected.
-        let mut x = self.encrypt(i as u64, keys);
-        while x >= self.n {
-            x = self.encrypt(x, keys);
+        let mut x = [i as u64];
+        loop {
+            self.encrypt(&mut x, keys);
+            if x[0] < self.n {
+                return x[0] as usize;
+            }
         }
-        x as usize
     }
 
-    /// One pass of the network on `0..2^(high_bits + low_bits)`. Rounds alternate between the
-    /// halves in place, so the halves may differ in width.
-    #[inline]
-    fn encrypt(&self, x: u64, keys: &[u64; N_ROUNDS]) -> u64 {
-        let (low_mask, high_mask) = ((1 << self.low_bits) - 1, (1 << self.high_bits) - 1);
-        let (mut high, mut low) = (x >> self.low_bits, x & low_mask);
-        for pair in keys.as_chunks::<2>().0 {
-            high ^= round(low, pair[0]) & high_mask;
-            low ^= round(high, pair[1]) & low_mask;
+    /// Appends the rows at `positions` of the order to `rows`.
+    ///
+    /// # Panics
+    /// If a position is not below [`len`](Self::len).
+    pub fn extend(&self, positions: Range<usize>, rows: &mut Vec<usize>) {
+        assert!(positions.end as u64 <= self.n, "positions {positions:?} of an order of {} rows", self.n);
+        let Some(keys) = &self.keys else { return rows.extend(positions) };
+        for start in positions.clone().step_by(GROUP) {
+            let mut all = [0; GROUP];
+            let mut walking = 0;
+            for position in start..positions.end.min(start + GROUP) {
+                all[walking] = position as u64;
+                walking += 1;
+            }
+            // Those that are no rows yet walk on together, in front.
+            let first = rows.len();
+            rows.resize(first + walking, 0);
+            let mut places: [usize; GROUP] = std::array::from_fn(|i| i);
+            while walking > 0 {
+                for lanes in all[..walking.next_multiple_of(LANES)].as_chunks_mut::<LANES>().0 {
+                    self.encrypt(lanes, keys);
+                }
+                let mut left = 0;
+                for i in 0..walking {
+                    rows[first + places[i]] = all[i] as usize;
+                    (all[left], places[left]) = (all[i], places[i]);
+                    left += usize::from(all[i] >= self.n);
+                }
+                walking = left;
+            }
         }
-        high << self.low_bits | low
+    }
+
+    /// One pass of the network on numbers in `0..2^(high_bits + low_bits)`. Rounds alternate between the
+    /// halves in place, so the halves may differ in width. Each step waits for the one before: several numbers share the wait.
+    #[inline(always)]
+    fn encrypt<const N: usize>(&self, x: &mut [u64; N], keys: &[u64; N_ROUNDS]) {
+        let (low_mask, high_mask) = ((1 << self.low_bits) - 1, (1 << self.high_bits) - 1);
+        let (mut high, mut low) = ([0; N], [0; N]);
+        for i in 0..N {
+            (high[i], low[i]) = (x[i] >> self.low_bits, x[i] & low_mask);
+        }
+        for pair in keys.as_chunks::<2>().0 {
+            for i in 0..N {
+                high[i] ^= round(low[i], pair[0]) & high_mask;
+                low[i] ^= round(high[i], pair[1]) & low_mask;
+            }
+        }
+        for i in 0..N {
+            x[i] = high[i] << self.low_bits | low[i];
+        }
     }
 }
 
@@ -119,7 +167,13 @@ mod tests {
 
     fn order(n: usize, seed: u64, epoch: u64) -> Vec<usize> {
         let permutation = KeyedPermutation::new(n, seed, epoch);
-        (0..n).map(|i| permutation.index(i)).collect()
+        let order: Vec<_> = (0..n).map(|i| permutation.index(i)).collect();
+        let mut together = Vec::new();
+        for start in (0..n).step_by(199) {
+            permutation.extend(start..n.min(start + 199), &mut together);
+        }
+        assert_eq!(together, order);
+        order
     }
 
     fn assert_bijection(order: &[usize]) {

@@ -221,7 +221,18 @@ impl RawArray {
             let start = file.offset as usize + row * row_bytes;
             file.bytes.as_slice().map(|bytes| &bytes[start..start + row_bytes])
         };
-        let wrong = if self.files.iter().all(|file| file.bytes.as_slice().is_some()) {
+        let wrong = if let [FileRows { bytes, offset, .. }] = &self.files[..]
+            && let Some(bytes) = bytes.as_slice()
+        {
+            let bytes = &bytes[*offset as usize..];
+            row_copy::copy_rows(
+                #[inline(always)]
+                |n| &bytes[rows[n] * row_bytes..][..row_bytes],
+                row_bytes,
+                out,
+                check,
+            )
+        } else if self.files.iter().all(|file| file.bytes.as_slice().is_some()) {
             row_copy::copy_rows(
                 #[inline(always)]
                 |n| row_of(n).expect("checked above"),

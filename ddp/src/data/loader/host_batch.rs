@@ -151,7 +151,7 @@ impl HostBatch {
         }
         for job in &self.jobs {
             let (first, order) = (self.rows.len(), &job.order);
-            self.rows.extend(job.own().flatten().map(|position| order.index(position)));
+            job.own().for_each(|positions| order.extend(positions, &mut self.rows));
             if matches!(**order, RowOrder::Sampled(_)) {
                 check_rows(&self.rows[first..], dataset.len())?;
             }

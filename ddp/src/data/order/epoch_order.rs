@@ -67,6 +67,18 @@ impl RowOrder {
             RowOrder::Sampled(rows) => rows[i],
         }
     }
+
+    /// Appends the rows at `positions` to `rows`.
+    ///
+    /// # Panics
+    /// If a position is not below [`len`](Self::len).
+    pub fn extend(&self, positions: Range<usize>, rows: &mut Vec<usize>) {
+        match self {
+            RowOrder::Rows(order) => order.extend(positions, rows),
+            RowOrder::Blocks(order) => rows.extend(positions.map(|i| order.index(i))),
+            RowOrder::Sampled(sampled) => rows.extend_from_slice(&sampled[positions]),
+        }
+    }
 }
 
 /// Division of rows into blocks, and of blocks into windows.
