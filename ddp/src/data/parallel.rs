@@ -1,4 +1,6 @@
 //! Work on rows that several threads share while it lasts.
+//!
+//! Not in rayon's pool: a thread that waits there within one item may begin another one, while a dataset holds a lock for the first.
 
 use std::{iter, panic, thread};
 

@@ -23,9 +23,8 @@ const SIZES: [(usize, usize, usize); 13] = [
     (64, 512, 512),
 ];
 
-/// An `[m, k]` matrix, and the same one stored by columns.
-fn both_ways<T: Float>(m: usize, k: usize, seed: u64) -> [(Vec<T>, bool); 2] {
-    let by_rows = random::<T>(m * k, seed);
+/// An `[m, k]` matrix stored by rows, and the same one stored by columns.
+pub(super) fn both_ways<T: Copy>(by_rows: Vec<T>, m: usize, k: usize) -> [(Vec<T>, bool); 2] {
     let by_cols = (0..m * k).map(|e| by_rows[e % m * k + e / m]).collect();
     [(by_rows, false), (by_cols, true)]
 }
@@ -36,7 +35,11 @@ pub(super) fn view<T>((data, by_cols): &(Vec<T>, bool), rows: usize, cols: usize
 
 fn products_are_their_definition<T: Float>(tolerance: f64) {
     for (m, n, k) in SIZES {
-        let (a, b, c0) = (both_ways::<T>(m, k, 1), both_ways::<T>(k, n, 2), random::<T>(m * n, 3));
+        let (a, b, c0) = (
+            both_ways(random::<T>(m * k, 1), m, k),
+            both_ways(random::<T>(k * n, 2), k, n),
+            random::<T>(m * n, 3),
+        );
         let sums: Vec<f64> = (0..m * n)
             .map(|e| (0..k).map(|l| a[0].0[e / n * k + l].to_f64() * b[0].0[l * n + e % n].to_f64()).sum())
             .collect();
@@ -67,7 +70,7 @@ fn f64_products_are_their_definition() {
 fn work_follows_once_on_each_finished_element() {
     // The last one has more rows than are transposed at once.
     for (m, n, k) in SIZES.into_iter().chain([(70_000, 20, 12)]) {
-        let (a, b) = (random::<f32>(m * k, 1), both_ways::<f32>(k, n, 2));
+        let (a, b) = (random::<f32>(m * k, 1), both_ways(random::<f32>(k * n, 2), k, n));
         for b in &b {
             let (a, b) = (Mat::new(&a, m, k), view(b, k, n));
             let seen = Mutex::new(vec![0; m * n]);
@@ -104,7 +107,7 @@ fn no_terms_are_zero_and_get_the_work_that_follows() {
 #[test]
 fn threads_change_no_bit() {
     for (m, n, k) in [(500, 100, 900), (100, 500, 900), (40, 1000, 100)] {
-        let (a, b) = (both_ways::<f32>(m, k, 1), both_ways::<f32>(k, n, 2));
+        let (a, b) = (both_ways(random::<f32>(m * k, 1), m, k), both_ways(random::<f32>(k * n, 2), k, n));
         let product = |threads: usize| {
             std::thread::scope(|scope| {
                 let run = || {

@@ -17,8 +17,9 @@ use crate::data::table::rows::{TableRows, TargetCell, TargetCells};
 
 /// Bytes of text from which another thread is worth its start.
 const MIN_PART_BYTES: usize = 64 << 10;
-/// Bytes of a block for one thread, whose late cells stay in the L2 cache, and for each of several.
+/// Bytes of a block for one thread: its late cells stay in the L2 cache.
 const BLOCK_BYTES: usize = 32 << 10;
+/// Bytes of a block for each of several threads.
 const PART_BYTES: usize = 512 << 10;
 /// Most lines of a block.
 const MAX_LINES: usize = 1 << 16;
@@ -248,7 +249,7 @@ fn read_line(
     Some(())
 }
 
-/// Reads the cell from byte `start` to `end`, which is no feature that f32 holds. Returns its length.
+/// Reads the cell that starts at byte `start` of `text`, up to the character `end`: any but a feature that f32 holds. Returns its length.
 #[inline(never)]
 fn other_cell(
     text: &[u8],

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use half::bf16;
 
 use super::*;
-use crate::cpu::gemm::tests::view;
+use crate::cpu::gemm::tests::{both_ways, view};
 use crate::cpu::simd::{Amx, Avx512Bf16};
 use crate::cpu::threads::join_pool;
 use crate::ops::testing::random;
@@ -46,11 +46,9 @@ fn product(unit: Bf16Unit, a: Mat<'_, bf16>, b: Mat<'_, bf16>) -> (Vec<f32>, Vec
     result.into_inner().unwrap()
 }
 
-/// An `[m, k]` matrix, and the same one stored by columns.
-fn both_ways(m: usize, k: usize, seed: u64) -> [(Vec<bf16>, bool); 2] {
-    let by_rows: Vec<bf16> = random::<f32>(m * k, seed).into_iter().map(bf16::from_f32).collect();
-    let by_cols = (0..m * k).map(|e| by_rows[e % m * k + e / m]).collect();
-    [(by_rows, false), (by_cols, true)]
+/// Random numbers that bf16 holds.
+fn numbers(n: usize, seed: u64) -> Vec<bf16> {
+    random::<f32>(n, seed).into_iter().map(bf16::from_f32).collect()
 }
 
 #[test]
@@ -69,7 +67,7 @@ fn products_of_avx512_bf16_are_their_definition() {
 
 fn products_are_their_definition_on_any_number_of_threads(unit: Bf16Unit) {
     for (m, n, k) in SIZES {
-        let (a, b) = (both_ways(m, k, 1), both_ways(k, n, 2));
+        let (a, b) = (both_ways(numbers(m * k, 1), m, k), both_ways(numbers(k * n, 2), k, n));
         let (wide_a, wide_b): (Vec<f64>, Vec<f64>) =
             (a[0].0.iter().map(|v| v.to_f64()).collect(), b[0].0.iter().map(|v| v.to_f64()).collect());
         for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
