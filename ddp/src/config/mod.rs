@@ -177,6 +177,16 @@ impl Config {
         }
     }
 
+    /// [`Config::load_with`] with the text of a file that is not on disk.
+    ///
+    /// # Errors
+    /// Same as [`Config::load_with`].
+    pub fn load_above(text: &str, overrides: &Overrides) -> Result<Self> {
+        let settings = reader::document(&TABLE, text, Path::new("suggested settings"))?;
+        let upper = reader::overrides(&TABLE, overrides)?;
+        Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Typed)?, None)
+    }
+
     /// [`Config::load_with`] with `--set` arguments only.
     ///
     /// # Errors

@@ -178,7 +178,7 @@ impl Serialize for TrainMetrics {
     }
 }
 
-/// Metrics of the evaluation rows by the last weights of a run that evaluates averaged ones, with names such as `last_accuracy`.
+/// Metrics of the evaluation rows by the last weights, where others come first, with names such as `last_accuracy`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LastMetrics(pub EvalMetrics);
 
@@ -222,10 +222,10 @@ pub struct EndEvent {
     pub world_size: usize,
     /// Mean loss over the last epoch's rows.
     pub train_loss: f64,
-    /// Metrics of the evaluation rows at the end.
+    /// Metrics of the evaluation rows by the weights that are the run's model.
     #[serde(flatten)]
     pub eval: EvalMetrics,
-    /// Metrics of the last weights, where `eval` is of averaged ones.
+    /// Metrics of the weights after the last step, where they are not the model: of `last.safetensors` if there is one.
     #[serde(flatten)]
     pub last: LastMetrics,
     /// The best evaluation, whose weights are the run's model.

@@ -14,7 +14,7 @@
 //! ```
 
 use crate::checkpoint::EarlyStoppingState;
-use crate::config::JudgeMetric;
+use crate::config::{JudgeMetric, TrainConfig};
 
 /// Judges the evaluations of a run by one metric; how far it has come is in the run's state.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,6 +30,11 @@ impl EarlyStopping {
     /// `min_delta`; 0 never stops.
     pub fn new(metric: impl Into<JudgeMetric>, patience: u64, min_delta: f64) -> Self {
         EarlyStopping { metric: metric.into(), patience, min_delta }
+    }
+
+    /// Judges as the config of a run says.
+    pub fn of(train: &TrainConfig) -> Self {
+        Self::new(train.early_stop_metric.clone(), train.early_stop_patience, train.early_stop_min_delta)
     }
 
     /// The tracked metric.

@@ -80,8 +80,8 @@ pub enum TrainError {
         /// Where it comes from, if that is known.
         findings: Findings,
     },
-    /// The gradient is NaN or infinite, although the loss is finite.
-    #[error("gradient is not finite at step {step} (its norm is {norm}){findings}")]
+    /// The gradient is NaN or infinite, or f32 cannot hold the square of its norm, although the loss is finite.
+    #[error("gradient {} at step {step} (its norm is {norm:e}){findings}", too_large(*norm))]
     #[diagnostic(help("{AGAINST_DIVERGENCE}"))]
     GradientNotFinite {
         /// Number of the step, from 1.
@@ -154,6 +154,16 @@ pub enum TrainError {
     #[error("{} is not defined for the rows of {source_name}", .metric.title())]
     #[diagnostic(help("docs/metrics.md says when it is; choose another with --metrics"))]
     MetricUndefined { metric: JudgeMetric, source_name: String },
+    /// The evaluation rows do not define the metric that chooses the model or ends the run.
+    #[error(
+        "{} is not defined for the evaluation rows of {source_name}, so it cannot be `{key}`: they hold one class, a class of none, or a \
+         constant target",
+        .metric.title()
+    )]
+    #[diagnostic(help(
+        "set `{key} = \"eval_loss\"`, which is always defined, or evaluate on other rows; docs/metrics.md says when a metric is defined"
+    ))]
+    JudgeUndefined { metric: JudgeMetric, key: &'static str, source_name: String },
     /// The number of rows of a global batch overflows.
     #[error("`train.batch_size` times ranks times `train.grad_accum_steps` overflows the row count")]
     #[diagnostic(help("use a smaller `train.batch_size`"))]
@@ -203,6 +213,11 @@ pub enum TrainError {
     /// A signal stopped an evaluation between two batches, on all ranks.
     #[error("the evaluation was stopped by a signal")]
     EvaluationStopped,
+}
+
+/// Why a gradient of this norm cannot be used.
+fn too_large(norm: f64) -> &'static str {
+    if norm.is_finite() { "overflows f32 when squared" } else { "is not finite" }
 }
 
 /// Reason for which a run ends although its policy for a step that went wrong would continue.
@@ -297,6 +312,7 @@ impl TrainError {
                 | Self::NoEvalWeight { .. }
                 | Self::TooFewRowsToPermute { .. }
                 | Self::MetricUndefined { .. }
+                | Self::JudgeUndefined { .. }
                 | Self::BatchOverflows
                 | Self::OneRow
                 | Self::OneMicroBatchOnly { .. }

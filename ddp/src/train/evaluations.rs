@@ -6,17 +6,17 @@ use ddp_comm::World;
 use tracing::info;
 
 use crate::checkpoint::{Best, RunState};
-use crate::config::{AGAINST_DIVERGENCE, Config, EmaEval, MetricSet};
+use crate::config::{AGAINST_DIVERGENCE, Config, EmaEval, EvalMetric, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{Dataset, Loaded};
 use crate::model::{LossHead, Network};
 use crate::report::EvalMetrics;
-use crate::report::metrics::TrainMetrics;
+use crate::report::metrics::{LastMetrics, TrainMetrics};
 use crate::report::notes::warn_of_all_ranks;
 use crate::train::best_weights::{self, BestWeights};
 use crate::train::early_stopping::EarlyStopping;
-use crate::train::error::Result;
+use crate::train::error::{Result, TrainError};
 use crate::train::eval_votes::Until;
 use crate::train::evaluate::evaluate_until;
 use crate::train::metrics::request::MetricRequest;
@@ -92,13 +92,8 @@ impl<'a> Evaluations<'a> {
         let Config { train, checkpoint, .. } = plan.config;
         let judge = checkpoint.keep_best.iter().chain([&train.early_stop_metric]);
         let judge = judge.fold(MetricSet::default(), |set, judge| set.with(judge.metric));
-        let stopping = EarlyStopping::new(
-            train.early_stop_metric.clone(),
-            train.early_stop_patience,
-            train.early_stop_min_delta,
-        );
         Evaluations {
-            stopping,
+            stopping: EarlyStopping::of(train),
             best: BestWeights::new(checkpoint.keep_best.clone(), best_weights),
             metric_sets: plan.config.metrics().map(|set| set.union(judge)),
             // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
@@ -127,6 +122,18 @@ impl<'a> Evaluations<'a> {
         self.best.best(state)
     }
 
+    /// Metrics of the weights that are the model of a complete run, and those of the weights after the last step where they differ:
+    /// averaged ones if the run keeps an average, unless these are the model.
+    pub fn of_model(&self, state: &RunState) -> (EvalMetrics, LastMetrics) {
+        let RunState { eval, last_eval, step, .. } = state;
+        let (model, last) = match self.best(state) {
+            Some(best) if best.step != *step && best.eval != EvalMetrics::default() => (&best.eval, eval),
+            Some(best) if best.step == *step && best.is_last => (last_eval, eval),
+            _ => (eval, last_eval),
+        };
+        (model.clone(), LastMetrics(last.clone()))
+    }
+
     /// The weights of the best evaluation, if the run keeps them.
     pub fn best_weights(&self) -> &BestWeights {
         &self.best
@@ -140,7 +147,7 @@ impl<'a> Evaluations<'a> {
     /// Measures the metrics by which the weights are judged, the averaged ones where kept, if there are evaluation rows.
     ///
     /// # Errors
-    /// [`TrainError::EvaluationStopped`](crate::train::TrainError::EvaluationStopped) after a signal; errors of the data or the
+    /// [`TrainError::EvaluationStopped`] after a signal; errors of the data or the
     /// device.
     pub fn measure(
         &self,
@@ -152,8 +159,12 @@ impl<'a> Evaluations<'a> {
     }
 
     /// Judges the weights after the last step by what was measured; returns whether they are the best so far.
-    pub fn judge(&mut self, state: &mut RunState, measured: Option<Measured>) -> bool {
-        let Some(mut measured) = measured else { return false };
+    ///
+    /// # Errors
+    /// [`TrainError::JudgeUndefined`] if the evaluation rows do not define the metric that decides: no evaluation would.
+    pub fn judge(&mut self, state: &mut RunState, measured: Option<Measured>) -> Result<bool> {
+        let Some(mut measured) = measured else { return Ok(false) };
+        self.check_defined(&measured.metrics)?;
         self.evaluated = Some((state.step, measured.set));
         let weights = measured.weights.take();
         let (better, is_last) = measured.better(&self.best);
@@ -167,7 +178,27 @@ impl<'a> Evaluations<'a> {
         self.warn_not_finite(state.step, &measured.metrics);
         state.eval = measured.metrics;
         state.last_eval = measured.last.unwrap_or_default();
-        is_best
+        Ok(is_best)
+    }
+
+    /// Refuses metrics without the one that decides on the best weights or on early stopping. Outputs that are not finite define none
+    /// either, and are reported elsewhere.
+    fn check_defined(&self, metrics: &EvalMetrics) -> Result<()> {
+        let Config { train, checkpoint, .. } = self.plan.config;
+        let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
+        let judges = stops_by
+            .map(|judge| ("train.early_stop_metric", judge))
+            .into_iter()
+            .chain(checkpoint.keep_best.iter().map(|judge| ("checkpoint.keep_best", judge)));
+        for (key, judge) in judges {
+            let is_undefined = metrics.of_judge(judge).is_none();
+            if is_undefined && metrics.get(EvalMetric::Loss).is_some_and(f64::is_finite) {
+                let rows = self.plan.data.eval.as_ref();
+                let source_name = rows.map_or_else(String::new, |rows| rows.source().to_owned());
+                return Err(TrainError::JudgeUndefined { metric: judge.clone(), key, source_name });
+            }
+        }
+        Ok(())
     }
 
     /// Evaluates after a run's last step, unless the last evaluation was after the same step with the same metrics; returns
@@ -190,7 +221,7 @@ impl<'a> Evaluations<'a> {
             }
             _ => {
                 let measured = self.measure(state, trainer, When::AtEnd)?;
-                Ok(self.judge(state, measured))
+                self.judge(state, measured)
             }
         }
     }

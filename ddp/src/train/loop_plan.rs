@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use ddp_comm::World;
 
-use crate::checkpoint::LeftOut;
-use crate::config::Config;
+use crate::checkpoint::{LeftOut, RunState};
+use crate::config::{Config, Length};
 use crate::data::Loaded;
 use crate::optim::run_schedule::RunSchedule;
 use crate::run_folder::RunDir;
@@ -38,6 +38,15 @@ pub struct LoopPlan<'a> {
     pub resume_command: String,
     /// Requests for traces.
     pub trace: TracePlan,
+}
+
+/// Whether a run that has come as far as `state`, after `n_steps`, has trained for as long as its config says, unless early stopping
+/// ends it.
+pub fn is_long_enough(config: &Config, state: &RunState, n_steps: u64) -> bool {
+    match config.train.length {
+        Length::Epochs(n) => state.cursor >= n as u64 * state.n_rows,
+        Length::Steps(n) => n_steps >= n as u64,
+    }
 }
 
 /// Work between two steps, the same on all ranks.

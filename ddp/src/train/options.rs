@@ -171,6 +171,11 @@ impl TrainerOptions {
         }
     }
 
+    /// Norm to which gradients are clipped; infinity for no limit.
+    pub(crate) fn max_norm(&self) -> f64 {
+        if self.clip_grad_norm > 0.0 { self.clip_grad_norm } else { f64::INFINITY }
+    }
+
     /// Whether each update needs the norm of the whole gradient.
     pub(crate) fn needs_norm(&self) -> bool {
         self.clip_grad_norm > 0.0 || self.loss_scaling.is_some() || self.nonfinite == NonFinite::Withhold

@@ -170,7 +170,7 @@ impl<'w> Replica<'w> {
             is_timed,
             is_traced: false,
         };
-        PlannedStep { info, shape, scalars }
+        PlannedStep { info, shape, scalars, max_norm: self.options.max_norm() }
     }
 
     /// Whether the update needs the norm of the gradient.
@@ -382,7 +382,7 @@ impl<'w> Replica<'w> {
 
     /// Updates the weights, unless the step's sums withhold the update.
     fn update(&mut self, inputs: &StepInputs<'_>, shape: StepShape) -> Result<()> {
-        let (clip, needs_norm) = (self.options.clip_grad_norm, self.needs_norm(shape.loss_scale.is_some()));
+        let (max_norm, needs_norm) = (self.options.max_norm(), self.needs_norm(shape.loss_scale.is_some()));
         let sharing = Sharing {
             shard_plan: &self.shard_plan,
             short_gather: self.short_gather.as_ref(),
@@ -396,7 +396,7 @@ impl<'w> Replica<'w> {
             scalars: inputs.scalars.view(),
             sums,
             sum_of_squares: needs_norm.then_some(squares),
-            max_norm: if clip > 0.0 { clip } else { f64::INFINITY },
+            max_norm,
             report: report.as_ref(),
         };
         let group_scalars = inputs.scalars.of_groups();

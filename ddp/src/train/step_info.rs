@@ -142,6 +142,8 @@ pub(crate) struct PlannedStep {
     pub(crate) info: StepInfo,
     pub(crate) shape: StepShape,
     pub(crate) scalars: StepScalars,
+    /// Norm to which the gradient is clipped; infinity for no limit.
+    pub(crate) max_norm: f64,
 }
 
 impl PlannedStep {
@@ -157,9 +159,9 @@ impl PlannedStep {
         sum_of_squares: Option<f64>,
         nonfinite: NonFinite,
     ) -> Result<StepOutcome> {
-        let PlannedStep { info, shape, scalars } = *self;
+        let PlannedStep { info, shape, scalars, max_norm } = *self;
         let numbers = StepNumbers { scalars, sums: LossSums::load(tail), sum_of_squares };
-        let withheld = numbers.withheld();
+        let withheld = numbers.withheld(max_norm);
         // The loss scale was too large.
         let skipped = shape.loss_scale.is_some() && withheld == Some(Withheld::Gradient);
         let outcome = StepOutcome {

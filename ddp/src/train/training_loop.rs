@@ -12,7 +12,6 @@ use ddp_kernels::Device;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{EpochLossState, RunState};
-use crate::config::Length;
 use crate::data::loader::{DataLoader, LoadedStep};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
@@ -21,7 +20,7 @@ use crate::report::metrics::{
 };
 use crate::report::notes::warn_of_all_ranks;
 use crate::report::process;
-use crate::report::progress::Progress;
+use crate::report::progress::{Progress, Standing};
 use crate::run_folder::RunDir;
 use crate::train::autosave::Autosave;
 use crate::train::bad_steps::{Decision, InFlight, StepPolicy, left_out_summary};
@@ -40,7 +39,7 @@ use crate::train::trace::Tracing;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
 
-pub use crate::train::loop_plan::{Ending, LoopPlan};
+pub use crate::train::loop_plan::{Ending, LoopPlan, is_long_enough};
 
 /// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
@@ -253,6 +252,7 @@ impl<'a> TrainingLoop<'a> {
             bound: compared.bound(data_advice),
             ranks: compared.ranks(),
         });
+        let (eval, last) = self.evaluations.of_model(&self.state);
         let review = Review { config, data, state: &self.state };
         let proposal = review.proposal();
         let event = EndEvent {
@@ -260,8 +260,8 @@ impl<'a> TrainingLoop<'a> {
             samples,
             world_size: self.plan.world.world_size(),
             train_loss: self.state.epoch_loss.mean(),
-            eval: self.state.eval.clone(),
-            last: LastMetrics(self.state.last_eval.clone()),
+            eval,
+            last,
             best: self.evaluations.best(&self.state).map(|best| BestEvent {
                 metric: best.metric.clone(),
                 value: best.value,
@@ -377,11 +377,8 @@ impl<'a> TrainingLoop<'a> {
 
     /// Whether the run is complete.
     fn is_complete(&self, trainer: &Trainer<'_>) -> bool {
-        let is_long_enough = match self.plan.config.train.length {
-            Length::Epochs(n) => self.state.cursor >= n as u64 * self.state.n_rows,
-            Length::Steps(n) => trainer.n_steps() >= n as u64,
-        };
-        is_long_enough || self.evaluations.stops(&self.state)
+        is_long_enough(self.plan.config, &self.state, trainer.n_steps())
+            || self.evaluations.stops(&self.state)
     }
 
     /// Reason to stop, if any: the same on all ranks.
@@ -526,7 +523,7 @@ impl<'a> TrainingLoop<'a> {
         // Both before the first is judged: a run that is stopped in one of them repeats them.
         let measured = self.evaluations.measure(&self.state, trainer, self.when(trainer))?;
         let train = self.evaluations.training_rows(trainer)?;
-        let is_best = self.evaluations.judge(&mut self.state, measured);
+        let is_best = self.evaluations.judge(&mut self.state, measured)?;
         self.is_judged = true;
         let event = EpochEvent {
             epoch,
@@ -536,7 +533,7 @@ impl<'a> TrainingLoop<'a> {
             eval: self.state.eval.clone(),
             last: LastMetrics(self.state.last_eval.clone()),
         };
-        self.progress.epoch_end(&event);
+        self.progress.epoch_end(&event, Standing { is_best, is_last: self.is_complete(trainer) });
         self.write_event(&Event::Epoch(event))?;
         self.evaluations.note_early_stop(&self.state);
         Ok(self.autosave.is_due_after_epoch(epoch) || (is_best && self.autosave.saves_best()))
@@ -550,7 +547,7 @@ impl<'a> TrainingLoop<'a> {
     /// Evaluates and reports within an epoch; returns whether a checkpoint is due.
     fn evaluate_within_epoch(&mut self, trainer: &mut Trainer<'_>) -> Result<bool> {
         let measured = self.evaluations.measure(&self.state, trainer, self.when(trainer))?;
-        let is_best = self.evaluations.judge(&mut self.state, measured);
+        let is_best = self.evaluations.judge(&mut self.state, measured)?;
         self.is_judged = true;
         let event = EvalEvent {
             step: trainer.n_steps(),
@@ -558,7 +555,7 @@ impl<'a> TrainingLoop<'a> {
             eval: self.state.eval.clone(),
             last: LastMetrics(self.state.last_eval.clone()),
         };
-        self.progress.eval(&event);
+        self.progress.eval(&event, Standing { is_best, is_last: self.is_complete(trainer) });
         self.write_event(&Event::Eval(event))?;
         self.evaluations.note_early_stop(&self.state);
         Ok(is_best && self.autosave.saves_best())

@@ -65,6 +65,11 @@ pub(crate) trait Float:
     fn or_zero(self) -> Self {
         if self.abs() < Self::NEGLIGIBLE { Self::from_f64(0.0) } else { self }
     }
+    /// NaN in place of infinity: a weight whose second moment overflowed becomes NaN too, and is found, instead of standing still for ever.
+    #[inline(always)]
+    fn or_nan(self) -> Self {
+        self + self * Self::from_f64(0.0)
+    }
     /// The larger of `self` and `floor`; NaN if `self` is NaN.
     #[inline(always)]
     fn at_least(self, floor: Self) -> Self {

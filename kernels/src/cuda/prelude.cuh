@@ -298,8 +298,8 @@ __device__ __forceinline__ UpdateInputs update_inputs(const double* scalars, con
     double unscaled = (expected_weight > 0 ? expected_weight / divisor : 1.0) * scalars[6];
     double norm = sum_of_squares ? sqrt(*sum_of_squares) * unscaled : 0.0;
     double clip_scale = sum_of_squares ? fmin(max_norm / (norm + 1e-6), 1.0) : 1.0;
-    // No comparison with NaN is true.
-    bool applies = fabs(mean) < infinity && norm < infinity && mean <= loss_limit;
+    // MAX_GRAD_NORM of decision.rs. No comparison with NaN is true.
+    bool applies = fabs(mean) < infinity && norm * clip_scale <= 1.8446743e19 && mean <= loss_limit;
     UpdateInputs r = {scalars[0], scalars[1], unscaled * clip_scale, scalars[8], scalars[9], applies};
     return r;
 }

@@ -25,6 +25,10 @@ pub struct RunConfigArgs {
     #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
 
+    /// For a table without a config: leave the settings at their defaults, instead of those that `data inspect` writes for its rows
+    #[arg(long)]
+    pub plain: bool,
+
     /// Short forms of `--set`.
     #[command(flatten)]
     pub short: ShortFlags,
@@ -95,6 +99,13 @@ impl RunConfigArgs {
         self.run.as_deref().filter(|path| !is_data(path))
     }
 
+    /// Whether the run is given by the files of its rows.
+    pub fn names_rows(&self) -> bool {
+        let run = self.run.as_deref().filter(|run| is_data(run)).map(Path::to_string_lossy);
+        let named = self.short.data.as_deref().or(run.as_deref());
+        self.file().is_none() && named.is_some_and(|named| !named.starts_with("builtin:"))
+    }
+
     /// Values that override the config file.
     pub fn overrides(&self) -> Overrides {
         let table = self.run.as_ref().filter(|path| is_data(path)).map(|path| path.display().to_string());
@@ -163,7 +174,10 @@ impl RunConfigArgs {
         let shorts = shorts.map(|short| format!("{}={}", short.key, short.value));
         let new = sets.iter().map(|(key, value)| format!("{key}={value}"));
         let run = self.run.iter().map(|run| run.display().to_string());
-        run.chain(typed.chain(shorts).chain(new).flat_map(|set| ["--set".to_owned(), set])).collect()
+        let plain = self.plain.then(|| "--plain".to_owned());
+        run.chain(plain)
+            .chain(typed.chain(shorts).chain(new).flat_map(|set| ["--set".to_owned(), set]))
+            .collect()
     }
 }
 

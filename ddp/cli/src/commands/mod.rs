@@ -27,6 +27,7 @@
 pub mod checkpoint;
 pub mod config;
 pub mod data;
+mod bare_table;
 pub mod describe;
 mod self_check;
 pub mod devices;

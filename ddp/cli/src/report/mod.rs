@@ -6,6 +6,7 @@ mod live;
 pub(crate) mod kubeflow;
 pub(crate) mod prometheus;
 pub mod log;
+mod progress_text;
 pub(crate) mod progress;
 pub mod stdout;
 pub(crate) mod tensorboard;

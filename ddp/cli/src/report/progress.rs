@@ -1,37 +1,40 @@
 //! Progress of a run on stderr of rank 0: a bar or plain lines.
 
-use std::fmt::Write as _;
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ddp::config::EvalMetric;
 use ddp::report::EvalMetrics;
-use ddp::report::metrics::{BestEvent, EndEvent, EndTime, EpochEvent, EvalEvent, LastMetrics, StepEvent};
+use ddp::report::metrics::{EndEvent, EpochEvent, EvalEvent, StepEvent};
 use ddp::report::notes::PROGRESS;
+use ddp::report::progress::Standing;
 use ddp::report::times::Part;
-use ddp::report::units::{flop_rate, rate};
+use ddp::report::units::rate;
 use tracing::info;
 
 use crate::report::kubeflow::Posts;
 use crate::report::live::{Live, TIME};
 use crate::report::log::{ShownBar, Terminal};
+use crate::report::progress_text::{Columns, Evaluated, LINE_WIDTH, end_lines, short};
 use crate::report::prometheus::Server;
 
-/// Least training time, in s, of a run whose time is reported: the first steps of a run are slower than the others.
-const MIN_TRAIN_S: f64 = 5.0;
+/// Least time between two lines of evaluations, and from any line to that of a step.
+const EVAL_LINE: Duration = Duration::from_secs(1);
+const STEP_LINE: Duration = Duration::from_secs(10);
 
 /// Form of the progress report on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum ProgressChoice {
-    /// A bar if stderr is a terminal, else plain lines.
+    /// A bar if stderr is a terminal, else lines as time passes.
     #[default]
     Auto,
-    /// A bar; plain lines without a terminal.
+    /// A bar; lines as time passes without a terminal.
     Bar,
-    /// Plain lines.
+    /// A line for each logged step and each evaluation.
     Plain,
     /// Nothing.
     None,
@@ -55,6 +58,8 @@ pub(crate) struct Progress {
     posts: Option<Posts>,
     /// `None` unless metrics are served.
     server: Option<Server>,
+    /// Which lines of steps and evaluations are printed, and when.
+    pace: RefCell<Pace>,
     n_epochs: Option<u64>,
 }
 
@@ -79,7 +84,8 @@ impl Progress {
         let posts = Posts::start(&live);
         let server = metrics_addr.map(|address| Server::start(&live, address)).transpose()?;
         let live = (posts.is_some() || server.is_some()).then_some(live);
-        Ok(Self { bar, live, posts, server, n_epochs })
+        let pace = RefCell::new(Pace::new(choice == ProgressChoice::Plain, has_bar));
+        Ok(Self { bar, live, posts, server, pace, n_epochs })
     }
 
     fn set_eval(&self, eval: &EvalMetrics) {
@@ -94,6 +100,7 @@ impl Progress {
             None => epoch.to_string(),
         }
     }
+
     fn step_line(&self, event: &StepEvent) -> String {
         let StepEvent { step, epoch, loss, lr, grad_norm, samples_per_s, .. } = event;
         format!(
@@ -105,14 +112,108 @@ impl Progress {
         )
     }
 
-    fn epoch_line(&self, event: &EpochEvent) -> String {
-        let mut text = format!("epoch {}  train_loss {}", self.epoch(event.epoch), short(event.train_loss));
-        for (name, value) in event.train.iter() {
-            let _ = write!(text, "  {name} {}", short(value));
+    /// Prints an evaluation after `step`, or keeps it until one is due.
+    fn evaluated(
+        &self,
+        epoch: u64,
+        step: u64,
+        train_loss: Option<f64>,
+        event: Evaluated<'_>,
+        standing: Standing,
+    ) {
+        self.set_eval(event.eval);
+        let mut pace = self.pace.borrow_mut();
+        let place = format!("step {step}  epoch {}", self.epoch(epoch));
+        let place = if train_loss.is_some() { format!("epoch {}", self.epoch(epoch)) } else { place };
+        let text = match &mut pace.columns {
+            Some(columns) => columns.row(&self.epoch(epoch), step, train_loss, &event),
+            None => event.line(place, train_loss, if pace.prints_all { usize::MAX } else { LINE_WIDTH }),
+        };
+        let line = Line { epoch, step, train_loss, text, has_bar: self.bar.is_some() };
+        pace.add(line, standing, Instant::now());
+    }
+}
+
+/// A line of an evaluation.
+#[derive(Debug)]
+struct Line {
+    epoch: u64,
+    step: u64,
+    train_loss: Option<f64>,
+    text: String,
+    has_bar: bool,
+}
+
+impl Line {
+    fn print(self) {
+        let Line { epoch, step, train_loss, text, has_bar } = self;
+        // A bar takes the place of the lines of steps, not of these.
+        match (has_bar, train_loss) {
+            (true, Some(train_loss)) => info!(epoch, step, train_loss, "{text}"),
+            (true, None) => info!(epoch, step, "{text}"),
+            (false, Some(train_loss)) => info!(target: PROGRESS, epoch, step, train_loss, "{text}"),
+            (false, None) => info!(target: PROGRESS, epoch, step, "{text}"),
         }
-        append_eval(&mut text, &event.eval);
-        append_last(&mut text, &event.last);
-        text
+    }
+}
+
+/// Decides by time which lines are printed: of evaluations the first, one per [`EVAL_LINE`], the best and the last one; of steps one
+/// per [`STEP_LINE`] without another line.
+#[derive(Debug)]
+struct Pace {
+    /// Whether all are printed.
+    prints_all: bool,
+    /// On a terminal, evaluations are rows of a table.
+    columns: Option<Columns>,
+    last_line: Instant,
+    last_eval: Option<Instant>,
+    /// The newest line that was not printed, and before it the newest best one.
+    held: Option<Line>,
+    held_best: Option<Line>,
+}
+
+impl Pace {
+    fn new(prints_all: bool, has_bar: bool) -> Self {
+        let columns = has_bar.then(Columns::default);
+        Pace { prints_all, columns, last_line: Instant::now(), last_eval: None, held: None, held_best: None }
+    }
+
+    /// Whether the line of a step is printed now.
+    fn takes_step(&mut self, now: Instant) -> bool {
+        let is_due = self.prints_all || now.duration_since(self.last_line) >= STEP_LINE;
+        self.last_line = if is_due { now } else { self.last_line };
+        is_due
+    }
+
+    fn add(&mut self, line: Line, standing: Standing, now: Instant) {
+        let Standing { is_best, is_last } = standing;
+        if is_best {
+            (self.held_best, self.held) = (None, None);
+        }
+        if self.prints_all
+            || is_last
+            || self.last_eval.is_none_or(|last| now.duration_since(last) >= EVAL_LINE)
+        {
+            self.held = None;
+            self.held_best.take().into_iter().for_each(Line::print);
+            line.print();
+            (self.last_line, self.last_eval) = (now, Some(now));
+        } else if is_best {
+            self.held_best = Some(line);
+        } else {
+            self.held = Some(line);
+        }
+    }
+
+    /// Prints the lines that were kept, at the end of the run.
+    fn flush(&mut self) {
+        self.held_best.take().into_iter().chain(self.held.take()).for_each(Line::print);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.pace.get_mut().flush();
     }
 }
 
@@ -137,35 +238,32 @@ impl ddp::report::progress::Progress for Progress {
             let times = event.time.iter().flat_map(|ms| Part::ALL.map(|part| (part, ms.get(part) * 1e-3)));
             live.set(times.map(|(part, s)| (format!("{TIME}{}", part.name()), s)));
         }
-        info!(target: PROGRESS, step, epoch, loss, lr, grad_norm, samples_per_s, "{}", self.step_line(event));
-    }
-
-    fn epoch_end(&self, event: &EpochEvent) {
-        let EpochEvent { epoch, step, train_loss, .. } = *event;
-        let text = self.epoch_line(event);
-        self.set_eval(&event.eval);
-        match &self.bar {
-            Some(bar) => {
-                bar.set_message(&format!("epoch {}, loss {}", self.epoch(epoch), short(train_loss)));
-                info!(epoch, step, train_loss, "{text}");
-            }
-            None => info!(target: PROGRESS, epoch, step, train_loss, "{text}"),
+        if self.pace.borrow_mut().takes_step(Instant::now()) {
+            info!(target: PROGRESS, step, epoch, loss, lr, grad_norm, samples_per_s, "{}", self.step_line(event));
         }
     }
 
-    fn eval(&self, event: &EvalEvent) {
-        let (step, epoch) = (event.step, event.epoch);
-        self.set_eval(&event.eval);
-        let mut text = format!("step {step}  epoch {}", self.epoch(epoch));
-        append_eval(&mut text, &event.eval);
-        append_last(&mut text, &event.last);
-        match &self.bar {
-            Some(_) => info!(epoch, step, "{text}"),
-            None => info!(target: PROGRESS, epoch, step, "{text}"),
+    fn epoch_end(&self, event: &EpochEvent, standing: Standing) {
+        let EpochEvent { epoch, step, train_loss, eval, train, last } = event;
+        if let Some(bar) = &self.bar {
+            bar.set_message(&format!("epoch {}, loss {}", self.epoch(*epoch), short(*train_loss)));
         }
+        self.evaluated(
+            *epoch,
+            *step,
+            Some(*train_loss),
+            Evaluated { train: Some(train), eval, last },
+            standing,
+        );
+    }
+
+    fn eval(&self, event: &EvalEvent, standing: Standing) {
+        let EvalEvent { epoch, step, eval, last } = event;
+        self.evaluated(*epoch, *step, None, Evaluated { train: None, eval, last }, standing);
     }
 
     fn end(&mut self, event: &EndEvent, folder: Option<&Path>) {
+        self.pace.get_mut().flush();
         self.bar = None;
         self.set_eval(&event.eval);
         self.posts = None;
@@ -175,86 +273,56 @@ impl ddp::report::progress::Progress for Progress {
     }
 }
 
-fn end_lines(event: &EndEvent, folder: Option<&Path>) -> String {
-    let EndEvent { steps, samples, world_size, elapsed_s, train_s, samples_per_s, gflops_per_s, .. } = event;
-    let ranks = if *world_size == 1 { "rank" } else { "ranks" };
-    let mut text = format!("done  train_loss {}", short(event.train_loss));
-    append_eval(&mut text, &event.eval);
-    append_last(&mut text, &event.last);
-    let _ = write!(
-        text,
-        "\n      {steps} steps; {samples} samples in {} of training on {world_size} {ranks}, {} samples/s, {}; {} in all",
-        duration(*train_s),
-        rate(*samples_per_s),
-        flop_rate(*gflops_per_s * 1e9),
-        duration(*elapsed_s)
-    );
-    if let Some(BestEvent { metric, value, step, epoch, is_last }) = &event.best {
-        let of = if *is_last { "its weights, without averaging, are" } else { "its weights are" };
-        let _ = write!(
-            text,
-            "\n      best {metric} {} after step {step}, epoch {epoch}: {of} the model",
-            short(*value)
-        );
-    }
-    if let Some(EndTime { split, bound, .. }) = &event.time
-        && *train_s >= MIN_TRAIN_S
-    {
-        let _ = write!(text, "\n      time: {}\n      {bound}", split.shares());
-    }
-    if let Some(folder) = folder {
-        let _ = write!(text, "\n      files in {}", folder.display());
-    }
-    text
-}
-
-/// Appends the two most telling metrics of the last weights, next to those of averaged ones.
-fn append_last(text: &mut String, last: &LastMetrics) {
-    for (name, value) in last.iter() {
-        if ["last_loss", "last_accuracy", "last_r2"].contains(&name.as_str()) {
-            let _ = write!(text, "  {name} {}", short(value));
-        }
-    }
-}
-
-fn append_eval(text: &mut String, eval: &EvalMetrics) {
-    for (metric, value) in eval.iter() {
-        let _ = write!(text, "  {} {}", metric.name(), short(value));
-    }
-    for (name, metrics) in eval.heads() {
-        let of_head = || metrics.iter().filter(|(metric, _)| *metric != EvalMetric::Loss);
-        let shown = of_head().find(|(metric, _)| *metric == EvalMetric::R2).or_else(|| of_head().next());
-        if let Some((metric, value)) = shown {
-            let _ = write!(text, "  {name}.{} {}", metric.name(), short(value));
-        }
-    }
-}
-
-/// Formats a time, with its unit.
-fn duration(seconds: f64) -> String {
-    if seconds < 0.1 { format!("{:.1} ms", seconds * 1e3) } else { format!("{seconds:.2} s") }
-}
-
-/// Formats a number with four decimals if these are significant, else with an exponent.
-fn short(number: f64) -> String {
-    if number == 0.0 || !number.is_finite() || (1e-3..1e5).contains(&number.abs()) {
-        format!("{number:.4}")
-    } else {
-        format!("{number:.3e}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use ddp::config::EvalMetric;
-    use ddp::report::metrics::TrainMetrics;
+    use ddp::report::metrics::{LastMetrics, TrainMetrics};
     use ddp::report::progress::Progress as _;
-    use ddp::report::times::TimeSplit;
+
+    use std::sync::Mutex;
+    use tracing::field::{Field, Visit};
+    use tracing::span;
 
     use super::*;
 
+    /// Records the field `step` of each event.
+    struct Recorded(Arc<Mutex<Vec<u64>>>);
+
+    impl Recorded {
+        fn new() -> (Self, Arc<Mutex<Vec<u64>>>) {
+            let events = Arc::default();
+            (Recorded(Arc::clone(&events)), events)
+        }
+    }
+
+    impl Visit for &Recorded {
+        fn record_u64(&mut self, field: &Field, value: u64) {
+            if field.name() == "step" {
+                self.0.lock().unwrap().push(value);
+            }
+        }
+
+        fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
+    }
+
+    impl tracing::Subscriber for Recorded {
+        fn enabled(&self, _metadata: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _attributes: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
+        fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut &*self);
+        }
+        fn enter(&self, _span: &span::Id) {}
+        fn exit(&self, _span: &span::Id) {}
+    }
+
     fn progress(n_epochs: Option<u64>) -> Progress {
-        Progress { live: None, posts: None, server: None, bar: None, n_epochs }
+        let pace = RefCell::new(Pace::new(false, false));
+        Progress { live: None, posts: None, server: None, bar: None, pace, n_epochs }
     }
 
     #[test]
@@ -273,63 +341,6 @@ mod tests {
             progress(Some(30)).step_line(&step),
             "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
         );
-        let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
-        assert_eq!(
-            progress(None).epoch_line(&EpochEvent {
-                epoch: 3,
-                step: 9,
-                train_loss: 0.5,
-                train: TrainMetrics::default(),
-                eval,
-                last: LastMetrics::default(),
-            }),
-            "epoch 3  train_loss 0.5000  eval_loss 0.2500  eval_accuracy 0.9700"
-        );
-    }
-
-    #[test]
-    fn end_tells_accuracy_and_folder() {
-        let event = EndEvent {
-            target_shift: None,
-            target_scale: None,
-            steps: 10,
-            samples: 3200,
-            world_size: 2,
-            train_loss: f64::NAN,
-            eval: EvalMetrics::default().with(EvalMetric::Accuracy, 0.97),
-            last: LastMetrics(EvalMetrics::default().with(EvalMetric::Accuracy, 0.75)),
-            best: Some(BestEvent {
-                metric: "eval_loss".to_owned(),
-                value: 0.125,
-                step: 8,
-                epoch: 4,
-                is_last: false,
-            }),
-            elapsed_s: 2.5,
-            train_s: 1.0,
-            samples_per_s: 3200.0,
-            gflops_per_s: 1.6e-3,
-            startup_s: 0.1,
-            time: Some(EndTime {
-                split: TimeSplit { forward: 1.0, backward: 4.0, total: 5.0, ..TimeSplit::default() },
-                bound: "bound by computing".to_owned(),
-                ranks: Vec::new(),
-            }),
-            warnings: Vec::new(),
-        };
-        assert!(!end_lines(&event, None).contains("bound"), "a short run is not judged");
-        let event = EndEvent { train_s: 5.0, samples_per_s: 640.0, ..event };
-        let text = end_lines(&event, Some(Path::new("runs/x")));
-        for part in [
-            "train_loss NaN",
-            "eval_accuracy 0.9700  last_accuracy 0.7500",
-            "10 steps; 3200 samples in 5.00 s of training on 2 ranks, 640 samples/s, 1.60 MFLOP/s; 2.50 s in all",
-            "time: backward 80%, forward 20%\n      bound by computing",
-            "best eval_loss 0.1250 after step 8, epoch 4",
-            "files in runs/x",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
     }
 
     #[test]
@@ -364,16 +375,45 @@ mod tests {
             eval: EvalMetrics::default(),
             last: LastMetrics::default(),
         };
-        progress.epoch_end(&event);
+        progress.epoch_end(&event, Standing::default());
         assert_eq!(state().1, (10, "epoch 1/2, loss 1.0000".to_owned()));
     }
 
+    /// Steps of the lines that are printed of evaluations at these seconds, with those that are the best so far.
+    fn printed(prints_all: bool, evaluations: &[(f64, bool)]) -> Vec<u64> {
+        let (log, events) = Recorded::new();
+        tracing::subscriber::with_default(log, || {
+            let mut pace = Pace::new(prints_all, false);
+            let start = Instant::now();
+            for (i, (at, is_best)) in evaluations.iter().enumerate() {
+                let step = i as u64;
+                let line = Line { epoch: 1, step, train_loss: None, text: String::new(), has_bar: false };
+                let standing = Standing { is_best: *is_best, is_last: false };
+                pace.add(line, standing, start + Duration::from_secs_f64(*at));
+            }
+            pace.flush();
+        });
+        events.lock().unwrap().clone()
+    }
+
     #[test]
-    fn numbers_stay_short() {
-        assert_eq!([duration(0.0034), duration(0.1), duration(75.0)], ["3.4 ms", "0.10 s", "75.00 s"]);
-        assert_eq!(
-            [short(0.0), short(123_456.0), short(-0.5), short(f64::INFINITY)],
-            ["0.0000", "1.235e5", "-0.5000", "inf"]
-        );
+    fn the_first_the_best_and_the_last_evaluation_are_printed() {
+        let fast = [(0.1, true), (0.2, true), (0.3, true), (0.4, false), (0.5, false)];
+        assert_eq!(printed(false, &fast), [0, 2, 4]);
+        assert_eq!(printed(true, &fast), [0, 1, 2, 3, 4]);
+        // The best one appears before the next line.
+        assert_eq!(printed(false, &[(0.1, true), (0.2, true), (0.3, false), (1.2, false)]), [0, 1, 3]);
+        assert_eq!(printed(false, &[(0.1, true), (2.0, false), (4.0, true)]), [0, 1, 2]);
+        assert_eq!(printed(false, &[(0.1, true)]), [0]);
+    }
+
+    #[test]
+    fn steps_are_printed_after_ten_seconds_without_a_line() {
+        let mut pace = Pace::new(false, false);
+        let start = pace.last_line;
+        let at = |s| start + Duration::from_secs(s);
+        let taken = [1, 9, 10, 19, 20].map(|s| pace.takes_step(at(s)));
+        assert_eq!(taken, [false, false, true, false, true]);
+        assert!(Pace::new(true, false).takes_step(start));
     }
 }

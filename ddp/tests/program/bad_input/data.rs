@@ -81,7 +81,10 @@ fn cells_that_are_no_numbers() {
     );
     for (name, word) in [("a b", "'data.categorical=a b'"), ("7 km", "'data.categorical=\"7 km\"'")] {
         let place = Place::with(&[("rows.csv", &format!("{name},label\nred,0\n1,1\n"))]);
-        place.refuses(&["train", "rows.csv", "--out", "out"], &[&format!("such as `--set {word}`;")]);
+        place.refuses(
+            &["train", "--plain", "rows.csv", "--out", "out"],
+            &[&format!("such as `--set {word}`;")],
+        );
     }
     for text in ["NaN", "nan", "-", "n/a", "?"] {
         let parts = ["line 2, column \"x\": the value is missing", text, "hint: set `data.missing`"];

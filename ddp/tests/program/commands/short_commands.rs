@@ -23,7 +23,7 @@ fn has_lines(toml: &str, lines: &[&str]) {
 #[test]
 fn a_table_and_flags_make_a_run() {
     let folder = folder();
-    let line = "rows.csv --target label --eval-fraction 0.25 --epochs 2 --lr 1e-2 --batch-size 4 --hidden 8,4 \
+    let line = "rows.csv --plain --target label --eval-fraction 0.25 --epochs 2 --lr 1e-2 --batch-size 4 --hidden 8,4 \
                 --task classification --out first";
     let outcome = run_line_ok(folder.path(), line);
     assert!(
@@ -196,8 +196,8 @@ fn held_out_rows_are_proposed_in_one_line() {
     let folder = folder();
     let proposal = "--eval-fraction 0.2 evaluates on a fifth of them";
     let shown = |line: &str| run_line_ok(folder.path(), line).stderr.matches(proposal).count();
-    assert_eq!(shown("rows.csv --epochs 1 --out a"), 1);
+    assert_eq!(shown("rows.csv --plain --epochs 1 --out a"), 1);
     assert_eq!(shown("train --resume a --epochs 2"), 0);
-    assert_eq!(shown("rows.csv --epochs 1 --out b --eval-fraction 0.2"), 0);
-    assert_eq!(shown("rows.csv --epochs 1 --out c --quiet"), 0);
+    assert_eq!(shown("rows.csv --plain --epochs 1 --out b --eval-fraction 0.2"), 0);
+    assert_eq!(shown("rows.csv --plain --epochs 1 --out c --quiet"), 0);
 }

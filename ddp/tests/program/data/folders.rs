@@ -38,8 +38,8 @@ fn rows_in_sub_folders_are_read() {
     }
     let quick = "--target y --epochs 1 --hidden 2 --device cpu";
     // A run among the rows is none of them.
-    output(folder.path(), &format!("train rows {quick} --out rows/run"));
-    let again = output(folder.path(), &format!("train rows {quick} --out run"));
+    output(folder.path(), &format!("train --plain rows {quick} --out rows/run"));
+    let again = output(folder.path(), &format!("train --plain rows {quick} --out run"));
     assert!(again.contains("rows: 120 rows"), "{again}");
 
     write(&folder.path().join("rows/test/f.csv"), None);
@@ -171,7 +171,7 @@ fn titles_above_the_names_and_names_of_rows_are_left_out() {
     }
     // An error still names the line of the file.
     fs::write(folder.path().join("bad.csv"), format!("Draws of 2025\nx;label\n{}a;1\n", rows(""))).unwrap();
-    let refused = run_line(folder.path(), &format!("train bad.csv {quick} --out bad"));
+    let refused = run_line(folder.path(), &format!("train --plain bad.csv {quick} --out bad"));
     assert!(refused.stderr.contains("line 43, column \"x\""), "{}", refused.stderr);
 }
 

@@ -96,7 +96,7 @@ fn rows_and_models_that_do_not_fit_are_refused_before_they_are_allocated() {
     let row = vec!["1"; 100].join(",");
     let rows = format!("{},y\n{}", columns.join(","), format!("{row},a\n{row},b\n").repeat(40_000));
     let csv = write(folder.path(), "rows.csv", &rows).display().to_string();
-    let outcome = group.run(&[&train[..], &["--data", &csv, "--target", "y"]].concat());
+    let outcome = group.run(&[&train[..], &["--plain", "--data", &csv, "--target", "y"]].concat());
     let parts = [
         "rows.csv` needs ",
         "this container allows each rank 48 MiB, of which rows may take 24 MiB",

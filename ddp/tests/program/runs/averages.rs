@@ -43,10 +43,10 @@ fn both_weights_are_evaluated_where_there_is_an_average() {
 fn the_better_weights_are_the_model() {
     // The average of PyTorch, which still holds most of the first weights.
     let slow = run(DIGITS, "ema_decay = 0.999\nema_warmup = false", 1);
-    let [averaged, last] = ["eval_accuracy", "last_accuracy"].map(|name| slow.end(name));
+    let [last, averaged] = ["eval_accuracy", "last_accuracy"].map(|name| slow.end(name));
     assert!(averaged < last - 0.05, "{averaged}, {last}");
     let best = &slow.events("end")[0]["best"];
-    assert_eq!((&best["is_last"], best["value"].as_f64()), (&true.into(), Some(slow.end("last_loss"))));
+    assert_eq!((&best["is_last"], best["value"].as_f64()), (&true.into(), Some(slow.end("eval_loss"))));
     let of_model = evaluated(&slow, "eval_accuracy");
     assert!((of_model - last).abs() < 1e-9, "{of_model}, {last}");
     // Without the last weights the average is the model, and a warning tells how much better they are where that is known.

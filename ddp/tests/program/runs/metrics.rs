@@ -54,7 +54,8 @@ fn the_model_is_the_best_evaluation_and_the_last_weights_lie_next_to_it() {
             panic!("ema {ema}: the run does not overfit: {end}");
         }
         let last = eval(&["--checkpoint", text(&out.join("last.safetensors"))]);
-        assert_close(&last["eval_loss"], &end["eval_loss"]);
+        assert_close(&last["eval_loss"], &end["last_loss"]);
+        assert_close(&end["eval_loss"], &best["value"]);
         assert_ne!(file(&run, "model.safetensors"), file(&run, "last.safetensors"));
     }
 }

@@ -186,7 +186,7 @@ fn early_stopping_is_proposed_where_the_best_evaluation_was_early() {
         }
         write(folder.path(), "rows.csv", &rows);
         let line = format!(
-            "rows.csv --target y --eval-fraction 0.3 --lr 0.02 --set loss.class_weights=balanced {line}"
+            "rows.csv --plain --target y --eval-fraction 0.3 --lr 0.02 --set loss.class_weights=balanced {line}"
         );
         let mut args = vec!["train", "--threads", "1", "--progress", "none", "--out", "out"];
         args.extend(line.split_whitespace());

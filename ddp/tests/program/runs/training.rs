@@ -21,11 +21,14 @@ fn training_stops_when_evaluations_stop_getting_better() {
     let best = losses.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
     assert_eq!(losses.len(), best + 3, "two evaluations after the best: {losses:?}");
     assert!(losses.len() < 40);
-    assert_eq!(run.end("eval_loss"), losses[losses.len() - 1]);
+    assert_eq!([run.end("eval_loss"), run.end("last_loss")], [losses[best], losses[losses.len() - 1]]);
     // A run that stopped early is complete: resuming it does nothing.
     let out = run.out();
+    let files = |name: &str| std::fs::read(out.join(name)).unwrap();
+    let before = ["metrics.jsonl", "done.json", "report.html", "logs/rank-0.log"].map(files);
     let again = run_ok(single(&["train", "--resume", out.to_str().unwrap(), "--progress", "plain"]));
-    assert!(again.stderr.contains("resuming after step"), "{}", again.stderr);
+    assert!(again.stderr.contains("steps: nothing to do\nhint: "), "{}", again.stderr);
+    assert_eq!(["metrics.jsonl", "done.json", "report.html", "logs/rank-0.log"].map(files), before);
     assert_eq!(run.numbers("epoch", "eval_loss"), losses);
 }
 

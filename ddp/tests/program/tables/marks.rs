@@ -76,7 +76,7 @@ fn missing_labels_of_parquet_are_errors_or_classes_as_in_csv() {
     run_line_ok(folder, "data convert rows.csv rows.parquet --target count --task regression");
     let keys = "--set data.drop=[\"city\",\"temperature\"] --epochs 1 --hidden 4 --device cpu";
     for name in ["rows.csv", "rows.parquet"] {
-        let train = format!("train {name} --target label {keys}");
+        let train = format!("train --plain {name} --target label {keys}");
         refused(folder, &format!("{train} --out out"), &["\"NA\"", "`data.missing_values` = [\"\"]"]);
         let out = format!("kept-{name}");
         run_line_ok(folder, &format!("{train} --set data.missing_values=[\"\"] --out {out}"));

@@ -91,7 +91,7 @@ fn rows_without_a_target_are_left_out_in_every_format() {
                 assert_eq!(figures(&evaluated), of_whole, "{task}, {data}");
                 assert!(evaluated.stderr.contains(&note), "{data}: {}", evaluated.stderr);
             }
-            let line = format!("train {data} --target target --set data.drop=[\"group\"] {QUICK}");
+            let line = format!("train --plain {data} --target target --set data.drop=[\"group\"] {QUICK}");
             refused(folder, &line, &["column \"target\"", "`data.missing_target` = \"skip\""]);
             let line = format!("eval --checkpoint whole --data {data} --device cpu");
             refused(folder, &line, &["column \"target\"", "--missing-target skip"]);
@@ -161,7 +161,7 @@ fn a_label_that_is_spelled_like_a_missing_value_can_be_kept() {
     let folder = temp_dir();
     let folder = folder.path();
     write(folder, "na.csv", &table(|n| Some(["NA", "EU", "?"][n % 3].to_owned())));
-    let train = format!("train na.csv --target target --set data.drop=[\"group\"] {QUICK}");
+    let train = format!("train --plain na.csv --target target --set data.drop=[\"group\"] {QUICK}");
     refused(folder, &train, &["the label is missing, got \"NA\"", "`data.missing_values` = [\"\"]"]);
     let kept = run_line_ok(folder, &format!("{train} --set data.missing_values=[\"\"] --out kept"));
     assert!(kept.stderr.contains("classification of 3 classes"), "{}", kept.stderr);

@@ -75,7 +75,7 @@ fn labels_that_look_like_integers_keep_their_spelling() {
     }
     // Among fractions, a plus sign is part of a number.
     write(folder, "signed.csv", "x,label", 40, |n| format!("{n},{}", ["+7", "-1.5", "2e3"][n % 3]));
-    assert_shows(&run_line_ok(folder, &format!("train signed.csv {QUICK}")), &["regression"]);
+    assert_shows(&run_line_ok(folder, &format!("train --plain signed.csv {QUICK}")), &["regression"]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_comma_between_thousands_is_no_decimal_comma() {
         if n.is_multiple_of(2) { format!("{}", 200 + n) } else { format!("{},{:03}", 10 + n, n * 7) }
     };
     write(folder, "price.tsv", "x\tprice", 40, |n| format!("{}\t{}", n % 2, price(n)));
-    let message = error(folder, &format!("train price.tsv --target price --task regression {QUICK}"));
+    let message = error(folder, &format!("train --plain price.tsv --target price --task regression {QUICK}"));
     assert!(message.contains("column \"price\": \"11,007\" may be 11007 or 11.007"), "{message}");
     assert!(message.contains("data.decimal"), "{message}");
     let inspected = run_line_ok(folder, "data inspect price.tsv --target price");
@@ -137,7 +137,7 @@ fn texts_that_stand_for_numbers_and_dates_come_with_the_plain_notation() {
         ("blue", ["such as `--set data.categorical=x`", "list it in `data.missing_values`"]),
     ] {
         write(folder.path(), "table.csv", "x,y", 30, |row| format!("{cell},{}", row % 2));
-        let message = error(folder.path(), "train table.csv --target y");
+        let message = error(folder.path(), "train --plain table.csv --target y");
         for part in parts {
             assert!(message.contains(part), "no {part:?} in: {message}");
         }
@@ -273,7 +273,7 @@ fn all_columns_of_text_and_all_odd_values_are_named() {
     let folder = temp_dir();
     let folder = folder.path();
     write(folder, "texts.csv", "x,city,size,label", 40, |n| format!("{n},Bern,big,{}", n % 2));
-    let message = error(folder, &format!("train texts.csv {QUICK}"));
+    let message = error(folder, &format!("train --plain texts.csv {QUICK}"));
     assert!(message.contains("text in \"city\" (\"Bern\"), \"size\" (\"big\")"), "{message}");
     assert!(message.contains("`data.categorical` = [\"city\", \"size\"]"), "{message}");
     let cell = |n: usize| {
@@ -301,7 +301,7 @@ fn a_column_without_values_trains_a_model_that_can_be_used() {
     write(folder, "new.csv", "x,empty", 3, |n| format!("{n},{n}.5"));
     for missing in ["mean", "zero"] {
         let line = format!(
-            "train rows.csv {QUICK} --out {missing} --eval-fraction 0.2 --set data.missing={missing}"
+            "train --plain rows.csv {QUICK} --out {missing} --eval-fraction 0.2 --set data.missing={missing}"
         );
         let trained = run_line_ok(folder, &line);
         assert!(trained.stderr.contains("has a value of \"empty\""), "{}", trained.stderr);
@@ -326,7 +326,7 @@ fn json_as_python_writes_it_is_read_or_named() {
     };
     lines("nan.jsonl", &line);
     run_line_ok(folder, &format!("train nan.jsonl {QUICK} --set data.missing=mean"));
-    assert!(error(folder, &format!("train nan.jsonl {QUICK}")).contains("line 4, column \"x\""));
+    assert!(error(folder, &format!("train --plain nan.jsonl {QUICK}")).contains("line 4, column \"x\""));
     lines("inf.jsonl", &|n| line(n).replace("NaN", "-Infinity"));
     assert!(error(folder, "data inspect inf.jsonl").contains("Infinity is not JSON"));
     fs::write(folder.join("columns.json"), r#"{"x":{"0":1,"1":2},"label":{"0":0,"1":1}}"#).unwrap();
@@ -358,10 +358,10 @@ fn an_array_of_objects_is_a_table() {
         "odd.json",
         "[\n  {\n    \"x\": 1,\n    \"label\": 0\n  },\n  {\n    \"x\": \"?!\",\n    \"label\": 1\n  }\n]",
     );
-    let message = error(folder, &format!("train odd.json {QUICK}"));
+    let message = error(folder, &format!("train --plain odd.json {QUICK}"));
     assert!(message.contains("line 6, column \"x\""), "{message}");
     text("cut.json", &format!("[{}", objects.join(",\n")));
-    let message = error(folder, &format!("train cut.json {QUICK}"));
+    let message = error(folder, &format!("train --plain cut.json {QUICK}"));
     assert!(message.contains("line 40: the array has no end") && message.contains("cut off?"), "{message}");
 }
 
@@ -413,7 +413,7 @@ fn labels_with_trailing_zeros_keep_their_spelling_next_to_texts() {
     assert_eq!(serde_json::from_str::<Value>(&eval.stdout).unwrap()["eval_accuracy"], 1.0);
     // Prices are numbers.
     write(folder, "prices.csv", "x,label", 40, |n| format!("{n},{}.{}0", n + 1, n % 10));
-    assert_shows(&run_line_ok(folder, &format!("train prices.csv {QUICK}")), &["regression"]);
+    assert_shows(&run_line_ok(folder, &format!("train --plain prices.csv {QUICK}")), &["regression"]);
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn all_columns_of_text_are_named_at_once() {
     for format in ["parquet", "feather"] {
         let data = format!("rows.{format}");
         run_line_ok(folder, &format!("data convert rows.csv {data}"));
-        let text = error(folder, &format!("train {data} {QUICK}"));
+        let text = error(folder, &format!("train --plain {data} {QUICK}"));
         assert!(text.contains("2 columns are text: \"city\", \"size\""), "{text}");
         let hint = "`data.categorical` = [\"city\", \"size\"]";
         assert!(text.contains(hint), "{text}");

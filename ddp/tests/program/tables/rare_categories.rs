@@ -53,7 +53,7 @@ fn one_hot_categories_keep_all_values_unless_told() {
     for (more, n) in [("", 2 + 3 + 100), ("--set data.category_min_rows=5", 2 + 3)] {
         let folder = temp_dir();
         write(folder.path(), "rows.csv", &table());
-        let line = "train rows.csv --target y --task classification --categorical city --eval none --epochs 1 --out out -q";
+        let line = "train rows.csv --plain --target y --task classification --categorical city --eval none --epochs 1 --out out -q";
         run_line_ok(folder.path(), &format!("{line} {more}"));
         let features = metadata(&folder.path().join("out/model.safetensors"), "ddp_train.features");
         assert_eq!(features.as_array().unwrap().len(), n, "{features}");

@@ -9,13 +9,17 @@ use crate::ops::step_scalars::StepScalars;
 pub enum Withheld {
     /// The mean loss is NaN or infinite.
     Loss,
-    /// The norm of the gradient is NaN or infinite.
+    /// The norm of the gradient is NaN, infinite or, after clipping, above [`MAX_GRAD_NORM`].
     Gradient,
     /// The mean loss is above the step's limit.
     AboveLimit,
     /// The limit is negative infinity: the caller left the step's update out.
     LeftOut,
 }
+
+/// Largest norm of a gradient of which each square is a number in f32: beyond it, the second moment of Adam and LAMB could become
+/// infinite, and stop its weight for ever.
+const MAX_GRAD_NORM: f64 = 1.844_674_3e19;
 
 /// The numbers of a step that decide on its update, the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,14 +33,17 @@ pub struct StepNumbers {
 }
 
 impl StepNumbers {
-    /// The first reason for which the update is withheld, if there is one.
-    pub fn withheld(&self) -> Option<Withheld> {
+    /// The first reason for which the update is withheld, if there is one; `max_norm` is the norm to which the gradient is clipped.
+    pub fn withheld(&self, max_norm: f64) -> Option<Withheld> {
         let (mean, limit) = (self.sums.mean(), self.scalars.loss_limit);
         if limit == f64::NEG_INFINITY {
             Some(Withheld::LeftOut)
         } else if !mean.is_finite() {
             Some(Withheld::Loss)
-        } else if self.grad_norm().is_some_and(|norm| !norm.is_finite()) {
+        } else if self.grad_norm().is_some_and(|norm| {
+            let clipped = norm * self.clip_scale(max_norm);
+            clipped.is_nan() || clipped > MAX_GRAD_NORM
+        }) {
             Some(Withheld::Gradient)
         } else {
             (mean > limit).then_some(Withheld::AboveLimit)
@@ -53,8 +60,11 @@ impl StepNumbers {
     ///
     /// Source: `torch.nn.utils.clip_grad_norm_`.
     pub fn grad_scale(&self, max_norm: f64) -> f64 {
-        let clip_scale = self.grad_norm().map_or(1.0, |norm| (max_norm / (norm + 1e-6)).min(1.0));
-        self.unscaled() * clip_scale
+        self.unscaled() * self.clip_scale(max_norm)
+    }
+
+    fn clip_scale(&self, max_norm: f64) -> f64 {
+        self.grad_norm().map_or(1.0, |norm| (max_norm / (norm + 1e-6)).min(1.0))
     }
 
     /// Turns the accumulated gradient into that of the mean loss.
@@ -94,6 +104,10 @@ mod tests {
             (3.0, f64::NAN, 3.0, None, ANY, inf, Err(Withheld::Loss)),
             // A norm that is not finite although its square is.
             (3.0, 1e-30, 1e300, Some(16.0), ANY, 1.0, Err(Withheld::Gradient)),
+            // A norm whose square f32 does not hold, unless it is clipped.
+            (3.0, 2.0, 0.0, Some(4e38), ANY, inf, Err(Withheld::Gradient)),
+            (3.0, 2.0, 0.0, Some(4e38), ANY, 1.0, Ok(1.0 / (2e19 + 1e-6))),
+            (3.0, 2.0, 0.0, Some(3.24e38), ANY, inf, Ok(1.0)),
         ];
         for bad in [f64::NAN, inf, -inf] {
             cases.push((bad, 2.0, 0.0, Some(1.0), 1.0, 1.0, Err(Withheld::Loss)));
@@ -136,7 +150,7 @@ mod tests {
                 let unscale = 1.0 / loss_scale;
                 let scalars = StepScalars { expected_weight, unscale, loss_limit, ..StepScalars::default() };
                 let numbers = StepNumbers { scalars, sums, sum_of_squares };
-                let got = numbers.withheld().map_or_else(|| Ok(numbers.grad_scale(max_norm)), Err);
+                let got = numbers.withheld(max_norm).map_or_else(|| Ok(numbers.grad_scale(max_norm)), Err);
                 let want = want.map(|scale| scale * unscale);
                 assert_eq!(got, want, "{numbers:?}, clipped to {max_norm}");
                 for device in devices() {

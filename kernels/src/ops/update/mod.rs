@@ -118,7 +118,7 @@ fn run<U: Update<N>, const N: usize>(
     let mut update = update;
     if let Some(inputs) = inputs {
         let numbers = inputs.on_host(U::OP)?;
-        if numbers.withheld().is_some() {
+        if numbers.withheld(inputs.max_norm).is_some() {
             return Ok(());
         }
         update = update.at_step(&numbers.scalars, numbers.grad_scale(inputs.max_norm));

@@ -4,11 +4,18 @@ mod convert;
 mod inspect;
 mod show;
 
+use ddp::config::DataConfig;
 use ddp_comm::World;
 
 use crate::cli::DataCommand;
+use crate::error::Result;
 use crate::exit::Stop;
 use crate::report::log::Log;
+
+/// The section `[data]` that `data inspect` writes for the rows of `data`, if they are a table that can train a model.
+pub(super) fn suggested_data(data: &DataConfig) -> Result<Option<String>> {
+    inspect::suggested(data)
+}
 
 /// Runs the command on rank 0; the other ranks wait for it.
 ///

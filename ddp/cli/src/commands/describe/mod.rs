@@ -15,6 +15,7 @@ use ddp_kernels::cuda::Gpu;
 use serde::Serialize;
 
 use crate::cli::DescribeArgs;
+use crate::commands::bare_table::load_config;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::stdout::{print_result, table};
@@ -26,8 +27,7 @@ use crate::report::stdout::{print_result, table};
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut overrides = args.run.overrides();
     overrides.sets.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
-    let config = Config::load_with(args.run.file(), &overrides).map_err(Error::from);
-    let config = world.collective_result(config)?;
+    let config = load_config(world, &args.run, &overrides, None)?;
     let data = data::load(&config, world)?;
     let config = world.collective_result(data.resolve(config).map_err(Error::from))?;
     let world_size = args.world_size.unwrap_or(world.world_size());

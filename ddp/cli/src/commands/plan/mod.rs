@@ -20,6 +20,7 @@ use ddp_rows::user_file;
 use self::outlook::Outlook;
 use self::subject::Subject;
 use crate::cli::PlanArgs;
+use crate::commands::bare_table::load_config;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -30,8 +31,7 @@ use crate::report::stdout::print_result;
 /// # Errors
 /// [`ddp::Error::Config`], [`ddp::Error::Data`]; [`CommandError`] for data that is not here and for files without measurements.
 pub fn plan(world: &World, args: &PlanArgs) -> Result<(), Stop> {
-    let config = Config::load_with(args.run.file(), &args.run.overrides()).map_err(Error::from);
-    let config = world.collective_result(config)?;
+    let config = load_config(world, &args.run, &args.run.overrides(), None)?;
     let machine = world.collective_result(machine(args))?;
     let (config, data) = match (args.rows, args.features) {
         (Some(n_rows), Some(n_features)) => {

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp::checkpoint::CheckpointStore;
 use ddp::config::Config;
 use ddp::data::Loaded;
 use ddp::model::file::{self, ModelInfo};
 use ddp::report::EventStream;
 use ddp::report::metrics::{Event, MetricsSink, ResumeEvent};
-use ddp::run_folder::done::DONE_FILE;
+use ddp::run_folder::done::{DONE_FILE, Done};
 use ddp::run_folder::error::FolderError;
 use ddp::run_folder::folder::{Existing, RunDir};
 use ddp::run_folder::logs::{self, Probe};
@@ -15,15 +16,18 @@ use ddp::run_folder::{file_system, folder};
 use ddp::storage::atomic_write::write_atomic;
 use ddp::train::TrainError;
 use ddp::train::claimed_folder::claim_folder;
+use ddp::train::early_stopping::EarlyStopping;
 use ddp::train::resume::Resumed;
 use ddp::train::resume::rates::RateChange;
 use ddp::train::statistics::StatisticsRows;
 use ddp::train::trainer::Trainer;
+use ddp::train::training_loop::is_long_enough;
 use ddp_comm::{Launcher, World};
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::cli::{Bind, TrainArgs};
 use crate::error::Result;
+use crate::exit::Stop;
 use crate::report::log::Log;
 use crate::report::tensorboard::EventFile;
 
@@ -53,6 +57,42 @@ fn existing(args: &TrainArgs) -> Existing {
     let is_unfinished = |out: &PathBuf| !out.join(folder::MODEL_FILE).exists();
     let restarts = args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished);
     if args.overwrite || restarts { Existing::Overwrite } else { Existing::Refuse }
+}
+
+/// Whether the run that would be resumed is complete and has its model; then reports it and writes nothing. Under a supervisor
+/// `done.json` names the new job. Collective.
+pub(super) fn is_complete(
+    world: &World,
+    args: &TrainArgs,
+    config: &Config,
+    resumed: Option<&Resumed>,
+) -> Result<bool, Stop> {
+    let Some(resumed) = resumed.filter(|_| !args.dry_run) else { return Ok(false) };
+    let state = resumed.state();
+    let is_over = is_long_enough(config, state, state.step)
+        || EarlyStopping::of(&config.train).is_over(&state.early_stopping);
+    let run = args.out.as_deref().unwrap_or(resumed.run_folder());
+    let done = Done::read(run).filter(|done| {
+        is_over && world.rank().0 == 0 && done.step == state.step && run.join(folder::MODEL_FILE).exists()
+    });
+    let report = done.map(|done| -> Result<()> {
+        // Removes what a process that was killed has left.
+        let _held = claim_folder(Some(run), &config.name, Existing::Continue)?;
+        CheckpointStore::of_run(run).prepare().map_err(TrainError::from)?;
+        if args.job_id.is_some() {
+            Done { job_id: args.job_id.clone(), ..done }.write(run)?;
+        }
+        let run = run.display();
+        info!(
+            "{run} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {run}` evaluates it; more `--epochs` \
+             continue it, and `--out` or `--overwrite` without --resume starts anew",
+            state.step
+        );
+        Ok(())
+    });
+    let report = world.collective_result(report.transpose())?;
+    let flags = world.group().all_gather_bytes(&[u8::from(report.is_some())])?;
+    Ok(flags[0] == [1])
 }
 
 /// Claims the run folder on rank 0 and writes the resolved config into it.

@@ -24,9 +24,10 @@ use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
 use super::container::{self, warn_of_container_limit};
-use super::outputs::{check_file_system, check_out};
+use super::outputs::{check_file_system, check_out, is_complete};
 use super::pin_device::{self, Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
+use crate::commands::bare_table;
 use crate::commands::self_check::{self, StartCheck};
 use crate::commands::warn_if_quick_build;
 use crate::commands::watchdog::{self, Watched};
@@ -100,10 +101,13 @@ impl<'w> Run<'w> {
         watched: Watched,
     ) -> Result<(Self, Ready), Stop> {
         let resumed = Resumed::find(world, args.resume.as_ref(), args.out.as_deref())?;
-        let config = load_config(world, args, resumed.as_ref());
-        let config = config.and_then(|config| Ok((config, StartCheck::new(&args.check, args.graph_mode())?)));
+        let config = load_config(world, log, args, resumed.as_ref())?;
+        let config = decided(world, args, config, resumed.as_ref());
         let config = world.agreed_result(config, |(config, check)| config_entries(args, config, check))?;
         let (config, check) = config;
+        if is_complete(world, args, &config, resumed.as_ref())? {
+            return Err(Stop::Reported(0));
+        }
         watchdog::start(world, log, &config.watchdog, watched)?;
         Span::current().record("run_name", &config.name);
 
@@ -196,31 +200,55 @@ impl<'w> Run<'w> {
     }
 }
 
-/// Loads the config of the file, or of the resumed run, and applies the flags to it.
-fn load_config(world: &World, args: &TrainArgs, resumed: Option<&Resumed>) -> Result<Config> {
+/// Loads the config of the file, of a bare table or of the resumed run, and applies the flags to it. Collective.
+fn load_config(
+    world: &World,
+    log: &Log,
+    args: &TrainArgs,
+    resumed: Option<&Resumed>,
+) -> Result<Config, Stop> {
     let mut overrides = args.run.overrides();
     overrides.sets.extend(args.safe.then(without_all).into_iter().flatten());
     overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
-    if let Some(resumed) = resumed.filter(|_| args.keep_schedule) {
-        overrides.sets.push(format!("train.schedule_steps={}", resumed.schedule_steps()?));
-    }
-    let mut config = match (resumed, args.run.file()) {
-        (None, file) => Config::load_with(file, &overrides)?,
-        (Some(resumed), Some(file)) => match resumed.config_of_file(file, &overrides)? {
+    let keeps = resumed.filter(|_| args.keep_schedule).map(Resumed::schedule_steps).transpose();
+    let keeps = world.collective_result(keeps.map_err(Error::from))?;
+    overrides.sets.extend(keeps.map(|steps| format!("train.schedule_steps={steps}")));
+    let Some(resumed) = resumed else {
+        let mut run = args.run.clone();
+        // Otherwise the initial model decides how rows are read.
+        run.plain |= args.init_from.is_some() && !args.refit_preprocessing;
+        return bare_table::load_config(world, &run, &overrides, Some(log.terminal()));
+    };
+    Ok(world.collective_result(config_to_resume(args, &overrides, resumed))?)
+}
+
+/// The config of the resumed run, or of the file that it is resumed with.
+fn config_to_resume(args: &TrainArgs, overrides: &Overrides, resumed: &Resumed) -> Result<Config> {
+    Ok(match args.run.file() {
+        Some(file) => match resumed.config_of_file(file, overrides)? {
             // The targets have decided when the run began.
             config if config.data.auto_task => {
                 config.decided(resumed.config(&Overrides::default())?.data.task)?
             }
             config => config,
         },
-        (Some(resumed), None) => resumed.config(&overrides)?,
-    };
+        None => resumed.config(overrides)?,
+    })
+}
+
+/// The config with its rows to evaluate on, checked against that of the resumed run.
+fn decided(
+    world: &World,
+    args: &TrainArgs,
+    mut config: Config,
+    resumed: Option<&Resumed>,
+) -> Result<(Config, StartCheck)> {
     data::resolve_eval(&mut config.data)?;
     config.check_unset_eval()?;
     if let Some(resumed) = resumed {
         resumed.check_config(&config, world.world_size())?;
     }
-    Ok(config)
+    Ok((config, StartCheck::new(&args.check, args.graph_mode())?))
 }
 
 /// Settings on which the ranks agree.

@@ -77,7 +77,7 @@ impl Update<2> for Adam {
         for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
             let g = g * scale + coupled * *w;
             *m = (b1 * *m + one_minus_b1 * g).or_zero();
-            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero().or_nan();
             *w = keep * *w - step_size * *m / (v.sqrt() * root_scale + eps);
         }
     }
@@ -115,7 +115,9 @@ template <class T> struct Formula {
     __device__ __forceinline__ T operator()(T w, T g, T* s) const {
         T grad = g * scale + coupled * w;
         s[0] = b1 * s[0] + one_minus_b1 * grad;
-        s[1] = b2 * s[1] + one_minus_b2 * grad * grad;
+        T second = b2 * s[1] + one_minus_b2 * grad * grad;
+        // NaN if it overflowed.
+        s[1] = second + (second - second);
         return keep * w - step_size * s[0] / (root(s[1]) * root_scale + eps);
     }
 };

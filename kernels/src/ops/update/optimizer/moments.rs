@@ -33,7 +33,7 @@ impl Update<1> for Moments {
         for ((m, v), &g) in m.iter_mut().zip(v).zip(g) {
             let g = g * scale;
             *m = (b1 * *m + one_minus_b1 * g).or_zero();
-            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero().or_nan();
         }
     }
 }
@@ -59,7 +59,9 @@ template <class T> struct Formula {
     }
     __device__ __forceinline__ T operator()(T m, T g, T* v) const {
         T grad = g * scale;
-        *v = b2 * *v + one_minus_b2 * grad * grad;
+        T second = b2 * *v + one_minus_b2 * grad * grad;
+        // NaN if it overflowed.
+        *v = second + (second - second);
         return b1 * m + one_minus_b1 * grad;
     }
 };

@@ -54,6 +54,15 @@ pub(super) fn inspect(args: &InspectArgs, reading: Option<ShownBar>) -> Result<(
     Ok(())
 }
 
+/// The section `[data]` for the rows of `data`, if they are a table that can train a model.
+pub(super) fn suggested(data: &DataConfig) -> Result<Option<String>> {
+    let data = DataConfig { auto_task: false, ..data.clone() };
+    let spec = SourceSpec { classes: ClassLabels::AsStored, ..SourceSpec::train(&data) };
+    let profile = scan::scan(&spec, &data.target)?;
+    let is_table = profile.arrays.is_empty() && profile.columns.iter().any(|column| column.is_target);
+    Ok((is_table && !profile.stops_training()).then_some(profile.data_section))
+}
+
 /// The profile of the files that `args` name.
 fn profile(args: &InspectArgs) -> Result<Profile> {
     let data = config(args)?;
