@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::FindLr(args) => find::find_lr(&world, &log, args),
         Command::FindBatchSize(args) => find::find_batch_size(&world, &log, args),
-        Command::Sweep(args) => sweep::sweep(&world, &signals, args),
+        Command::Sweep(args) => sweep::sweep(&world, &log, &signals, args),
         Command::Runs(command) => runs::runs(&world, command),
         Command::Eval(args) => eval::eval(&world, &log, args),
         Command::Predict(args) => predict::predict(&world, &log, args, unfinished),

@@ -254,6 +254,9 @@ pub struct EndEvent {
     /// Signs that the model is worse than it should be, as on the terminal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// A setting that may make the next run better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<String>,
 }
 
 /// Where the time of a complete run went, of the process that completed it.
@@ -438,6 +441,7 @@ mod tests {
                 }],
             }),
             warnings: Vec::new(),
+            proposal: None,
         }
     }
 

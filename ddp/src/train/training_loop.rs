@@ -278,6 +278,7 @@ impl<'a> TrainingLoop<'a> {
             startup_s: startup_s.unwrap_or_else(|| self.seconds_since_start()),
             time,
             warnings: if world.rank().0 == 0 { review.findings()? } else { Vec::new() },
+            proposal,
         };
         if let Some(n_skipped) = self.state.loss_scaler.map(|scaler| scaler.n_skipped).filter(|n| *n > 0) {
             info!("skipped {n_skipped} steps: gradients overflowed in f16");
@@ -285,7 +286,7 @@ impl<'a> TrainingLoop<'a> {
         left_out_summary(&self.state.left_out).iter().for_each(|line| info!("{line}"));
         self.progress.end(&event, folder);
         event.warnings.iter().for_each(|warning| warn!("{warning}"));
-        proposal.iter().for_each(|proposal| info!("{proposal}"));
+        event.proposal.iter().for_each(|proposal| info!("{proposal}"));
         self.write_event(&Event::End(event))
     }
 

@@ -266,6 +266,7 @@ mod tests {
                 ranks: Vec::new(),
             }),
             warnings: Vec::new(),
+            proposal: None,
         };
         assert!(!end_lines(&event, None).contains("bound"), "a short run is not judged");
         let event = EndEvent { train_s: 5.0, samples_per_s: 640.0, ..event };

@@ -293,8 +293,7 @@ fn the_bar_fits_40_columns() {
         assert!(bar.trim_end().chars().count() <= 40 && bar.contains(['█', '░']), "{bar:?}");
     }
     // The first and the last evaluation, below one header.
-    for part in
-        ["    epoch     step  train_loss  eval_loss", "\n     1/12       45 ", "    12/12      540 "]
+    for part in ["    epoch     step  train_loss  eval_loss", "\n     1/12       45 ", "    12/12      540 "]
     {
         assert_eq!(shown.replace('\r', "").matches(part).count(), 1, "{part}: {shown}");
     }

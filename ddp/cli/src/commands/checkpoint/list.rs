@@ -24,7 +24,7 @@ use crate::report::stdout::table;
 
 /// Titles of the columns, including the metrics that any checkpoint has; `<` aligns to the left.
 fn titles(metrics: &[EvalMetric]) -> Vec<&'static str> {
-    let mut titles = vec!["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks"];
+    let mut titles = vec!["<checkpoint", "step", "epochs", "<written (UTC)", "size", "ranks", "<best so far"];
     titles.extend(metrics.iter().map(|metric| metric.title()));
     titles.push("<");
     titles
@@ -51,8 +51,18 @@ struct Good<'a> {
     time: &'a str,
     size_bytes: u64,
     world_size: usize,
+    /// The best evaluation so far, whose weights the checkpoint holds beside those after its step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best: Option<BestEvaluation<'a>>,
     #[serde(flatten)]
     eval: EvalMetrics,
+}
+
+#[derive(Debug, Serialize)]
+struct BestEvaluation<'a> {
+    metric: &'a str,
+    value: f64,
+    step: u64,
 }
 
 impl<'a> Good<'a> {
@@ -65,6 +75,11 @@ impl<'a> Good<'a> {
             time: &manifest.time,
             size_bytes: manifest.n_bytes(),
             world_size: manifest.world_size,
+            best: run.best.as_ref().filter(|_| run.keeps_best_weights).map(|best| BestEvaluation {
+                metric: &best.metric,
+                value: best.value,
+                step: best.step,
+            }),
             eval: run.eval.clone(),
         }
     }
@@ -78,6 +93,10 @@ impl<'a> Good<'a> {
             mib(self.size_bytes),
             self.world_size.to_string(),
         ];
+        cells.push(self.best.as_ref().map_or(String::new(), |best| {
+            let name = best.metric.trim_start_matches("eval_");
+            format!("{name} {:.5}, step {}", best.value, best.step)
+        }));
         cells.extend(metrics.iter().map(|name| metric(self.eval.get(*name))));
         cells
     }

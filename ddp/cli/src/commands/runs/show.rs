@@ -35,7 +35,7 @@ pub(super) fn show(args: &RunsShowArgs) -> Result<()> {
         "samples_per_s": rows_per_s(&run),
         "start": run.start,
         "program": run.program,
-        "metrics": metrics(&run).into_iter().collect::<BTreeMap<_, _>>(),
+        "metrics": run.figures().into_iter().collect::<BTreeMap<_, _>>(),
         "best": best,
         "findings": run.findings(),
         "restarts": run.restarts,
@@ -73,16 +73,11 @@ pub(super) fn figures(run: &Record) -> Vec<(String, String)> {
     figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// The last value of each metric.
-pub(super) fn metrics(run: &Record) -> Vec<(String, f64)> {
-    run.metrics.iter().filter_map(|(name, series)| Some((name.clone(), series.last()?))).collect()
-}
-
 fn text(run: &Record) -> String {
     let mut text = format!("{}: {}\n{}\n", run.name, state(&run.status), run.path.display());
     run.start.iter().chain(&run.program).for_each(|line| text += &format!("{line}\n"));
     reason(run).iter().for_each(|reason| text += &format!("\n{reason}\n"));
-    let metrics = metrics(run).into_iter().map(|(name, value)| (name, format!("{value:.6}")));
+    let metrics = run.figures().into_iter().map(|(name, value)| (name, format!("{value:.6}")));
     let rows: Vec<_> =
         figures(run).into_iter().chain(metrics).map(|(name, value)| vec![name, value]).collect();
     text += &format!("\n{}", table(&["<figure", "value"], &rows));

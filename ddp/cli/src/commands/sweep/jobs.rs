@@ -27,6 +27,7 @@ use crate::commands::launch::TrainCommand;
 use crate::commands::runs::Summary;
 use crate::error::Result;
 use crate::error::command::CommandError;
+use crate::report::log::ShownBar;
 use crate::report::page::chart::figure;
 use crate::report::page::parts::duration;
 use crate::report::stdout::count;
@@ -111,7 +112,12 @@ impl<'a> Jobs<'a> {
     ///
     /// # Errors
     /// The system's error if a run can't be started; those in progress go on without this process.
-    pub(super) fn train(&self, signals: &StopSignals, points: &Points) -> Result<Ended> {
+    pub(super) fn train(
+        &self,
+        signals: &StopSignals,
+        points: &Points,
+        bar: Option<&ShownBar>,
+    ) -> Result<Ended> {
         let folder = |run: usize| self.args.out.join(&points.runs[run].name);
         let n = points.runs.len();
         let mut waiting: VecDeque<usize> = (0..n).filter(|run| Done::read(&folder(*run)).is_none()).collect();
@@ -162,6 +168,7 @@ impl<'a> Jobs<'a> {
                 }
             }
             started = running;
+            bar.iter().for_each(|bar| bar.set_position(n_ended as u64));
             if started.is_empty() && waiting.is_empty() {
                 return Ok(ended);
             }

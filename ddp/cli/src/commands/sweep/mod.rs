@@ -27,6 +27,7 @@ use crate::commands::report::write_page;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
+use crate::report::log::Log;
 use crate::report::page::MAX_RUNS;
 use crate::report::stdout::{count, print_result};
 
@@ -34,7 +35,7 @@ use crate::report::stdout::{count, print_result};
 ///
 /// # Errors
 /// The error of a key or value of any point, before a run starts; [`Stop::Reported`] if a run failed; [`Stop::Requested`].
-pub fn sweep(world: &World, signals: &StopSignals, args: &SweepArgs) -> Result<(), Stop> {
+pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) -> Result<(), Stop> {
     if let Some(launcher) = world.launcher() {
         return Err(CommandError::SweepUnderLauncher { launcher }.into());
     }
@@ -52,8 +53,11 @@ pub fn sweep(world: &World, signals: &StopSignals, args: &SweepArgs) -> Result<(
     record::check_and_write(&args.out, &config, &points)?;
 
     let (runs, of) = (count(points.runs.len(), "run"), count(points.n, "point"));
-    info!("{runs} of {of} in {}, {} side by side", args.out.display(), jobs.n());
-    let ended = jobs.train(signals, &points)?;
+    info!("{runs} of {of} in {}, {} at a time", args.out.display(), jobs.n());
+    let terminal = log.terminal();
+    let bar = terminal.takes_bar().then(|| terminal.show_bar(points.runs.len() as u64, 0, false, "runs"));
+    let ended = jobs.train(signals, &points, bar.as_ref())?;
+    drop(bar);
     let outcome = Outcome::new(&points, &args.out, ended.failures);
     let page = args.out.join(REPORT_FILE);
     let folders = outcome.folders(MAX_RUNS);

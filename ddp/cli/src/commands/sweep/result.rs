@@ -74,6 +74,14 @@ impl Outcome {
         self.runs().any(|run| run.state == "failed")
     }
 
+    /// The best complete run of the best point.
+    fn best(&self) -> Option<&Summary> {
+        let complete = self.points.first()?.runs.iter().filter(|run| run.state == "complete");
+        let grows = self.metric.as_deref().is_some_and(grows);
+        let key = |run: &Summary| run.value.map_or(f64::INFINITY, |value| if grows { -value } else { value });
+        complete.min_by(|a, b| key(a).total_cmp(&key(b)))
+    }
+
     fn runs(&self) -> impl Iterator<Item = &Summary> {
         self.points.iter().flat_map(|point| &point.runs)
     }
@@ -85,7 +93,8 @@ impl Outcome {
     }
 
     pub(super) fn to_json(&self, page: Option<&Path>) -> String {
-        format!("{}\n", json!({"metric": self.metric, "points": self.points, "report": page}))
+        let best = self.best().map(|best| &best.path);
+        format!("{}\n", json!({"metric": self.metric, "best": best, "points": self.points, "report": page}))
     }
 
     pub(super) fn to_text(&self, points: &Points, page: Option<&Path>) -> String {
@@ -108,6 +117,9 @@ impl Outcome {
         }
         if self.metric.as_deref() == Some(TRAIN_LOSS) {
             text += "note: the loss of training rows says little about new ones; --eval-fraction 0.2 judges on a fifth of them\n";
+        }
+        if let Some(best) = self.best() {
+            text += &format!("best run: {}\nnext: ddp-train eval --checkpoint {}\n", best.path, best.path);
         }
         page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));
         text

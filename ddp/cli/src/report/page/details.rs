@@ -6,7 +6,7 @@ use ddp::report::units::mib;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
-use super::chart::figure;
+use super::chart::{figure, legend_entry};
 use super::parts::{duration, name, table, title_case, titles, with_hint};
 use super::record::{Record, Restart, metric_title};
 
@@ -40,23 +40,28 @@ pub(super) fn time(runs: &[Record], labels: &[String]) -> Option<Markup> {
         .iter()
         .enumerate()
         .filter(|(_, (key, _))| times.iter().any(|(of, _)| seconds(of, key).is_some()));
-    let titles: Vec<String> = if runs.len() == 1 {
-        titles(["<Time", "Seconds", "Share"]).to_vec()
+    let known: Vec<_> = known.collect();
+    let title = |i: usize, title: &str| html! { span class=(format!("swatch s{}", color(i))) {} (title) };
+    let share = |s: f64, total: f64| format!("{:.1}%", 100.0 * s / total);
+    let table = if let [(of, total)] = &times[..] {
+        let rows = known.iter().map(|(i, (key, name))| {
+            let s = seconds(of, key).unwrap_or(0.0);
+            vec![title(*i, name), html! { (duration(s)) }, html! { (share(s, *total)) }]
+        });
+        table("Time by what it was spent on", &titles(["<Part", "Time", "Share"]), rows)
     } else {
-        std::iter::once("<Time".to_owned()).chain(labels.iter().cloned()).collect()
+        // A row per run, because there may be many.
+        let names = known.iter().map(|(_, (_, name))| (*name).to_owned());
+        let columns: Vec<String> = std::iter::once("<Run".to_owned()).chain(names).collect();
+        let rows = times.iter().zip(labels).enumerate().map(|(i, ((of, total), label))| {
+            let cells = known.iter().map(|(_, (key, _))| match seconds(of, key) {
+                Some(s) => html! { (share(s, *total)) div.note { (duration(s)) } },
+                None => html! { "–" },
+            });
+            std::iter::once(legend_entry(i, label)).chain(cells).collect()
+        });
+        table("Time by what it was spent on", &columns, rows)
     };
-    let rows = known.map(|(i, (key, title))| {
-        let mut cells = vec![html! { span class=(format!("swatch s{}", color(i))) {} (title) }];
-        for (of, total) in &times {
-            let share = |s: f64| format!("{:.1}%", 100.0 * s / total);
-            match seconds(of, key) {
-                Some(s) if runs.len() == 1 => cells.extend([html! { (duration(s)) }, html! { (share(s)) }]),
-                Some(s) => cells.push(html! { (share(s)) div.note { (duration(s)) } }),
-                None => cells.push(html! { "–" }),
-            }
-        }
-        cells
-    });
     Some(html! {
         @for ((run, label), (of, total)) in runs.iter().zip(labels).zip(&times) {
             @if !of.is_empty() {
@@ -65,7 +70,7 @@ pub(super) fn time(runs: &[Record], labels: &[String]) -> Option<Markup> {
                 (bar(of, *total))
             }
         }
-        (table("Time by what it was spent on", &titles, rows))
+        (table)
     })
 }
 
@@ -147,16 +152,21 @@ pub(super) fn evaluated(run: &Record) -> Option<Markup> {
 
 /// A table of all metrics that are numbers.
 fn metrics(fields: &Map<String, Value>) -> Option<Markup> {
-    let numbers = fields
-        .iter()
-        .filter(|(key, _)| key.starts_with("eval_"))
-        .filter_map(|(key, value)| Some((key, value.as_f64()?)));
-    let mut numbers: Vec<_> = numbers.map(|(key, value)| (metric_title(key), value)).collect();
-    numbers.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let rows = numbers.iter().take(MAX_ROWS);
-    let rows =
-        rows.map(|((_, title), value)| vec![html! { (title_case(title)) }, html! { (figure(*value)) }]);
-    (!numbers.is_empty()).then(|| table("Metrics", &titles(["<Metric", "Value"]), rows))
+    let numbers = fields.iter().filter(|(key, _)| key.starts_with("eval_"));
+    let last = |key: &str| fields.get(&key.replacen("eval_", "last_", 1)).and_then(Value::as_f64);
+    let numbers = numbers.filter_map(|(key, value)| Some((metric_title(key), value.as_f64()?, last(key))));
+    let mut numbers: Vec<_> = numbers.collect();
+    numbers.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+    let has_last = numbers.iter().any(|(_, _, last)| last.is_some());
+    let rows = numbers.iter().take(MAX_ROWS).map(|((_, title), value, last)| {
+        let mut cells = vec![html! { (title_case(title)) }, html! { (figure(*value)) }];
+        cells.extend(has_last.then(|| html! { (last.map_or_else(|| "–".to_owned(), figure)) }));
+        cells
+    });
+    let columns: &[&str] =
+        if has_last { &["<Metric", "Model", "Last weights"] } else { &["<Metric", "Value"] };
+    let columns: Vec<String> = columns.iter().map(|&title| title.to_owned()).collect();
+    (!numbers.is_empty()).then(|| table("Metrics", &columns, rows))
 }
 
 /// A table of figures by class or target, in the order of `order` or of their numbers; of many, those with the lowest F1 or R².

@@ -19,7 +19,7 @@ use ddp::storage::atomic_write::write_atomic;
 use maud::{DOCTYPE, Markup, html};
 use tracing::{info, warn};
 
-use self::record::Record;
+use self::record::{Record, Status};
 
 /// Most runs on one page.
 pub(crate) const MAX_RUNS: usize = 32;
@@ -83,10 +83,12 @@ fn page(runs: &[Record]) -> Markup {
     };
     let of_run = |section: fn(&Record) -> Option<Markup>| of_one.and_then(section);
     let time = time.map(|time| html! { (time) @if let Some(ranks) = of_run(details::ranks) { (ranks) } });
+    let is_complete = of_one.is_some_and(|run| run.status == Status::Complete);
+    let evaluation = if is_complete { "Evaluation of the model" } else { "Last evaluation" };
     let sections = [
         ("curves", "Curves", Some(curves::charts(runs, &labels))),
         ("time", "Time", time),
-        ("evaluation", "Last evaluation", of_run(details::evaluated)),
+        ("evaluation", evaluation, of_run(details::evaluated)),
         ("calibration", "Calibration", of_run(details::calibration)),
         ("settings", if of_one.is_some() { "Settings" } else { "Settings that differ" }, settings),
         ("history", "Restarts and checkpoints", of_run(details::history)),

@@ -90,6 +90,10 @@ pub(crate) struct Record {
     pub(crate) start: Option<String>,
     /// Program that wrote the newest checkpoint.
     pub(crate) program: Option<String>,
+    /// The best evaluation up to that checkpoint.
+    checkpointed_best: Option<Value>,
+    /// Warnings of the log since its last start.
+    logged_warnings: Vec<String>,
     /// The note of `eval --calibrate`.
     pub(super) calibration: Option<Value>,
 }
@@ -129,11 +133,18 @@ impl Record {
             .and_then(|table| Some(table.get("name")?.as_str()?.to_owned()));
         let name = name.unwrap_or_else(|| folder_name(path));
         let log = format!("{RANK_0}.1");
-        let start = [RANK_0, &log].iter().find_map(|log| start_line(&text(log)?, &name));
+        let started = [RANK_0, &log].iter().find_map(|log| {
+            let log = text(log)?;
+            Some((start_line(&log, &name)?, warnings(&log, &name)))
+        });
+        let (start, logged_warnings) = started.unzip();
         let manifest = text(&format!("{CHECKPOINTS}/latest"))
             .and_then(|latest| text(&format!("{CHECKPOINTS}/{}/manifest.json", plain_name(latest.trim())?)));
         let json = |text: Option<String>| serde_json::from_str::<Value>(&text?).ok();
-        let program = json(manifest).and_then(|manifest| Some(manifest["program"].as_str()?.to_owned()));
+        let manifest = json(manifest);
+        let program = manifest.as_ref().and_then(|manifest| Some(manifest["program"].as_str()?.to_owned()));
+        let checkpointed_best =
+            manifest.and_then(|mut manifest| Some(manifest.pointer_mut("/run/best")?.take()));
         let mut record = Record {
             path: path.to_owned(),
             name,
@@ -152,6 +163,8 @@ impl Record {
             config,
             start,
             program,
+            checkpointed_best,
+            logged_warnings: logged_warnings.unwrap_or_default(),
             calibration: json(text("calibration.json")),
         };
         let mut line = Vec::new();
@@ -203,7 +216,7 @@ impl Record {
         match &*event {
             "epoch" | "eval" => {
                 self.status = Status::Unfinished;
-                self.add_metrics(None, &fields, max_points);
+                add_metrics(&mut self.metrics, None, &fields, (self.step, max_points));
             }
             "checkpoint" => self.checkpoints.push(serde_json::from_slice(bytes).ok()?),
             "resume" => {
@@ -227,31 +240,21 @@ impl Record {
         Some(())
     }
 
-    /// Adds the numbers of an epoch or evaluation to their curves.
-    fn add_metrics(&mut self, head: Option<&str>, fields: &Map<String, Value>, max_points: usize) {
-        for (key, value) in fields {
-            match value {
-                Value::Object(heads) if key == "eval_heads" && head.is_none() => {
-                    for (head, fields) in heads {
-                        fields
-                            .as_object()
-                            .iter()
-                            .for_each(|fields| self.add_metrics(Some(head), fields, max_points));
-                    }
-                }
-                Value::Number(_) | Value::Null
-                    if ["eval_", "train_", "last_"].iter().any(|p| key.starts_with(p)) =>
-                {
-                    let key = head.map_or_else(|| key.clone(), |head| format!("{head}.{key}"));
-                    let is_known = self.metrics.contains_key(&key);
-                    if is_known || self.metrics.len() < MAX_METRICS {
-                        let series = self.metrics.entry(key).or_insert_with(|| Series::new(max_points));
-                        series.push(self.step, value.as_f64());
-                    }
-                }
-                _ => {}
-            }
-        }
+    /// Numbers of the weights that are the run's model, then those of its last weights, by name; of a run without an end those of its last
+    /// evaluation.
+    pub(crate) fn figures(&self) -> Vec<(String, f64)> {
+        let mut of_end: BTreeMap<String, Series> = BTreeMap::new();
+        add_metrics(&mut of_end, None, &self.end, (self.step, 1));
+        let of_train = |name: &String| name.rsplit('.').next().is_some_and(|name| name.starts_with("train_"));
+        let is_shown = |name: &String| of_end.is_empty() || of_train(name);
+        let earlier = self.metrics.iter().filter(|(name, _)| is_shown(name) && !of_end.contains_key(*name));
+        let mut figures: Vec<_> = of_end.iter().chain(earlier).collect();
+        let place = |name: &str| {
+            let name = name.rsplit('.').next().unwrap_or(name);
+            ["eval_", "last_", "train_"].iter().position(|prefix| name.starts_with(prefix))
+        };
+        figures.sort_by_key(|(name, _)| (place(name), *name));
+        figures.into_iter().filter_map(|(name, series)| Some((name.clone(), series.last()?))).collect()
     }
 
     /// A number of the event `end`.
@@ -272,9 +275,9 @@ impl Record {
         (times, total.map_or(sum, |total| total.max(sum)))
     }
 
-    /// The best evaluation as `(key, step, value)`, where the run is complete.
+    /// The best evaluation as `(key, step, value)`: of a run that is not complete, up to its newest checkpoint.
     pub(crate) fn best(&self) -> Option<(&str, u64, f64)> {
-        let best = self.end.get("best")?;
+        let best = self.end.get("best").or(self.checkpointed_best.as_ref())?;
         Some((best["metric"].as_str()?, best["step"].as_u64()?, best["value"].as_f64()?))
     }
 
@@ -312,10 +315,47 @@ impl Record {
         chosen
     }
 
-    /// Findings of the review at the end of the run.
+    /// Findings of the review at the end of the run, its proposal, and the warnings of its log.
     pub(crate) fn findings(&self) -> Vec<&str> {
         let warnings = self.end.get("warnings").and_then(Value::as_array);
-        warnings.into_iter().flatten().filter_map(Value::as_str).collect()
+        let proposal = self.end.get("proposal").and_then(Value::as_str);
+        let mut findings: Vec<_> =
+            warnings.into_iter().flatten().filter_map(Value::as_str).chain(proposal).collect();
+        let logged = self.logged_warnings.iter().map(String::as_str);
+        findings.extend(logged.filter(|logged| !findings.contains(logged)).collect::<Vec<_>>());
+        findings
+    }
+}
+
+/// Adds the numbers of an evaluation after `step` to their curves.
+fn add_metrics(
+    metrics: &mut BTreeMap<String, Series>,
+    head: Option<&str>,
+    fields: &Map<String, Value>,
+    (step, max_points): (u64, usize),
+) {
+    for (key, value) in fields {
+        match value {
+            Value::Object(heads) if key == "eval_heads" && head.is_none() => {
+                for (head, fields) in heads {
+                    fields
+                        .as_object()
+                        .iter()
+                        .for_each(|fields| add_metrics(metrics, Some(head), fields, (step, max_points)));
+                }
+            }
+            Value::Number(_) | Value::Null
+                if key != "train_s" && ["eval_", "train_", "last_"].iter().any(|p| key.starts_with(p)) =>
+            {
+                let key = head.map_or_else(|| key.clone(), |head| format!("{head}.{key}"));
+                let is_known = metrics.contains_key(&key);
+                if is_known || metrics.len() < MAX_METRICS {
+                    let series = metrics.entry(key).or_insert_with(|| Series::new(max_points));
+                    series.push(step, value.as_f64());
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -349,6 +389,32 @@ fn start_line(log: &str, name: &str) -> Option<String> {
     let of_run = format!(" {name}: ");
     let line = log.lines().rev().find(|line| line.contains(&of_run) && line.contains(" layers ("))?;
     Some(line.split_once(&of_run)?.1.to_owned())
+}
+
+/// The distinct warnings since the last start of the run, each with its hint.
+fn warnings(log: &str, name: &str) -> Vec<String> {
+    let of_run = format!(" {name}: ");
+    let lines: Vec<&str> = log.lines().collect();
+    let is_start = |line: &&str| line.contains(&of_run) && line.contains(" layers (");
+    let start = lines.iter().rposition(is_start).unwrap_or(0);
+    let mut found: Vec<String> = Vec::new();
+    let mut is_open = false;
+    for line in &lines[start..] {
+        match (line.strip_prefix("    "), line.split_once(" WARN  rank=0 host=")) {
+            (Some(more), _) if is_open => {
+                found.last_mut().into_iter().for_each(|last| *last += &format!("\n{}", more.trim_end()));
+            }
+            (_, Some((_, text))) => {
+                let text = text.split_once(' ').map_or("", |(_, text)| text);
+                is_open = !text.starts_with("this program is a quick build");
+                found.extend(is_open.then(|| text.to_owned()));
+            }
+            _ => is_open = false,
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|warning| seen.insert(warning.clone()));
+    found
 }
 
 /// A name of a file that leads nowhere else.

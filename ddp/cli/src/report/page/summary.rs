@@ -62,12 +62,15 @@ fn figures(run: &Record) -> [(&'static str, String, String); 6] {
     let of_process = if !run.restarts.is_empty() { "since the last start" } else { "" };
     let training =
         run.end_number("train_s").map_or_else(String::new, |s| format!("{} of it training", duration(s)));
+    // Of a run without an end its steps are known.
+    let of_steps = Some(run.times().1).filter(|s| *s > 0.0).map(|s| format!("{} of steps", duration(s)));
+    let elapsed = run.end_number("elapsed_s").map(duration).or(of_steps).unwrap_or_default();
     [
         ("Best evaluation", best, best_note),
         ("Steps", number(Some(run.step)), String::new()),
         ("Epochs", number(run.epoch), String::new()),
         ("Rows per second", rows_per_s.map_or_else(String::new, rate), of_process.to_owned()),
-        ("Time", run.end_number("elapsed_s").map_or_else(String::new, duration), training),
+        ("Time", elapsed, training),
         ("Ranks", number(run.world_size), String::new()),
     ]
 }
@@ -144,15 +147,16 @@ pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
     let settings: Vec<_> = runs.iter().map(Record::settings).collect();
     let keys: std::collections::BTreeSet<&String> = settings.iter().flat_map(BTreeMap::keys).collect();
     let differs = |key: &&&String| settings.iter().any(|of_run| of_run.get(**key) != settings[0].get(**key));
-    let keys: Vec<&String> = keys.iter().filter(differs).copied().collect();
-    let titles: Vec<String> =
-        std::iter::once("<Key".to_owned()).chain(labels.iter().map(|label| format!("<{label}"))).collect();
-    let rows = keys.iter().take(MAX_SETTINGS).map(|key| {
-        let value = |of_run: &BTreeMap<String, toml::Value>| {
-            of_run.get(*key).map_or_else(|| "–".to_owned(), |value| name(&value.to_string()))
-        };
-        let values = settings.iter().map(|of_run| html! { code { (value(of_run)) } });
-        std::iter::once(html! { code { (name(key)) } }).chain(values).collect()
+    let keys: Vec<&String> = keys.iter().filter(|key| **key != "name").filter(differs).copied().collect();
+    // A row per run, because a sweep has more runs than keys.
+    let titles: Vec<String> = std::iter::once("<Run".to_owned())
+        .chain(keys.iter().take(MAX_SETTINGS).map(|key| format!("<{}", name(key))))
+        .collect();
+    let rows = settings.iter().zip(labels).enumerate().map(|(i, (of_run, label))| {
+        let value =
+            |key: &String| of_run.get(key).map_or_else(|| "–".to_owned(), |value| name(&value.to_string()));
+        let values = keys.iter().take(MAX_SETTINGS).map(|key| html! { code { (value(key)) } });
+        std::iter::once(legend_entry(i, label)).chain(values).collect()
     });
     html! {
         @if keys.is_empty() { p { "The runs have the same settings." } } @else { (table("Settings that differ", &titles, rows)) }
