@@ -280,3 +280,62 @@ fn rows_that_cannot_be_judged_are_an_error_or_a_warning() {
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("the weights of all 40 training rows"), "{}", outcome.stderr);
 }
+
+/// Without an evaluation that could be the best, the last weights would be the model and patience would end the run.
+#[test]
+fn a_metric_that_the_rows_do_not_define_judges_nothing() {
+    let folder = temp_dir();
+    let table = |name: &str, label: fn(usize) -> String| {
+        let row = |n: usize| format!("{}.5,{},{}\n", n * 7 % 11, n % 5, label(n));
+        text(&write(folder.path(), name, &format!("a,b,y\n{}", (0..40).map(row).collect::<String>())))
+            .to_owned()
+    };
+    let (both, one) = (table("both.csv", |n| (n % 2).to_string()), table("one.csv", |_| "1".to_owned()));
+    let (some, constant) =
+        (table("some.csv", |n| format!("{}.25", n % 9)), table("constant.csv", |_| "2.5".to_owned()));
+    let out = folder.path().join("out");
+    for (train, eval, task, sets, refused) in [
+        (&both, &one, "classification", &["checkpoint.keep_best=eval_roc_auc"][..], true),
+        (
+            &both,
+            &one,
+            "classification",
+            &["train.early_stop_metric=eval_roc_auc", "train.early_stop_patience=3"],
+            true,
+        ),
+        (&some, &constant, "regression", &["checkpoint.keep_best=eval_r2"], true),
+        (
+            &some,
+            &constant,
+            "regression",
+            &["train.early_stop_metric=eval_r2", "train.early_stop_patience=3"],
+            true,
+        ),
+        // It decides nothing.
+        (&some, &constant, "regression", &["train.early_stop_metric=eval_r2"], false),
+        (&both, &both, "classification", &["checkpoint.keep_best=eval_roc_auc"], false),
+    ] {
+        for n_ranks in [1, 2] {
+            let rows =
+                [format!("data.train={train}"), format!("data.eval={eval}"), format!("data.task={task}")];
+            let mut args =
+                vec!["train", "--out", text(&out), "--overwrite", "--epochs", "2", "--target", "y"];
+            rows.iter()
+                .map(String::as_str)
+                .chain(sets.iter().copied())
+                .for_each(|set| args.extend(["--set", set]));
+            let outcome = run(ranks(n_ranks, &args));
+            let key = sets[0].split('=').next().unwrap();
+            let metric = format!("is not defined for the evaluation rows of {eval}, so it cannot be `{key}`");
+            let hint = format!("hint: set `{key} = \"eval_loss\"`");
+            assert_eq!(
+                outcome.status.code(),
+                Some(if refused { 2 } else { 0 }),
+                "{sets:?}: {}",
+                outcome.stderr
+            );
+            assert_eq!(outcome.stderr.matches(&metric).count(), usize::from(refused), "{}", outcome.stderr);
+            assert_eq!(outcome.stderr.contains(&hint), refused, "{}", outcome.stderr);
+        }
+    }
+}

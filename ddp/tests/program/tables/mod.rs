@@ -1,5 +1,6 @@
 //! Tables as other programs write them: types, marks of missing values, spellings, files of pandas and NumPy.
 
+mod bare;
 mod digits_kept;
 mod from_pandas;
 #[cfg(feature = "parquet")]

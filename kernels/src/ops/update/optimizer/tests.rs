@@ -392,3 +392,29 @@ fn the_trust_ratio_of_a_zero_norm_is_1() {
         assert_ne!(stepped([4.0, 1.0]), plain);
     }
 }
+
+/// A second moment that overflows would divide all later steps of its weight by infinity: the weight becomes NaN instead, which the
+/// next loss shows.
+#[test]
+fn a_second_moment_that_overflows_is_not_silent() {
+    for device in devices() {
+        for kind in [OptimizerKind::Adam, OptimizerKind::AdamW, OptimizerKind::Lamb] {
+            let grads = tensor(&[3e21_f32, 1.0], &[2], device);
+            let mut weights = tensor(&[1.0_f32, 1.0], &[2], device);
+            let mut state = [tensor(&[0.0_f32; 2], &[2], device), tensor(&[0.0_f32; 2], &[2], device)];
+            let norms = first_pass((kind, PARAMS), &weights, grads.view(), &mut state, 0, None);
+            let [m, v] = &mut state;
+            let tensors = OptimizerTensors {
+                master_weights: weights.view_mut(),
+                grads: grads.view(),
+                state: [Some(m.view_mut()), Some(v.view_mut())],
+                average: None,
+                compute_weights: None,
+                norms: Some(norms.view()),
+            };
+            optimizer_step(kind, &PARAMS, tensors, None).unwrap();
+            let weights = weights.to_vec::<f32>().unwrap();
+            assert!(weights[0].is_nan(), "{kind:?} on {device}: {weights:?}");
+        }
+    }
+}

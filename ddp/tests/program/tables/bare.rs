@@ -1,0 +1,101 @@
+//! A table without a config trains by what its rows suggest.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::common::{Outcome, mpirun, run_line, run_line_ok, run_ok, temp_dir, write};
+
+const QUICK: &str = "--target bought --epochs 2 --hidden 4 --batch-size 16 --device cpu";
+
+/// A table as people have them: an identifier, text, dates and gaps.
+fn table(folder: &Path) {
+    let mut rows = "id,city,age,since,bought\n".to_owned();
+    for n in 0..200 {
+        let age = if n % 9 == 0 { String::new() } else { (20 + n * 7 % 50).to_string() };
+        let (city, day) = (["Rome", "Oslo", "Bern"][n % 3], 1 + n % 28);
+        let month = 1 + n % 12;
+        let label = if n * 7 % 50 > 25 { "yes" } else { "no" };
+        writeln!(rows, "{n},{city},{age},2024-{month:02}-{day:02},{label}").unwrap();
+    }
+    write(folder, "train.csv", &rows);
+}
+
+fn first_line(outcome: &Outcome) -> &str {
+    outcome.stderr.lines().next().unwrap_or_default()
+}
+
+fn config(folder: &Path, run: &str) -> toml::Table {
+    std::fs::read_to_string(folder.join(run).join("config.toml")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_table_with_text_and_gaps_trains_by_one_command() {
+    let folder = temp_dir();
+    table(folder.path());
+    let trained = run_line_ok(folder.path(), &format!("train.csv {QUICK} --out run"));
+    assert_eq!(
+        first_line(&trained),
+        "chosen for these rows: categories city; missing values filled by the mean; dates in parts; left out id; \
+         20% of the rows held out; early stopping (--plain: none of it)"
+    );
+    // The run holds what `data inspect` writes.
+    let inspected = "data inspect train.csv --target bought --write-config c.toml";
+    run_line_ok(folder.path(), inspected);
+    run_line_ok(folder.path(), &format!("c.toml {QUICK} --set train.early_stop_patience=10 --out same"));
+    let (run, same) = (config(folder.path(), "run"), config(folder.path(), "same"));
+    for section in ["data", "train", "model"] {
+        assert_eq!(run[section], same[section], "{section}");
+    }
+    let model = |run: &str| std::fs::read(folder.path().join(run).join("last.safetensors")).ok();
+    assert_eq!(model("run").map(|bytes| bytes.len()), model("same").map(|bytes| bytes.len()));
+    // It resumes by its own config.
+    run_line_ok(folder.path(), "train --resume run --epochs 3");
+    run_line_ok(folder.path(), "eval --checkpoint run --data train.csv");
+
+    let plain = run_line(folder.path(), &format!("train.csv {QUICK} --plain --out plain"));
+    assert!(
+        plain.stderr.contains("line 2, column \"city\": expected a number, got \"Rome\""),
+        "{}",
+        plain.stderr
+    );
+}
+
+#[test]
+fn names_and_rows_of_the_command_line_join_those_of_the_table() {
+    let folder = temp_dir();
+    table(folder.path());
+    let line = format!("train.csv {QUICK} --drop city --categorical id --eval train.csv --out run");
+    let trained = run_line_ok(folder.path(), &line);
+    assert!(
+        first_line(&trained).starts_with("chosen for these rows: categories id; missing values filled by the mean; dates in parts; left out city; early stopping ("),
+        "{}",
+        trained.stderr
+    );
+    // The column of a split is no category, and the split holds out rows.
+    let line = format!(
+        "--data train.csv {QUICK} --set data.split={{group=\"city\"}} --set data.eval_fraction=0.3 --out split"
+    );
+    let split = run_line_ok(folder.path(), &line);
+    let rest = "chosen for these rows: missing values filled by the mean; dates in parts; left out id; early stopping";
+    assert!(first_line(&split).starts_with(rest), "{}", split.stderr);
+    // A config names its rows in full, and an initial model how they are read.
+    write(folder.path(), "run.toml", "[data]\ntrain = \"train.csv\"\ntarget = \"bought\"\n");
+    assert!(!run_line(folder.path(), "run.toml --out config").stderr.contains("chosen"));
+    let tuned = run_line(folder.path(), &format!("train.csv {QUICK} --init-from run --out tuned"));
+    assert!(!tuned.stderr.contains("chosen"), "{}", tuned.stderr);
+}
+
+#[test]
+fn ranks_agree_on_what_a_table_suggests() {
+    let folder = temp_dir();
+    table(folder.path());
+    let line = |out: &str| format!("train train.csv {QUICK} --out {out}");
+    let two = line("two");
+    let words: Vec<&str> = two.split_whitespace().collect();
+    let mut command = mpirun(&[(2, &words)]);
+    command.current_dir(folder.path());
+    let trained = run_ok(command);
+    assert_eq!(trained.stderr.matches("chosen for these rows").count(), 1, "{}", trained.stderr);
+    run_line_ok(folder.path(), &line("one"));
+    assert_eq!(config(folder.path(), "one")["data"], config(folder.path(), "two")["data"]);
+}
