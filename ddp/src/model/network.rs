@@ -211,6 +211,22 @@ impl Network {
         Ok(values)
     }
 
+    /// Sets what [`Network::weights_and_statistics`] returned.
+    ///
+    /// # Errors
+    /// Same as [`Network::set_weights`].
+    pub(crate) fn set_weights_and_statistics(&mut self, values: &[f32]) -> Result<()> {
+        let (weights, mut rest) = values.split_at(self.layout.flat_len().min(values.len()));
+        self.set_weights(TensorRef::from_slice(weights, &[weights.len()])?)?;
+        for Statistic { name, len } in self.layout.statistics() {
+            let (values, after) = rest.split_at(*len);
+            let buffer = self.registered.saved_mut(name).expect("statistics are saved buffers");
+            ops::copy(TensorRef::from_slice(values, &[*len])?, buffer.view_mut())?;
+            rest = after;
+        }
+        Ok(())
+    }
+
     /// The [statistics](Layer::statistics) of all layers in the layout's order, in host memory.
     pub fn statistics(&self) -> Result<Vec<f32>> {
         let mut values = Vec::new();

@@ -226,6 +226,32 @@ impl<'a> Evaluations<'a> {
         }
     }
 
+    /// Measures the metrics of the last evaluation by the best weights too, where these have fewer. Replaces the trainer's weights, which
+    /// must have been saved. Collective.
+    ///
+    /// # Errors
+    /// Same as [`Self::measure`].
+    pub fn complete_best(&self, state: &mut RunState, trainer: &mut Trainer<'_>) -> Result<()> {
+        let [during, at_end] = self.metric_sets;
+        let is_earlier = self.best(state).is_some_and(|best| best.step != state.step);
+        let Some(rows) = self.plan.data.eval.as_ref().filter(|_| is_earlier && during != at_end) else {
+            return Ok(());
+        };
+        let own = self.best.weights(state).map_or(&[][..], |weights| weights.as_slice());
+        let shared = self.plan.world.group().all_gather_bytes(bytemuck::cast_slice(own))?;
+        let weights: Vec<f32> = bytemuck::pod_collect_to_vec(&shared[0]);
+        let request = self.request(at_end, rows);
+        let (model, loss) = trainer.model_and_loss();
+        model.set_weights_and_statistics(&weights)?;
+        match self.evaluate(model, loss, &request, rows) {
+            Ok(metrics) => state.best.iter_mut().for_each(|best| best.eval = metrics.clone()),
+            // The run is complete, and only these figures are missing.
+            Err(TrainError::EvaluationStopped) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Measures the metrics of all training rows, if they are requested.
     ///
     /// # Errors

@@ -236,11 +236,12 @@ impl<'a> TrainingLoop<'a> {
         Ok(saves)
     }
 
-    /// Reports the end of a complete run, whose files are in `folder`.
+    /// Reports the end of a complete run, whose files are in `folder`. The trainer's weights were saved, and may be replaced. Collective.
     ///
     /// # Errors
-    /// [`TrainError::Report`] if the event can't be written.
-    pub fn finish(mut self, folder: Option<&Path>) -> Result<()> {
+    /// [`TrainError::Report`] if the event can't be written; errors of an evaluation.
+    pub fn finish(mut self, folder: Option<&Path>, trainer: &mut Trainer<'_>) -> Result<()> {
+        self.evaluations.complete_best(&mut self.state, trainer)?;
         let RunClock { startup_s, samples, .. } = self.clock;
         let train_s = self.clock.train_s();
         let scale = self.plan.data.preprocessor.target_scale.as_ref();

@@ -339,3 +339,20 @@ fn a_metric_that_the_rows_do_not_define_judges_nothing() {
         }
     }
 }
+
+/// With "all" the last evaluation measures more than those before it, so the best weights are evaluated once more.
+#[test]
+fn the_model_is_judged_by_all_metrics_of_the_last_evaluation() {
+    for n_ranks in [1, 2] {
+        let run = train(n_ranks, OVERFITS, &["--set", "train.eval_metrics=all"]);
+        let end = run.events("end").remove(0);
+        assert_ne!(end["best"]["step"], end["steps"], "the run does not overfit: {end}");
+        let model = eval(&["--checkpoint", text(&run.out()), "--metrics", "all"]);
+        let last = eval(&["--checkpoint", text(&run.out().join("last.safetensors")), "--metrics", "all"]);
+        for metric in ["loss", "roc_auc", "average_precision", "log_loss"] {
+            assert_close(&end[format!("eval_{metric}")], &model[format!("eval_{metric}")]);
+            assert_close(&end[format!("last_{metric}")], &last[format!("eval_{metric}")]);
+        }
+        assert_eq!(end["eval_confusion_matrix"], model["eval_confusion_matrix"]);
+    }
+}

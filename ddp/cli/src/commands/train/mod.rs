@@ -308,7 +308,7 @@ impl<'w> Run<'w> {
         world.collective_result(
             deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
         )?;
-        training.finish(folder.map(RunDir::path))?;
+        training.finish(folder.map(RunDir::path), trainer)?;
         // Last of all: it says that nothing of the run is missing.
         if let Some(folder) = folder {
             let path = folder.path();
