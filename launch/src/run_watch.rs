@@ -1,6 +1,6 @@
 //! The run folder as seen by the supervisor: whether the run is complete, how far it has come, and whether it reports a failure.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use ddp::exit_code;
 use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use ddp::run_folder::run_id;
-use ddp_rows::user_file::read_regular;
+use ddp_rows::user_file::{open_regular, read_regular};
 use serde::Deserialize;
 
 /// Maximum size of a config when it is read.
@@ -133,7 +133,7 @@ fn last_line(path: &Path) -> Option<String> {
 }
 
 fn tail(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let len = file.metadata()?.len();
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL_BYTES)))?;
     let mut bytes = Vec::new();

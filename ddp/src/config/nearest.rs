@@ -3,6 +3,11 @@
 /// The candidate nearest to `word`, at most a third of the word's length in edits away. Leading parts that both names share do
 /// not count: `eval_f1` is not near `eval_r2`. If there is none, a candidate whose first parts equal the word: `eval_f1_macro`.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    /// Longest name that anybody mistypes: distances take time by the product of the lengths.
+    const MAX_BYTES: usize = 200;
+    if word.len() > MAX_BYTES {
+        return None;
+    }
     let lower = word.to_lowercase();
     let n_chars = lower.chars().count();
     let mut best: Option<(usize, &str)> = None;

@@ -115,7 +115,11 @@ fn info(
         }
         None => Vec::new(),
     };
-    Ok(ModelInfo { config, preprocessor: Preprocessor { plan, normalizer, target_scale, labels, heads } })
+    let preprocessor = Preprocessor { plan, normalizer, target_scale, labels, heads };
+    match preprocessor.contradiction() {
+        Some(contradiction) => Err(bad_file(path, format!("it contradicts itself: {contradiction}"))),
+        None => Ok(ModelInfo { config, preprocessor }),
+    }
 }
 
 /// Writes a model's file of the flat weights in the layout's order, which the statistics may follow, without a second copy of them in
@@ -294,6 +298,18 @@ impl ModelFile {
             Ok(&[n_outputs, _]) => Ok(n_outputs),
             _ => Err(bad_file(&self.path, format!("it has no matrix {name}"))),
         }
+    }
+
+    /// Checks that a model of `n_classes` classes lists as many labels.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] for another number.
+    pub fn check_labels(&self, labels: &LabelVocabulary, n_classes: usize) -> Result<()> {
+        if labels.len() == n_classes {
+            return Ok(());
+        }
+        let text = format!("it contradicts itself: it lists {} labels for {n_classes} classes", labels.len());
+        Err(bad_file(&self.path, text))
     }
 
     /// Reads the tensors with the layout's names into a flat buffer of weights, on the CPU.

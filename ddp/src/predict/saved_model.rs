@@ -52,6 +52,9 @@ impl SavedModel {
         let info = file.info()?;
         let config = Config::from_saved(&info.config, path)?;
         let n_outputs = file.n_outputs(&config.model)?;
+        if let (Task::Classification, Some(labels)) = (config.data.task, &info.preprocessor.labels) {
+            file.check_labels(labels, config.loss.n_targets(n_outputs))?;
+        }
         Ok(SavedModel {
             config,
             preprocessor: info.preprocessor,

@@ -22,13 +22,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use ddp_rows::user_file::open_regular;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use crate::config::EvalMetric;
+use crate::report::kept_lines::keep_until;
 use crate::report::times::{RankTime, TimeSplit};
 use crate::report::{EvalMetrics, EventStream, ReportError};
-use crate::storage::atomic_write::{WriteError, write_atomic};
+use crate::storage::atomic_write::WriteError;
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 
@@ -321,13 +321,7 @@ impl MetricsSink {
     /// [`ReportError::Write`] if the file can't be read or written.
     pub fn resume(path: &Path, stdout: Option<EventStream>, step: u64) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
-        let old = match open_regular(path).and_then(io::read_to_string) {
-            Ok(old) => old,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(failed(error).into()),
-        };
-        let kept: String = old.split_inclusive('\n').filter(|line| is_until(line, step)).collect();
-        write_atomic(path, kept.as_bytes())?;
+        keep_until(path, step)?;
         let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout, observer: None })
     }
@@ -371,16 +365,6 @@ impl Drop for MetricsSink {
             stdout.flush();
         }
     }
-}
-
-/// Whether the line is complete and belongs to step `step` or an earlier one.
-fn is_until(line: &str, step: u64) -> bool {
-    #[derive(Deserialize)]
-    struct Line {
-        step: u64,
-    }
-    let is_whole = line.ends_with('\n');
-    is_whole && serde_json::from_str::<Line>(line).is_ok_and(|line| line.step <= step)
 }
 
 /// Formats `value` as one line of JSON, including the newline.

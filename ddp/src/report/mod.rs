@@ -16,6 +16,7 @@ mod class_use;
 mod eval_metrics;
 mod event_stream;
 pub mod times;
+mod kept_lines;
 pub mod metrics;
 #[doc(hidden)]
 pub mod notes;

@@ -8,6 +8,7 @@ pub(crate) mod exact_stats;
 pub(crate) mod normalize;
 pub(crate) mod scaled_targets;
 pub(crate) mod preprocess;
+mod contradiction;
 pub(crate) mod column_advice;
 pub(crate) mod scan;
 pub(crate) mod lost_values;

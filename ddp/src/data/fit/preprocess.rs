@@ -234,6 +234,17 @@ impl ColumnCodes {
         }
     }
 
+    /// Lists with an entry for each column, with what they hold.
+    pub(super) fn lengths_by_column(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        let fill = self.fill.as_ref().map(|fill| ("replacements of missing values", fill.len()));
+        fill.into_iter().chain(self.ranges.as_ref().map(|ranges| ("ranges", ranges.len())))
+    }
+
+    /// Columns of numbers with missing values, in order.
+    pub(super) fn indicators(&self) -> &[usize] {
+        &self.indicators
+    }
+
     /// Whether missing values are filled in.
     pub fn fills_missing(&self) -> bool {
         self.fill.is_some()

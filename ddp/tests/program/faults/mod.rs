@@ -2,6 +2,7 @@
 
 mod bad_steps;
 mod disk_faults;
+mod forged_models;
 mod failure;
 mod lost_folder;
 mod lost_launcher;

@@ -1,0 +1,119 @@
+//! The lines of `metrics.jsonl` that a resumed run keeps.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::Path;
+
+use ddp_rows::error::WriteError;
+use ddp_rows::user_file::{open_regular, open_unlinked};
+use serde::Deserialize;
+use tracing::warn;
+
+use crate::storage::atomic_write::write_atomic_with;
+
+/// Longest line; a longer one is damaged.
+const MAX_LINE_BYTES: u64 = 64 << 20;
+/// Ending of the name of the file to which damaged lines go.
+const DAMAGED: &str = "damaged";
+
+/// Removes the lines of steps after `step` from the events in `path`, line by line. Damaged lines go to a file next to it, with a
+/// warning; half a line at the end is what a killed process leaves.
+///
+/// # Errors
+/// [`WriteError`] if a file can't be read or written.
+pub(super) fn keep_until(path: &Path, step: u64) -> Result<(), WriteError> {
+    let failed = |source| WriteError { path: path.to_owned(), source };
+    let old = match open_regular(path) {
+        Ok(old) => Some(BufReader::with_capacity(1 << 18, old)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(failed(error)),
+    };
+    let (mut aside, mut n_damaged) = (None::<File>, 0_u64);
+    let aside_path = path.with_extension(format!("jsonl.{DAMAGED}"));
+    let mut keep = |line: &[u8], out: &mut dyn io::Write| match kind(line, step) {
+        Kind::Kept => out.write_all(line),
+        Kind::Later => Ok(()),
+        Kind::Damaged => {
+            n_damaged += 1;
+            let file = match &mut aside {
+                Some(file) => file,
+                none => {
+                    none.insert(open_unlinked(OpenOptions::new().append(true).create(true), &aside_path)?)
+                }
+            };
+            file.write_all(line)
+        }
+    };
+    write_atomic_with(path, |out| {
+        let Some(mut old) = old else { return Ok(()) };
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let n = io::Read::take(&mut old, MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+            if n == 0 {
+                return Ok(());
+            }
+            keep(&line, out)?;
+        }
+    })?;
+    if n_damaged > 0 {
+        let lines = if n_damaged == 1 { "1 damaged line" } else { &format!("{n_damaged} damaged lines") };
+        warn!(
+            "{lines} of {} left out\nhint: kept in {}; the checkpoints do not depend on them",
+            path.display(),
+            aside_path.display()
+        );
+    }
+    Ok(())
+}
+
+enum Kind {
+    Kept,
+    /// Of a later step or without a step, or half a line at the end.
+    Later,
+    Damaged,
+}
+
+fn kind(line: &[u8], step: u64) -> Kind {
+    #[derive(Deserialize)]
+    struct Line {
+        step: Option<u64>,
+    }
+    let text = std::str::from_utf8(line).map_err(|_| ());
+    match text.and_then(|text| serde_json::from_str::<Line>(text).map_err(|_| ())) {
+        _ if line.last() != Some(&b'\n') && (line.len() as u64) < MAX_LINE_BYTES => Kind::Later,
+        Ok(line) if line.step.is_some_and(|of| of <= step) => Kind::Kept,
+        Ok(_) => Kind::Later,
+        Err(_) => Kind::Damaged,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn damaged_lines_cost_themselves() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let lines: [&[u8]; 7] = [
+            b"{\"event\":\"step\",\"step\":1}\n",
+            b"{\"event\":\"st\xffp\",\"step\":2}\n",
+            b"\0\0\0\n",
+            b"{\"event\":\"step\",\"step\":2}\n",
+            b"{\"event\":\"end\",\"steps\":9}\n",
+            b"{\"event\":\"step\",\"step\":3}\n",
+            b"{\"event\":\"step\",\"st",
+        ];
+        fs::write(&path, lines.concat()).unwrap();
+        keep_until(&path, 2).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), [lines[0], lines[3]].concat());
+        let aside = folder.path().join("metrics.jsonl.damaged");
+        assert_eq!(fs::read(&aside).unwrap(), [lines[1], lines[2]].concat());
+        fs::remove_file(&path).unwrap();
+        keep_until(&path, 2).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+}
