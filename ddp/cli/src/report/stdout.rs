@@ -5,14 +5,15 @@ use std::io::{self, Write as _};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ddp::report::ReportError;
-use ddp::report::visible::visible;
+use ddp::report::visible::{visible, visible_result};
 
-/// Writes all of `text` to stdout. A closed pipe is not an error, because the reader has stopped on purpose.
+/// Writes all of `text` to stdout, with what a terminal would obey or hide escaped. A closed pipe is not an error, because the reader has stopped on purpose.
 ///
 /// # Errors
 /// [`ReportError::Stdout`] if it can't be written.
 pub(crate) fn print_result(text: &str) -> Result<(), ReportError> {
     let mut stdout = io::stdout().lock();
+    let text = visible_result(text);
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(source) if source.kind() != io::ErrorKind::BrokenPipe => Err(ReportError::Stdout { source }),
         _ => Ok(()),

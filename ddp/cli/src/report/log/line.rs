@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 
-use ddp::report::visible::visible_lines;
+use ddp::report::visible::{shortened, visible_lines};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tracing::field::Field;
@@ -62,6 +62,7 @@ impl LineFormat {
     }
 
     fn text(&self, level: Level, text: &str) -> String {
+        let text = &*shortened(text);
         let text = visible_lines(text);
         let Form::Terminal { colors } = self.form else {
             let LineFormat { rank, host, .. } = self;

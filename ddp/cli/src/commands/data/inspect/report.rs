@@ -1,7 +1,7 @@
 //! Formats a profile as text, at most 100 characters wide.
 
 use ddp::report::units::mib;
-use ddp::report::visible::visible_lines;
+use ddp::report::visible::{visible, visible_lines};
 use ddp_rows::values::time::format_seconds as format_moment;
 
 use super::column_profile::{ColumnProfile, Kind, MAX_SHOWN_VALUES};
@@ -148,7 +148,8 @@ fn number(value: f64) -> String {
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut width = 0;
-    for word in text.split(' ') {
+    // A line feed in a name is no new line.
+    for word in visible(text).split(' ') {
         let n_chars = word.chars().count();
         if width > 0 && width + 1 + n_chars > WIDTH {
             lines += "\n ";
