@@ -4,6 +4,7 @@
 use std::fs;
 
 use ddp::config::{Config, EvalSource, Overrides, Split, Task};
+use ddp::report::notes::warn_of_all_ranks;
 use ddp_comm::World;
 use tracing::info;
 
@@ -41,16 +42,25 @@ pub(crate) fn load_config(
     };
     let shared = world.group().all_gather_bytes(own.unwrap_or_default().as_bytes()).map_err(Error::from)?;
     let text = String::from_utf8_lossy(&shared[0]);
-    let config = if is_bare && !text.is_empty() {
-        Config::load_above(&text, &without_lists(overrides)).map_err(Error::from)
-    } else {
-        Ok(plain)
-    };
-    let config = world.collective_result(config)?;
-    if world.rank().0 == 0 && !text.is_empty() {
-        report(&text);
+    if !is_bare || text.is_empty() {
+        return Ok(plain);
     }
-    Ok(config)
+    match Config::load_above(&text, &without_lists(overrides)) {
+        Ok(config) => {
+            report(world, &text);
+            Ok(config)
+        }
+        // The settings of the command line can exclude those of the rows.
+        Err(error) => {
+            warn_of_all_ranks(
+                world.rank().0,
+                &format!(
+                    "nothing is chosen for these rows, because it does not fit the settings given: {error}"
+                ),
+            );
+            Ok(plain)
+        }
+    }
 }
 
 /// Whether rows can be read for their settings and again to train on them: a pipe cannot.
@@ -126,8 +136,8 @@ fn without_lists(overrides: &Overrides) -> Overrides {
 }
 
 /// Reports the settings in one line.
-fn report(text: &str) {
-    let Ok(table) = text.parse::<toml::Table>() else { return };
+fn report(world: &World, text: &str) {
+    let Some(table) = text.parse::<toml::Table>().ok().filter(|_| world.rank().0 == 0) else { return };
     let value = |section: &str, key: &str| table.get(section)?.as_table()?.get(key).cloned();
     let list = |key: &str| -> Option<String> {
         let names = value("data", key)?.as_array()?.clone();
