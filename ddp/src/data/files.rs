@@ -56,7 +56,7 @@ fn table_folder(file: &Path) -> Option<&Path> {
 /// The files of `spec` and their format. A folder with files for training and for tests gives those of `spec.side`.
 ///
 /// # Errors
-/// [`DataError::MixedFormats`], [`DataError::Foreign`], and the errors of [`files_of`].
+/// [`DataError::MixedFormats`], [`RowsError::Foreign`], and the errors of [`files_of`].
 pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
     let (files, format) = all_files_and_format(spec)?;
     check_settings(format, spec)?;
@@ -142,7 +142,8 @@ fn format_of(path: &Path) -> Result<&'static Format> {
     let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
     // A damaged archive is reported as what its name says.
     if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {
-        return Err(DataError::Foreign { path: path.to_owned(), name: foreign.name, hint: foreign.hint });
+        let (path, foreign::Foreign { name, hint }) = (path.to_owned(), foreign);
+        return Err(DataError::Rows(RowsError::Foreign { path, name, hint }));
     }
     Ok(named.unwrap_or_else(|| formats::by_signature(&begin)))
 }
@@ -152,11 +153,14 @@ fn is_zip(named: &Format, begin: &[u8]) -> bool {
     named.id == DataFormat::Npz && begin.starts_with(b"PK\x03\x04")
 }
 
-/// The first bytes of the unpacked content; none if it can't be unpacked.
+/// The first bytes of the unpacked content, or of the file if it can't be unpacked: a page or a pointer in place of an archive.
 fn first_bytes(file: std::fs::File, path: &Path) -> Vec<u8> {
     let mut begin = Vec::new();
     if let Ok(content) = Compression::of_file(path).reader(file, path) {
         let _ = content.take(formats::SIGNATURE_BYTES as u64).read_to_end(&mut begin);
+    }
+    if begin.is_empty() {
+        begin = user_file::read_regular(path, formats::SIGNATURE_BYTES as u64).unwrap_or_default();
     }
     begin
 }

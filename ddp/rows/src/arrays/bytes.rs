@@ -31,6 +31,11 @@ impl MemoryBudget {
         MemoryBudget { limit, used: Cell::new(0) }
     }
 
+    /// The whole budget.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Bytes that are still free.
     pub fn left(&self) -> u64 {
         self.limit - self.used.get()

@@ -1,21 +1,29 @@
 //! Opens a Parquet file: checks its footer and reads its rows in batches.
 
 use std::fmt::Display;
+use std::fs::File;
+use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
+use bytes::Bytes;
 use ddp_kernels::cpu::caught_panic::catch_panic;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use parquet::basic::Type as PhysicalType;
-use parquet::errors::ParquetError;
+use parquet::basic::{ConvertedType, Type as PhysicalType};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
+use super::page_flags;
 use crate::error::{Result, RowsError};
 use crate::fingerprint::Fingerprint;
+use crate::table::patched::{Patched, Patches, patch};
+use crate::table::plain::PlainTypes;
 use crate::user_file;
 
 /// A file whose footer was read.
@@ -24,9 +32,44 @@ pub struct ParquetFile {
     /// The file.
     pub path: PathBuf,
     pub(super) metadata: ArrowReaderMetadata,
+    /// The columns as they are read.
+    pub(super) plain: PlainTypes,
+    /// The column of each leaf. A group without leaves is no column.
+    pub(super) column_of: Vec<usize>,
+    patches: Patches,
     /// Rows of each row group.
     pub group_rows: Vec<usize>,
     n_bytes: u64,
+}
+
+/// A file whose page headers are patched.
+pub(super) struct PageFile {
+    file: File,
+    patches: Patches,
+}
+
+impl Length for PageFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+}
+
+impl ChunkReader for PageFile {
+    type T = Patched<BufReader<File>>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        Ok(Patched::new(self.file.get_read(start)?, start, self.patches.clone()))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let bytes = self.file.get_bytes(start, length)?;
+        if self.patches.is_empty() {
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::from(bytes);
+        patch(&mut bytes, start, &self.patches);
+        Ok(bytes.into())
+    }
 }
 
 impl ParquetFile {
@@ -39,7 +82,15 @@ impl ParquetFile {
         let n_bytes = length(&file, path)?;
         let metadata = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
-        Ok(ParquetFile { path: path.to_owned(), metadata, group_rows, n_bytes })
+        let patches = page_flags::patches(&file, metadata.metadata());
+        let plain = PlainTypes::new(metadata.schema(), &[]);
+        let column_of = columns_of(metadata.parquet_schema());
+        Ok(ParquetFile { path: path.to_owned(), metadata, plain, column_of, patches, group_rows, n_bytes })
+    }
+
+    /// The file for its pages.
+    pub(super) fn pages(&self) -> Result<PageFile> {
+        Ok(PageFile { file: user_file::open("data file", &self.path)?, patches: self.patches.clone() })
     }
 
     /// Rows of all row groups.
@@ -54,11 +105,14 @@ impl ParquetFile {
         roots: &[usize],
         batch_rows: usize,
     ) -> Result<ParquetRecordBatchReader> {
-        let file = user_file::open("data file", &self.path)?;
-        if length(&file, &self.path)? != self.n_bytes {
+        let file = self.pages()?;
+        if length(&file.file, &self.path)? != self.n_bytes {
             return Err(RowsError::Changed { path: self.path.clone() });
         }
-        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
+        let mut is_read = vec![false; self.metadata.schema().fields().len()];
+        roots.iter().for_each(|&root| is_read[root] = true);
+        let leaves = self.column_of.iter().enumerate().filter(|(_, column)| is_read[**column]);
+        let mask = ProjectionMask::leaves(self.metadata.parquet_schema(), leaves.map(|(leaf, _)| leaf));
         guarded(&self.path, || {
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
                 .with_row_groups(groups.collect())
@@ -76,9 +130,8 @@ impl ParquetFile {
     /// Bytes that decoding a row group with the columns `roots` takes in addition to its rows, if a column's pages take up to
     /// `page_bytes` and its reader `column_bytes`.
     pub fn decode_bytes(&self, roots: &[usize], page_bytes: usize, column_bytes: usize) -> usize {
-        let schema = self.metadata.parquet_schema();
-        let is_needed = |leaf: &usize| roots.contains(&schema.get_column_root_idx(*leaf));
-        let leaves: Vec<usize> = (0..schema.num_columns()).filter(is_needed).collect();
+        let is_needed = |leaf: &usize| roots.contains(&self.column_of[*leaf]);
+        let leaves: Vec<usize> = (0..self.column_of.len()).filter(is_needed).collect();
         let of_groups = self.metadata.metadata().row_groups().iter().map(|group| {
             let of_leaf = |&leaf: &usize| {
                 let column = group.column(leaf);
@@ -113,35 +166,63 @@ impl ParquetFile {
     }
 }
 
-/// Reads the footer. An Arrow schema that a writer added is ignored if it contradicts the columns. Spark's INT96 times are read as
-/// microseconds, since nanoseconds end in 2262 and later ones would wrap around.
-fn footer(file: &std::fs::File) -> Result<ArrowReaderMetadata, ParquetError> {
+/// Reads the footer. An Arrow schema that a writer added is ignored if it contradicts the columns; columns of some types are read
+/// as others.
+fn footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let options = ArrowReaderOptions::new();
     let plain = options.clone().with_skip_arrow_metadata(true);
     let metadata = ArrowReaderMetadata::load(file, options.clone())
         .or_else(|error| ArrowReaderMetadata::load(file, plain).map_err(|_| error))?;
     let of_file = metadata.parquet_schema();
-    let leaves = of_file.columns().iter().enumerate();
-    let old_times: Vec<usize> = leaves
-        .filter(|(_, leaf)| leaf.physical_type() == PhysicalType::INT96 && leaf.path().parts().len() == 1)
-        .map(|(leaf, _)| of_file.get_column_root_idx(leaf))
-        .collect();
-    if old_times.is_empty() {
+    let mut fields: Vec<FieldRef> = metadata.schema().fields().iter().cloned().collect();
+    let mut has_others = false;
+    for (leaf, column) in of_file.columns().iter().zip(columns_of(of_file)) {
+        let field = &mut fields[column];
+        if let Some(other) = read_as(leaf, field).filter(|_| leaf.path().parts().len() == 1) {
+            *field = Arc::new(field.as_ref().clone().with_data_type(other));
+            has_others = true;
+        }
+    }
+    if !has_others {
         return Ok(metadata);
     }
-    let as_microseconds = |(root, field): (usize, &FieldRef)| {
-        if !old_times.contains(&root) {
-            return field.clone();
-        }
-        let microseconds = DataType::Timestamp(TimeUnit::Microsecond, None);
-        Arc::new(field.as_ref().clone().with_data_type(microseconds))
-    };
-    let fields: Vec<FieldRef> = metadata.schema().fields().iter().enumerate().map(as_microseconds).collect();
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
     ArrowReaderMetadata::try_new(metadata.metadata().clone(), options.with_schema(Arc::new(schema)))
 }
 
-fn length(file: &std::fs::File, path: &Path) -> Result<u64> {
+/// The type as which a column is read, if it is not the one that the file states.
+fn read_as(leaf: &ColumnDescriptor, field: &Field) -> Option<DataType> {
+    match field.data_type() {
+        // Spark's times: nanoseconds end in 2262, and later times would wrap around.
+        _ if leaf.physical_type() == PhysicalType::INT96 => {
+            Some(DataType::Timestamp(TimeUnit::Microsecond, None))
+        }
+        DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => Some(DataType::Utf8),
+        // The library has dictionaries of texts, integers and times only.
+        DataType::Dictionary(_, of)
+            if matches!(**of, DataType::Boolean | DataType::Float16 | DataType::Utf8View)
+                || of.is_decimal() =>
+        {
+            Some(of.as_ref().clone())
+        }
+        _ => None,
+    }
+}
+
+/// The column of each leaf, among those that have leaves.
+fn columns_of(schema: &SchemaDescriptor) -> Vec<usize> {
+    let mut roots = Vec::new();
+    let column = |leaf| {
+        let root = schema.get_column_root_idx(leaf);
+        if roots.last() != Some(&root) {
+            roots.push(root);
+        }
+        roots.len() - 1
+    };
+    (0..schema.num_columns()).map(column).collect()
+}
+
+fn length(file: &File, path: &Path) -> Result<u64> {
     let metadata = file.metadata();
     Ok(metadata.map_err(|source| RowsError::Unreadable { path: path.to_owned(), source })?.len())
 }

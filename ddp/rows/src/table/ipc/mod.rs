@@ -2,6 +2,8 @@
 //!
 //! Source: <https://arrow.apache.org/docs/format/Columnar.html>; decoded by the crate `arrow-ipc`.
 
+mod schema;
+
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
@@ -15,6 +17,8 @@ use ddp_kernels::cpu::caught_panic::catch_panic;
 
 use crate::error::{Result, RowsError, WriteError};
 use crate::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::table::patched::Patched;
+use crate::table::plain::PlainTypes;
 use crate::table::source::{ReadOptions, Source};
 use crate::user_file;
 use crate::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
@@ -24,23 +28,24 @@ type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> 
 
 /// Opens a file and reads its schema.
 pub fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
-    let schema = reader(path, None)?.schema();
-    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), schema })))
+    let (reader, wide) = reader(path, None)?;
+    let plain = PlainTypes::new(&reader.schema(), &wide);
+    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), plain })))
 }
 
 /// A file or stream whose schema was read.
 struct IpcFile {
     path: PathBuf,
-    schema: SchemaRef,
+    plain: PlainTypes,
 }
 
 impl BatchSource for IpcFile {
     fn schema(&self) -> &SchemaRef {
-        &self.schema
+        self.plain.schema()
     }
 
     fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
-        for batch in batches(&self.path, vec![root])? {
+        for batch in self.batches(vec![root])? {
             if let Some(len) = list_len_in(batch?.column(0)) {
                 return Ok(Some(len));
             }
@@ -49,32 +54,45 @@ impl BatchSource for IpcFile {
     }
 
     fn read(&self, selection: &Selection) -> Result<Batches> {
-        batches(&self.path, selection.roots.clone())
+        self.batches(selection.roots.clone())
     }
 }
 
-/// The rows of a file with some columns.
-fn batches(path: &Path, columns: Vec<usize>) -> Result<Batches> {
-    let (path, mut reader) = (path.to_owned(), reader(path, Some(columns))?);
-    let batches = std::iter::from_fn(move || guarded(&path, || reader.next().transpose()).transpose());
-    Ok(Box::new(batches.filter(|batch| !matches!(batch, Ok(batch) if batch.num_rows() == 0))))
+impl IpcFile {
+    /// The rows with some columns.
+    fn batches(&self, columns: Vec<usize>) -> Result<Batches> {
+        let (path, plain) = (self.path.clone(), self.plain.of(&columns));
+        let (mut reader, _) = reader(&path, Some(columns))?;
+        let mut next = move || {
+            guarded(&path, || reader.next().transpose()?.map(|batch| plain.convert(batch)).transpose())
+        };
+        let batches = std::iter::from_fn(move || next().transpose());
+        Ok(Box::new(batches.filter(|batch| !matches!(batch, Ok(batch) if batch.num_rows() == 0))))
+    }
 }
 
-/// The decoder of a file; `columns` are the indices of those that are read, `None` for all.
-fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<Reader> {
+/// The decoder of a file, and its columns of integers of 128 bits; `columns` are the indices of those that are read, `None` for all.
+fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<(Reader, Vec<usize>)> {
     let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
     let mut file = user_file::open("data file", path)?;
     let mut begin = [0; 6];
     let is_file = file.read_exact(&mut begin).is_ok() && begin == *b"ARROW1";
     file.rewind().map_err(unreadable)?;
-    let file = BufReader::with_capacity(1 << 18, file);
-    guarded(path, || {
+    let facts = schema::facts(&file, is_file).map_err(|reason| RowsError::Malformed {
+        path: path.to_owned(),
+        format: "Arrow IPC",
+        reason,
+        hint: "read it with pyarrow.ipc and write it again, on a little-endian machine",
+    })?;
+    let file = BufReader::with_capacity(1 << 18, Patched::new(file, 0, facts.patches));
+    let reader = guarded(path, || {
         Ok(if is_file {
             Box::new(FileReader::try_new(file, columns)?) as Reader
         } else {
             Box::new(StreamReader::try_new(file, columns)?)
         })
-    })
+    })?;
+    Ok((reader, facts.wide))
 }
 
 /// Runs `call` and converts errors and panics of the library, which damaged content causes, to errors for the user.
