@@ -38,6 +38,8 @@ const WITH_LANCE: &str =
     "save it as Parquet: pyarrow.parquet.write_table(lance.dataset(FOLDER).to_table(), 'rows.parquet')";
 const PULL: &str = "`git lfs pull` in its repository downloads the data";
 
+/// First bytes of a pointer of Git LFS.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const LFS: Foreign = of("a Git LFS pointer, not the data", PULL);
 const RDS: Foreign = of("a file of R's saveRDS", WITH_R);
 const RDATA: Foreign = of("a file of R's save", WITH_R_LOAD);
@@ -83,7 +85,7 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"SQLite format 3\0", of("an SQLite database", "export a table: sqlite3 -csv -header")),
     (b"<stata_dta>", STATA),
     (b"$FL2", SPSS),
-    (b"version https://git-lfs.github.com/spec/", LFS),
+    (POINTER, LFS),
     (b"RDX2\n", RDATA),
     (b"RDX3\n", RDATA),
     (b"RDA2\n", RDATA),
@@ -128,6 +130,11 @@ pub fn find(begin: &[u8]) -> Option<Foreign> {
             found.map(|(_, foreign)| *foreign)
         }
     }
+}
+
+/// Whether a file that begins with `begin` is a pointer of Git LFS in place of a file of any format.
+pub fn pointer(begin: &[u8]) -> Option<Foreign> {
+    begin.starts_with(POINTER).then_some(LFS)
 }
 
 /// The format of a file by the ending of its name, for content that could be anything.

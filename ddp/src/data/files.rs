@@ -107,6 +107,7 @@ pub(super) fn all_files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf
 /// The format that the config names, or that of all `files`.
 fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Format> {
     if let Some(format) = formats::find(spec.data.format) {
+        files.iter().try_for_each(|path| check_pointer(path))?;
         return Ok(format);
     }
     let folder = Path::new(spec.source);
@@ -122,6 +123,16 @@ fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Fo
         }),
         None => Ok(formats[0]),
     }
+}
+
+/// Fails for a pointer of Git LFS, which no format is.
+fn check_pointer(path: &Path) -> Result<()> {
+    let begin = user_file::read_regular(path, formats::SIGNATURE_BYTES as u64).unwrap_or_default();
+    foreign::pointer(&begin).map_or(Ok(()), |foreign| Err(foreign_file(path, foreign)))
+}
+
+fn foreign_file(path: &Path, foreign::Foreign { name, hint }: foreign::Foreign) -> DataError {
+    DataError::Rows(RowsError::Foreign { path: path.to_owned(), name, hint })
 }
 
 /// The format of one file: by its first bytes, or by its name if they are text or mean nothing, otherwise CSV.
@@ -142,8 +153,7 @@ fn format_of(path: &Path) -> Result<&'static Format> {
     let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
     // A damaged archive is reported as what its name says.
     if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {
-        let (path, foreign::Foreign { name, hint }) = (path.to_owned(), foreign);
-        return Err(DataError::Rows(RowsError::Foreign { path, name, hint }));
+        return Err(foreign_file(path, foreign));
     }
     Ok(named.unwrap_or_else(|| formats::by_signature(&begin)))
 }

@@ -1,6 +1,7 @@
 //! Tables as other programs write them: types, marks of missing values, spellings, files of pandas and NumPy.
 
 mod digits_kept;
+mod contents;
 mod from_pandas;
 #[cfg(feature = "parquet")]
 mod kept_types;

@@ -27,9 +27,9 @@ use crate::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging
 type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// Opens a file and reads its schema.
-pub fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
     let (reader, wide) = reader(path, None)?;
-    let plain = PlainTypes::new(&reader.schema(), &wide);
+    let plain = PlainTypes::new(&reader.schema(), &wide, options.label);
     Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), plain })))
 }
 
@@ -147,4 +147,52 @@ fn failed(path: &Path, error: ArrowError) -> RowsError {
         error => std::io::Error::other(error),
     };
     WriteError { path: path.to_owned(), source }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray as _;
+    use arrow_array::types::Decimal128Type;
+    use arrow_schema::DataType;
+
+    use super::*;
+
+    // Streams of one column `y` in one batch, made by Python's flatbuffers: 1 and 2 as i32, big-endian; 2^70 and -3 as an integer of
+    // 128 bits.
+    const BIG_ENDIAN: &str = "ffffffff800000001000000000000a000c000a00090004000a000000100000000001040008000c000a0004000800000008000000000001\
+         00010000001400000010001400100000000f00080000000400100000001000000018000000000000021c0000000000000008000c000800\
+         0700080000000000000120000000010000007900000000000000ffffffff8800000014000000000000000c001600140013000c0004000c\
+         0000000800000000000000140000000000000304000a0018000c00080004000a0000002c00000010000000020000000000000000000000\
+         01000000020000000000000000000000000000000000000002000000000000000000000000000000000000000000000000000000080000\
+         00000000000000000100000002ffffffff00000000";
+    const WIDE: &str = "ffffffff780000001000000000000a000c000a00090004000a000000100000000001040008000800000004000800000004000000010000\
+         001400000010001400100000000f00080000000400100000001000000018000000000000021c0000000000000008000c00080007000800\
+         000000000001800000000100000079000000ffffffff8800000014000000000000000c001600140013000c0004000c0000002000000000\
+         000000140000000000000304000a0018000c00080004000a0000002c000000100000000200000000000000000000000100000002000000\
+         00000000000000000000000000000000020000000000000000000000000000000000000000000000000000002000000000000000000000\
+         00000000004000000000000000fdffffffffffffffffffffffffffffffffffffff00000000";
+
+    fn opened(hex: &str) -> Result<Vec<RecordBatch>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.arrow");
+        let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
+        std::fs::write(&path, hex.as_bytes().chunks(2).map(byte).collect::<Vec<u8>>()).unwrap();
+        let Source::Batches(source) = open(&path, &ReadOptions::default())? else {
+            unreachable!("columns with types")
+        };
+        assert_eq!(source.schema().field(0).data_type(), &DataType::Decimal128(38, 0));
+        source.read(&Selection { roots: vec![0], lists: Vec::new(), max_len: 0, batch_rows: 9 })?.collect()
+    }
+
+    #[test]
+    fn streams_of_another_byte_order_are_refused() {
+        let error = opened(BIG_ENDIAN).unwrap_err();
+        assert!(error.to_string().contains("its numbers are big-endian, expected little-endian"), "{error}");
+    }
+
+    #[test]
+    fn integers_of_128_bits_are_read_as_decimals() {
+        let batches = opened(WIDE).unwrap();
+        assert_eq!(batches[0].column(0).as_primitive::<Decimal128Type>().values(), &[1 << 70, -3]);
+    }
 }

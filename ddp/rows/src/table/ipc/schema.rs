@@ -14,7 +14,7 @@ const WIDE_BYTES: i32 = 16;
 // One is patched to the other.
 const _: () = assert!(Int::VT_BITWIDTH == FixedSizeBinary::VT_BYTEWIDTH);
 
-/// What the library has to be told about a schema.
+/// Types of a schema that the library has to be told.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Integers of 128 bits become binary values of 16 bytes: both types have one number in the same place.

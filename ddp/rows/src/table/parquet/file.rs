@@ -16,14 +16,16 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::basic::{ConvertedType, Type as PhysicalType};
 use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataBuilder};
 use parquet::file::reader::{ChunkReader, Length};
-use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type, TypePtr};
 
 use super::page_flags;
 use crate::error::{Result, RowsError};
 use crate::fingerprint::Fingerprint;
 use crate::table::patched::{Patched, Patches, patch};
 use crate::table::plain::PlainTypes;
+use crate::table::source::ReadOptions;
 use crate::user_file;
 
 /// A file whose footer was read.
@@ -34,8 +36,6 @@ pub struct ParquetFile {
     pub(super) metadata: ArrowReaderMetadata,
     /// The columns as they are read.
     pub(super) plain: PlainTypes,
-    /// The column of each leaf. A group without leaves is no column.
-    pub(super) column_of: Vec<usize>,
     patches: Patches,
     /// Rows of each row group.
     pub group_rows: Vec<usize>,
@@ -77,15 +77,14 @@ impl ParquetFile {
     ///
     /// # Errors
     /// [`RowsError::Malformed`] for one that contradicts itself or the file's length.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
         let n_bytes = length(&file, path)?;
         let metadata = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
         let patches = page_flags::patches(&file, metadata.metadata());
-        let plain = PlainTypes::new(metadata.schema(), &[]);
-        let column_of = columns_of(metadata.parquet_schema());
-        Ok(ParquetFile { path: path.to_owned(), metadata, plain, column_of, patches, group_rows, n_bytes })
+        let plain = PlainTypes::new(metadata.schema(), &[], options.label);
+        Ok(ParquetFile { path: path.to_owned(), metadata, plain, patches, group_rows, n_bytes })
     }
 
     /// The file for its pages.
@@ -109,10 +108,7 @@ impl ParquetFile {
         if length(&file.file, &self.path)? != self.n_bytes {
             return Err(RowsError::Changed { path: self.path.clone() });
         }
-        let mut is_read = vec![false; self.metadata.schema().fields().len()];
-        roots.iter().for_each(|&root| is_read[root] = true);
-        let leaves = self.column_of.iter().enumerate().filter(|(_, column)| is_read[**column]);
-        let mask = ProjectionMask::leaves(self.metadata.parquet_schema(), leaves.map(|(leaf, _)| leaf));
+        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
         guarded(&self.path, || {
             ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
                 .with_row_groups(groups.collect())
@@ -130,8 +126,9 @@ impl ParquetFile {
     /// Bytes that decoding a row group with the columns `roots` takes in addition to its rows, if a column's pages take up to
     /// `page_bytes` and its reader `column_bytes`.
     pub fn decode_bytes(&self, roots: &[usize], page_bytes: usize, column_bytes: usize) -> usize {
-        let is_needed = |leaf: &usize| roots.contains(&self.column_of[*leaf]);
-        let leaves: Vec<usize> = (0..self.column_of.len()).filter(is_needed).collect();
+        let schema = self.metadata.parquet_schema();
+        let is_needed = |leaf: &usize| roots.contains(&schema.get_column_root_idx(*leaf));
+        let leaves: Vec<usize> = (0..schema.num_columns()).filter(is_needed).collect();
         let of_groups = self.metadata.metadata().row_groups().iter().map(|group| {
             let of_leaf = |&leaf: &usize| {
                 let column = group.column(leaf);
@@ -172,12 +169,20 @@ fn footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let options = ArrowReaderOptions::new();
     let plain = options.clone().with_skip_arrow_metadata(true);
     let metadata = ArrowReaderMetadata::load(file, options.clone())
-        .or_else(|error| ArrowReaderMetadata::load(file, plain).map_err(|_| error))?;
+        .or_else(|error| ArrowReaderMetadata::load(file, plain.clone()).map_err(|_| error))?;
+    let metadata = match without_empty_groups(metadata.metadata()) {
+        None => metadata,
+        Some(pruned) => {
+            let pruned = Arc::new(pruned);
+            ArrowReaderMetadata::try_new(pruned.clone(), options.clone())
+                .or_else(|_| ArrowReaderMetadata::try_new(pruned, plain))?
+        }
+    };
     let of_file = metadata.parquet_schema();
     let mut fields: Vec<FieldRef> = metadata.schema().fields().iter().cloned().collect();
     let mut has_others = false;
-    for (leaf, column) in of_file.columns().iter().zip(columns_of(of_file)) {
-        let field = &mut fields[column];
+    for (index, leaf) in of_file.columns().iter().enumerate() {
+        let field = &mut fields[of_file.get_column_root_idx(index)];
         if let Some(other) = read_as(leaf, field).filter(|_| leaf.path().parts().len() == 1) {
             *field = Arc::new(field.as_ref().clone().with_data_type(other));
             has_others = true;
@@ -188,6 +193,45 @@ fn footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     }
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
     ArrowReaderMetadata::try_new(metadata.metadata().clone(), options.with_schema(Arc::new(schema)))
+}
+
+/// A footer without the groups that have no leaves, which are columns without values; `None` if there are none.
+fn without_empty_groups(metadata: &ParquetMetaData) -> Option<ParquetMetaData> {
+    let of_file = metadata.file_metadata();
+    let root = of_file.schema_descr().root_schema();
+    if !has_empty_group(root) {
+        return None;
+    }
+    let schema = Arc::new(SchemaDescriptor::new(Arc::new(pruned(root)?)));
+    let pairs = of_file.key_value_metadata().cloned();
+    let created_by = of_file.created_by().map(str::to_owned);
+    let (version, orders) = (of_file.version(), of_file.column_orders().cloned());
+    let of_file = FileMetaData::new(version, of_file.num_rows(), created_by, pairs, schema, orders);
+    Some(ParquetMetaDataBuilder::new(of_file).set_row_groups(metadata.row_groups().to_vec()).build())
+}
+
+fn has_empty_group(of: &Type) -> bool {
+    of.is_group()
+        && (of.get_fields().is_empty() || of.get_fields().iter().any(|field| has_empty_group(field)))
+}
+
+/// A type without groups that have no leaves; `None` for such a group.
+fn pruned(of: &Type) -> Option<Type> {
+    if !of.is_group() {
+        return Some(of.clone());
+    }
+    let fields: Vec<TypePtr> =
+        of.get_fields().iter().filter_map(|field| pruned(field).map(Arc::new)).collect();
+    let info = of.get_basic_info();
+    let mut group = Type::group_type_builder(info.name())
+        .with_converted_type(info.converted_type())
+        .with_logical_type(info.logical_type_ref().cloned())
+        .with_id(info.has_id().then(|| info.id()));
+    if info.has_repetition() {
+        group = group.with_repetition(info.repetition());
+    }
+    let group = group.with_fields(fields).build().ok()?;
+    (!group.get_fields().is_empty()).then_some(group)
 }
 
 /// The type as which a column is read, if it is not the one that the file states.
@@ -207,19 +251,6 @@ fn read_as(leaf: &ColumnDescriptor, field: &Field) -> Option<DataType> {
         }
         _ => None,
     }
-}
-
-/// The column of each leaf, among those that have leaves.
-fn columns_of(schema: &SchemaDescriptor) -> Vec<usize> {
-    let mut roots = Vec::new();
-    let column = |leaf| {
-        let root = schema.get_column_root_idx(leaf);
-        if roots.last() != Some(&root) {
-            roots.push(root);
-        }
-        roots.len() - 1
-    };
-    (0..schema.num_columns()).map(column).collect()
 }
 
 fn length(file: &File, path: &Path) -> Result<u64> {

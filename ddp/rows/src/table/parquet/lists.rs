@@ -117,7 +117,7 @@ fn pages(
     root: usize,
 ) -> ParquetResult<Option<SerializedPageReader<PageFile>>> {
     let schema = file.metadata.parquet_schema();
-    let mut leaves = (0..schema.num_columns()).filter(|&leaf| file.column_of[leaf] == root);
+    let mut leaves = (0..schema.num_columns()).filter(|&leaf| schema.get_column_root_idx(leaf) == root);
     let leaf = match (leaves.next(), leaves.next()) {
         (Some(leaf), None) if schema.column(leaf).max_rep_level() == 1 => leaf,
         _ => return Ok(None),

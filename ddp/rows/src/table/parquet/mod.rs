@@ -5,6 +5,8 @@
 mod page_flags;
 mod file;
 mod lists;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::ops::Range;
@@ -31,8 +33,8 @@ use crate::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging
 /// Reads the rows of a Parquet file in batches, once its lists have the expected lengths.
 ///
 /// Opens a file and reads its footer.
-pub fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
-    Ok(Source::Batches(Box::new(ParquetFile::open(path)?)))
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    Ok(Source::Batches(Box::new(ParquetFile::open(path, options)?)))
 }
 
 impl ParquetFile {

@@ -62,7 +62,7 @@ fn put_flags(file: &File, column: &ColumnChunkMetaData, flags: &mut Vec<(u64, u8
     Some(())
 }
 
-/// What matters of the header of a page.
+/// Sizes and flag of a page, from its header.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Header {
     /// Bytes of the header.
@@ -180,5 +180,76 @@ impl Compact<'_> {
             _ => return None,
         }
         (self.at <= self.bytes.len()).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::cast::AsArray as _;
+    use arrow_array::types::Float64Type;
+    use arrow_array::{Array, Float64Array, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::properties::{WriterProperties, WriterVersion};
+
+    use super::*;
+    use crate::table::batch_source::{BatchSource as _, Selection};
+    use crate::table::parquet::ParquetFile;
+    use crate::table::source::ReadOptions;
+
+    /// Writes `values` with the old defect: a compressed page of version 2 whose flag is unset.
+    fn write(path: &std::path::Path, values: &Float64Array, created_by: &str) {
+        let properties = WriterProperties::builder()
+            .set_created_by(created_by.to_owned())
+            .set_writer_version(WriterVersion::PARQUET_2_0)
+            .set_compression(Compression::SNAPPY)
+            .set_dictionary_enabled(false)
+            .set_encoding(parquet::basic::Encoding::PLAIN);
+        let batch = RecordBatch::try_from_iter([("x", Arc::new(values.clone()) as Arc<dyn Array>)]).unwrap();
+        let file = File::create(path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties.build())).unwrap();
+        writer.write(&batch).unwrap();
+        let column = writer.close().unwrap().row_group(0).column(0).clone();
+        let mut bytes = std::fs::read(path).unwrap();
+        let start = column.data_page_offset() as usize;
+        let unset = |at: &usize| {
+            let mut header = bytes[start..].to_vec();
+            header[*at] = header[*at] & 0xf0 | FALSE;
+            Header::read(&header)
+                .is_some_and(|header| header.unset_flag.is_some_and(|(place, _)| place == *at))
+        };
+        let flag = (0..64).find(unset).unwrap();
+        bytes[start + flag] = bytes[start + flag] & 0xf0 | FALSE;
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn compressed_pages_of_old_writers_are_read_whatever_their_flag() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.parquet");
+        let values: Float64Array = (0..999).map(|row| (row % 7 != 3).then(|| f64::from(row / 100))).collect();
+        let read = || {
+            let file = ParquetFile::open(&path, &ReadOptions::default())?;
+            let selection = Selection { roots: vec![0], lists: Vec::new(), max_len: 0, batch_rows: 2000 };
+            file.read(&selection)?.collect::<crate::error::Result<Vec<_>>>()
+        };
+        for old in ["parquet-cpp version 1.5.1-SNAPSHOT", "parquet-cpp-arrow version 2.0.0"] {
+            write(&path, &values, old);
+            assert_eq!(*read().unwrap()[0].column(0).as_primitive::<Float64Type>(), values, "{old}");
+        }
+        // Later flags are true.
+        write(&path, &values, "parquet-cpp-arrow version 14.0.0");
+        let misread = read();
+        assert!(misread.is_err() || *misread.unwrap()[0].column(0).as_primitive::<Float64Type>() != values);
+    }
+
+    #[test]
+    fn headers_end_where_they_end() {
+        // Fields 1 to 3, then an unknown list of two structs and a truth value, then the flag of version 2.
+        let header = [0x15, 6, 0x15, 20, 0x15, 10, 0x39, 0x2c, 0x11, 0, 0x12, 0, 0x11, 0x1c, 0x72, 0, 0, 9];
+        let found = Header::read(&header).unwrap();
+        assert_eq!(found, Header { len: 17, size: 5, plain_size: 10, unset_flag: Some((14, 0x71)) });
+        assert!((0..17).all(|len| Header::read(&header[..len]).is_none()));
     }
 }
