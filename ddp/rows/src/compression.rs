@@ -7,9 +7,10 @@
 //! ```
 
 use std::fs::File;
-use std::io::{BufReader, Read, Seek as _, SeekFrom};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::Path;
 
+use flate2::Crc;
 use flate2::read::{DeflateDecoder, MultiGzDecoder};
 use zip::{CompressionMethod, ZipArchive};
 
@@ -73,20 +74,64 @@ impl Compression {
             Compression::Zip => {
                 let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
                 let changed = || RowsError::Changed { path: path.to_owned() };
-                let Member { start, n_bytes, is_deflated } = only_member(path).ok_or_else(changed)?;
+                let Member { start, n_bytes, crc, is_deflated } = only_member(path).ok_or_else(changed)?;
                 let mut file = BufReader::with_capacity(1 << 18, file);
                 file.seek(SeekFrom::Start(start)).map_err(unreadable)?;
                 let content = file.take(n_bytes);
-                if is_deflated { Box::new(DeflateDecoder::new(content)) } else { Box::new(content) }
+                if is_deflated {
+                    Box::new(Checked::new(DeflateDecoder::new(content), crc))
+                } else {
+                    Box::new(Checked::new(content, crc))
+                }
             }
         })
     }
+}
+
+/// Content of an archive, whose checksum is compared at its end.
+struct Checked<R> {
+    content: R,
+    crc: Crc,
+    expected: u32,
+}
+
+impl<R> Checked<R> {
+    fn new(content: R, expected: u32) -> Self {
+        Checked { content, crc: Crc::new(), expected }
+    }
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n = self.content.read(out)?;
+        self.crc.update(&out[..n]);
+        if n == 0 && !out.is_empty() {
+            check_crc(self.crc.sum(), self.expected)
+                .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;
+        }
+        Ok(n)
+    }
+}
+
+/// Compares a checksum with the one in an archive.
+///
+/// # Errors
+/// The difference.
+pub(crate) fn check_crc(got: u32, expected: u32) -> Result<(), String> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(format!(
+        "its content has the CRC-32 {got:08x}, but the archive states {expected:08x}, so some bytes are wrong"
+    ))
 }
 
 /// The place of a file in an archive.
 struct Member {
     start: u64,
     n_bytes: u64,
+    /// CRC-32 of the unpacked content.
+    crc: u32,
     is_deflated: bool,
 }
 
@@ -109,6 +154,41 @@ fn only_member(path: &Path) -> Option<Member> {
         _ => return None,
     };
     let is_array = member.name().is_ok_and(|name| name.ends_with(".npy"));
-    let member = Member { start: member.data_start()?, n_bytes: member.compressed_size(), is_deflated };
+    let (start, n_bytes, crc) = (member.data_start()?, member.compressed_size(), member.crc32());
+    let member = Member { start, n_bytes, crc, is_deflated };
     (!is_array).then_some(member)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use zip::write::{SimpleFileOptions, ZipWriter};
+
+    use super::*;
+
+    #[test]
+    fn the_checksum_of_a_zipped_file_is_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.zip");
+        let rows = "a,b\n".to_owned() + &"1,2\n".repeat(999);
+        for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+            let mut archive = ZipWriter::new(File::create(&path).unwrap());
+            archive.start_file("rows.csv", SimpleFileOptions::default().compression_method(method)).unwrap();
+            archive.write_all(rows.as_bytes()).unwrap();
+            archive.finish().unwrap();
+            let read = || {
+                let mut text = String::new();
+                let content = Compression::Zip.reader(File::open(&path).unwrap(), &path).unwrap();
+                { content }.read_to_string(&mut text).map(|_| text)
+            };
+            assert_eq!(read().unwrap(), rows, "{method}");
+            let mut bytes = std::fs::read(&path).unwrap();
+            // The checksum in the list of members, 16 bytes after its signature.
+            let list = bytes.windows(4).rposition(|bytes| bytes == b"PK\x01\x02").unwrap();
+            bytes[list + 16] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            assert!(read().unwrap_err().to_string().contains("CRC-32"), "{method}");
+        }
+    }
 }

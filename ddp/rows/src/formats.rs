@@ -64,8 +64,8 @@ impl Format {
     }
 }
 
-/// First bytes that [`by_signature`] needs.
-pub const SIGNATURE_BYTES: usize = 128;
+/// First bytes that [`by_signature`] and [`crate::foreign::find`] need: the mark of a tar archive is at its byte 257.
+pub const SIGNATURE_BYTES: usize = 512;
 
 /// All formats: first those of tables, then those of arrays.
 static FORMATS: &[Format] = &[

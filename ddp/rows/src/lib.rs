@@ -14,11 +14,11 @@ pub mod fingerprint;
 pub mod options;
 pub mod values;
 pub mod error;
+#[doc(hidden)]
+pub mod foreign;
 pub mod compression;
 #[doc(hidden)]
 pub mod write;
 pub mod arrays;
 pub mod table;
 pub mod formats;
-#[doc(hidden)]
-pub mod foreign;

@@ -212,16 +212,6 @@ pub enum DataError {
         /// End of the range.
         end: usize,
     },
-    /// A file of a format that is not read.
-    #[error("data file `{}` is {name}", path.display())]
-    #[diagnostic(help("{hint}"))]
-    Foreign {
-        path: PathBuf,
-        /// The format.
-        name: &'static str,
-        /// A way to convert it.
-        hint: &'static str,
-    },
     /// Files of a lake table, some of whose rows its log has deleted or replaced.
     #[error(
         "folder `{}` is a {name} table: its log decides which rows of its files are valid, and is not read", path.display()

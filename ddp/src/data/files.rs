@@ -56,7 +56,7 @@ fn table_folder(file: &Path) -> Option<&Path> {
 /// The files of `spec` and their format. A folder with files for training and for tests gives those of `spec.side`.
 ///
 /// # Errors
-/// [`DataError::MixedFormats`], [`DataError::Foreign`], and the errors of [`files_of`].
+/// [`DataError::MixedFormats`], [`RowsError::Foreign`], and the errors of [`files_of`].
 pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
     let (files, format) = all_files_and_format(spec)?;
     check_settings(format, spec)?;
@@ -107,6 +107,7 @@ pub(super) fn all_files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf
 /// The format that the config names, or that of all `files`.
 fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Format> {
     if let Some(format) = formats::find(spec.data.format) {
+        files.iter().try_for_each(|path| check_pointer(path))?;
         return Ok(format);
     }
     let folder = Path::new(spec.source);
@@ -122,6 +123,16 @@ fn format_of_all(files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<&'static Fo
         }),
         None => Ok(formats[0]),
     }
+}
+
+/// Fails for a pointer of Git LFS, which no format is.
+fn check_pointer(path: &Path) -> Result<()> {
+    let begin = user_file::read_regular(path, formats::SIGNATURE_BYTES as u64).unwrap_or_default();
+    foreign::pointer(&begin).map_or(Ok(()), |foreign| Err(foreign_file(path, foreign)))
+}
+
+fn foreign_file(path: &Path, foreign::Foreign { name, hint }: foreign::Foreign) -> DataError {
+    DataError::Rows(RowsError::Foreign { path: path.to_owned(), name, hint })
 }
 
 /// The format of one file: by its first bytes, or by its name if they are text or mean nothing, otherwise CSV.
@@ -142,7 +153,7 @@ fn format_of(path: &Path) -> Result<&'static Format> {
     let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
     // A damaged archive is reported as what its name says.
     if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {
-        return Err(DataError::Foreign { path: path.to_owned(), name: foreign.name, hint: foreign.hint });
+        return Err(foreign_file(path, foreign));
     }
     Ok(named.unwrap_or_else(|| formats::by_signature(&begin)))
 }
@@ -152,11 +163,14 @@ fn is_zip(named: &Format, begin: &[u8]) -> bool {
     named.id == DataFormat::Npz && begin.starts_with(b"PK\x03\x04")
 }
 
-/// The first bytes of the unpacked content; none if it can't be unpacked.
+/// The first bytes of the unpacked content, or of the file if it can't be unpacked: a page or a pointer in place of an archive.
 fn first_bytes(file: std::fs::File, path: &Path) -> Vec<u8> {
     let mut begin = Vec::new();
     if let Ok(content) = Compression::of_file(path).reader(file, path) {
         let _ = content.take(formats::SIGNATURE_BYTES as u64).read_to_end(&mut begin);
+    }
+    if begin.is_empty() {
+        begin = user_file::read_regular(path, formats::SIGNATURE_BYTES as u64).unwrap_or_default();
     }
     begin
 }

@@ -78,12 +78,11 @@ pub(super) fn check_table(folder: &Path) -> Result<()> {
         Some(name) if name == "data" => folder.parent().filter(|parent| !parent.as_os_str().is_empty()),
         _ => None,
     };
-    let is_iceberg = |folder: &Path| {
-        let metadata = folder.join("metadata");
-        let names =
-            std::fs::read_dir(metadata).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        names.into_iter().any(|name| name.to_string_lossy().ends_with(".metadata.json"))
+    let holds = |folder: PathBuf, ending: &str| {
+        let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.into_iter().any(|name| name.to_string_lossy().ends_with(ending))
     };
+    let is_iceberg = |folder: &Path| holds(folder.join("metadata"), ".metadata.json");
     let (name, root, scan) = if folder.join("_delta_log").is_dir() {
         ("Delta Lake", folder, "delta_scan")
     } else if is_iceberg(folder) {
@@ -91,13 +90,20 @@ pub(super) fn check_table(folder: &Path) -> Result<()> {
     } else if let Some(root) = parent().filter(|root| is_iceberg(root)) {
         ("Iceberg", root, "iceberg_scan")
     } else if folder.join(".hoodie").is_dir() {
-        ("Hudi", folder, "")
+        ("Hudi", folder, "hudi")
+    } else if holds(folder.join("_versions"), ".manifest") {
+        ("Lance", folder, "lance")
     } else {
         return Ok(());
     };
     let shown = root.display();
     let export = match scan {
-        "" => format!("spark.read.format(\"hudi\").load(\"{shown}\").write.parquet(\"rows\")"),
+        "hudi" => format!("spark.read.format(\"hudi\").load(\"{shown}\").write.parquet(\"rows\")"),
+        "lance" => {
+            format!(
+                "pyarrow.parquet.write_table(lance.dataset('{shown}').to_table(), 'rows.parquet') in Python"
+            )
+        }
         scan => format!("duckdb -c \"COPY (FROM {scan}('{shown}')) TO 'rows.parquet'\""),
     };
     Err(DataError::LakeTable { path: root.to_owned(), name, export })
@@ -180,6 +186,7 @@ mod tests {
             ("_delta_log/0.json", "Delta Lake"),
             ("metadata/v1.metadata.json", "Iceberg"),
             (".hoodie/x", "Hudi"),
+            ("_versions/1.manifest", "Lance"),
         ] {
             let folder = tempfile::tempdir().unwrap();
             let log = folder.path().join("rows").join(log);

@@ -12,7 +12,7 @@ use crate::data::errors::target_error::TargetError;
 use crate::data::files::files_of;
 use crate::data::raw::rows::{LengthCheck, RawRows};
 use crate::data::raw::targets::target_layout;
-use crate::data::source::SourceSpec;
+use crate::data::source::{ClassLabels, SourceSpec};
 use ddp_rows::arrays::array::RawArray;
 use ddp_rows::arrays::bytes::{MemoryBudget, bytes_of};
 pub(crate) use ddp_rows::arrays::reader::{ArrayReader, ColumnTexts, NamedArrays};
@@ -256,6 +256,8 @@ fn combine(
     }
     let n_features = features.row_len();
     let is_classification = spec.data.task == Task::Classification;
+    let takes_labels = is_classification && !matches!(spec.classes, ClassLabels::AsStored);
+    let targets = if takes_labels { targets.beyond_i64_as_text()? } else { targets };
     let (target_names, labels) = (texts.targets, texts.labels);
     let layout = RowLayout {
         features: texts

@@ -6,8 +6,8 @@ use ddp_rows::arrays::reader::SplitSide;
 use ddp_rows::table::source::ReadOptions;
 use ddp_rows::values::vocabulary::Vocabulary;
 
-use super::labels::LabelVocabulary;
-use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, UnknownLabel};
+use super::labels::{Label, LabelVocabulary};
+use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
 use crate::data::labels::head_targets::HeadTargets;
 
 /// Source of rows, and what is known about them before they are read.
@@ -96,7 +96,21 @@ impl<'a> SourceSpec<'a> {
             decimal: self.data.decimal,
             missing_values: &self.data.missing_values,
             dropped: &self.data.drop,
+            label: self.named_label(),
             memory_bytes: self.memory_bytes,
+        }
+    }
+
+    /// The target whose labels may be names: the only one, unless the classes are known to be numbers.
+    fn named_label(&self) -> Option<&'a str> {
+        let has_names = |vocabulary: Arc<LabelVocabulary>| {
+            vocabulary.labels().any(|label| matches!(label, Label::Text(_)))
+        };
+        match &self.data.target[..] {
+            [target] if self.data.task == Task::Classification => {
+                Some(target.as_str()).filter(|_| self.vocabulary().is_none_or(has_names))
+            }
+            _ => None,
         }
     }
 

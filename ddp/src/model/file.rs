@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use ddp_kernels::{Device, Tensor};
 use ddp_rows::fingerprint::fingerprint;
-use ddp_rows::user_file;
+use ddp_rows::{foreign, user_file};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -218,7 +218,10 @@ impl ModelFile {
     /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] if it is not a complete safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = user_file::read("model file", path)?;
-        SafeTensors::deserialize(&bytes).map_err(|e| bad_file(path, reason(&e)))?;
+        SafeTensors::deserialize(&bytes).map_err(|e| {
+            let lfs = foreign::pointer(&bytes);
+            bad_file(path, lfs.map_or_else(|| reason(&e), |lfs| format!("it is {}: {}", lfs.name, lfs.hint)))
+        })?;
         Ok(ModelFile { path: path.to_owned(), bytes })
     }
 

@@ -347,6 +347,42 @@ impl RawArray {
         self.check()
     }
 
+    /// Single integers as texts, if i64 does not hold all of them; other arrays as they are. Labels that are hashes keep all digits so.
+    pub fn beyond_i64_as_text(self) -> Result<Self> {
+        const DIGITS: usize = 20;
+        if self.raw != RawType::U64 || self.row_len() != 1 {
+            return Ok(self);
+        }
+        let value = |bytes: &[u8], is_big_endian: bool| {
+            let word = bytes.first_chunk().map_or([0; 8], |word| *word);
+            if is_big_endian { u64::from_be_bytes(word) } else { u64::from_le_bytes(word) }
+        };
+        let mut is_beyond = false;
+        let rows: Vec<usize> = (0..self.n_rows()).collect();
+        self.for_each(&rows, |_, bytes, big| is_beyond |= i64::try_from(value(bytes, big)).is_err())?;
+        self.check()?;
+        if !is_beyond {
+            return Ok(self);
+        }
+        let mut texts = Vec::new();
+        for rows in self.starts.windows(2) {
+            let mut of_file = Vec::new();
+            let rows: Vec<usize> = (rows[0]..rows[1]).collect();
+            self.for_each(&rows, |_, bytes, big| {
+                let text = value(bytes, big).to_string();
+                of_file.extend(text.bytes().chain(std::iter::repeat(0)).take(DIGITS));
+            })?;
+            texts.push(of_file);
+        }
+        self.check()?;
+        let files = self.files.iter().zip(texts).map(|(file, texts)| FileRows {
+            bytes: Bytes::memory(texts, file.bytes.path()),
+            offset: 0,
+            is_big_endian: false,
+        });
+        Ok(RawArray { raw: RawType::Ascii, row_dims: vec![DIGITS], files: files.collect(), ..self })
+    }
+
     /// Numbers of a row; texts have one value.
     pub fn n_values(&self) -> usize {
         let is_text = usize::from(self.raw.is_text());
@@ -398,4 +434,27 @@ pub(crate) fn checked_size(shape: &[u64], raw: RawType) -> Option<(Vec<usize>, u
     shape.iter().try_fold(8u64, |len, &dim| len.checked_mul(dim.max(1)))?;
     let len = shape.iter().product::<u64>() * raw.size_bytes() as u64;
     (len <= isize::MAX as u64).then_some((dims?, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_beyond_i64_become_texts() {
+        let array = |values: &[u64]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
+            RawArray::new(Bytes::memory(bytes, Path::new("y")), 0, RawType::U64, true, &[values.len()])
+        };
+        let small = array(&[0, i64::MAX as u64]).beyond_i64_as_text().unwrap();
+        assert_eq!(small.raw, RawType::U64);
+        let both = RawArray::concat(vec![array(&[5, 7]), array(&[u64::MAX])]).unwrap();
+        let texts = both.beyond_i64_as_text().unwrap();
+        let mut got = Vec::new();
+        texts.rows_to_text(&[2, 0, 1], |_, text| got.push(text.to_owned())).unwrap();
+        assert_eq!(
+            (got, texts.n_values()),
+            (["18446744073709551615", "5", "7"].map(str::to_owned).into(), 1)
+        );
+    }
 }

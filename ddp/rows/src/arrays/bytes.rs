@@ -14,6 +14,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::compression::Compression;
 use crate::error::{Result, RowsError};
+use crate::foreign::{Foreign, pointer};
 
 /// Bytes of a file that are read into the system's cache by one call.
 const READ_AHEAD_BYTES: usize = 16 << 20;
@@ -29,6 +30,11 @@ impl MemoryBudget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
         MemoryBudget { limit, used: Cell::new(0) }
+    }
+
+    /// The whole budget.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Bytes that are still free.
@@ -222,7 +228,11 @@ impl Bytes {
 pub fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
     let compression = Compression::of_file(path);
     if compression == Compression::None {
-        return Bytes::map(path);
+        let bytes = Bytes::map(path)?;
+        if let Some(Foreign { name, hint }) = bytes.as_slice().and_then(pointer) {
+            return Err(RowsError::Foreign { path: path.to_owned(), name, hint });
+        }
+        return Ok(bytes);
     }
     let mut unpacked = Vec::new();
     let file = crate::user_file::open("data file", path)?;

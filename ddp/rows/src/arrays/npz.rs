@@ -14,7 +14,9 @@ use super::npy;
 use super::reader::NamedArrays;
 use crate::arrays::npy::array_header;
 use crate::arrays::reader::WEIGHTS_KEY;
+use crate::compression::check_crc;
 use crate::error::{Result, RowsError, WriteError};
+use crate::foreign::{Foreign, sparse_matrix};
 use crate::values::element::RawType;
 use crate::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 
@@ -22,7 +24,11 @@ use crate::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 pub fn open<'a>(bytes: &'a Bytes, budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {
     let archive = archive(bytes)?;
     let names = archive.file_names().filter_map(|name| Some(name.ok()?.strip_suffix(".npy")?.to_owned()));
-    Ok(Box::new(Archive { names: names.collect(), archive, bytes, budget }))
+    let names: Vec<String> = names.collect();
+    if let Some(Foreign { name, hint }) = sparse_matrix(&names) {
+        return Err(RowsError::Foreign { path: bytes.path().to_owned(), name, hint });
+    }
+    Ok(Box::new(Archive { names, archive, bytes, budget }))
 }
 
 /// Whether a file that begins like this is an archive whose first entry is an array.
@@ -71,6 +77,16 @@ fn array(
             .ok_or_else(|| malformed(path, format!("`{name}` has no offset in the archive")))?;
         let end = start.checked_add(size).filter(|&end| end <= bytes.len());
         let end = end.ok_or_else(|| malformed(path, format!("`{name}` extends past the end of the file")))?;
+        // One pass over bytes that are read soon anyway, except if they exceed the memory.
+        if size <= budget.limit() {
+            let mut crc = flate2::Crc::new();
+            crc.update(
+                &bytes.as_slice().expect("headers are read from mapped files")[start as usize..end as usize],
+            );
+            bytes.check()?;
+            check_crc(crc.sum(), entry.crc32())
+                .map_err(|reason| damaged(path, format!("`{name}`: {reason}")))?;
+        }
         drop(entry);
         return npy::array(bytes.clone(), start, end, budget);
     }
@@ -83,7 +99,7 @@ fn array(
     // The declared size may be wrong: never unpack more than that.
     let mut unpacked = Vec::new();
     let read = entry.by_ref().take(size + 1).read_to_end(&mut unpacked);
-    read.map_err(|error| malformed(path, format!("`{name}` can't be unpacked: {error}")))?;
+    read.map_err(|error| damaged(path, format!("`{name}` can't be unpacked: {error}")))?;
     if unpacked.len() as u64 != size {
         return Err(malformed(path, format!("the size of `{name}` differs from the one in the archive")));
     }
@@ -97,6 +113,12 @@ fn archive(bytes: &Bytes) -> Result<ZipArchive<Cursor<&[u8]>>> {
     let archive = ZipArchive::new(Cursor::new(slice)).map_err(|e| malformed(bytes.path(), e.to_string()))?;
     bytes.check()?;
     Ok(archive)
+}
+
+/// The error of content that differs from what was written.
+fn damaged(path: &Path, reason: String) -> RowsError {
+    let hint = "copy or download the file again; if it stays so, write it again with numpy.savez";
+    RowsError::Malformed { path: path.to_owned(), format: "npz", reason, hint }
 }
 
 fn malformed(path: &Path, reason: String) -> RowsError {

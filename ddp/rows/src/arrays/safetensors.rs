@@ -76,7 +76,10 @@ impl Header {
         // The library accepts repeated names and keeps the last tensor.
         let repeated = read.as_ref().ok().and_then(|(len, _)| repeated_name(whole.get(8..8 + len)?));
         bytes.check()?;
-        let (len, metadata) = read.map_err(|error| malformed(bytes, reason(&error)))?;
+        let (len, metadata) = read.map_err(|error| match unknown_type(whole) {
+            Some((name, got)) => wrong_type(bytes, &name, &got),
+            None => malformed(bytes, reason(&error)),
+        })?;
         if let Some(name) = repeated {
             return Err(malformed(bytes, format!("its header lists `{name}` twice")));
         }
@@ -100,9 +103,7 @@ impl Header {
             Dtype::BF16 => RawType::Bf16,
             Dtype::F32 => RawType::F32,
             Dtype::F64 => RawType::F64,
-            other => {
-                return Err(malformed(bytes, format!("`{name}` has type {other:?}, expected numbers")));
-            }
+            other => return Err(wrong_type(bytes, name, &format!("{other:?}"))),
         };
         let shape: Vec<u64> = info.shape.iter().map(|&dim| dim as u64).collect();
         let (dims, len) = checked_size(&shape, raw).ok_or_else(|| {
@@ -119,6 +120,21 @@ impl Header {
 fn malformed(bytes: &Bytes, reason: String) -> RowsError {
     let hint = "is the file cut off, or still being written?";
     RowsError::Malformed { path: bytes.path().to_owned(), format: "safetensors", reason, hint }
+}
+
+fn wrong_type(bytes: &Bytes, name: &str, got: &str) -> RowsError {
+    RowsError::ArrayType { path: bytes.path().to_owned(), name: name.to_owned(), got: got.to_owned() }
+}
+
+/// The first tensor whose type the library does not know, and the type.
+fn unknown_type(file: &[u8]) -> Option<(String, String)> {
+    let len = usize::try_from(u64::from_le_bytes(*file.first_chunk()?)).ok()?;
+    let header: Value = serde_json::from_slice(file.get(8..)?.get(..len)?).ok()?;
+    let unknown = |(name, info): (&String, &Value)| {
+        let got = info["dtype"].as_str().filter(|_| name != "__metadata__")?;
+        serde_json::from_value::<Dtype>(got.into()).is_err().then(|| (name.clone(), got.to_owned()))
+    };
+    header.as_object()?.iter().find_map(unknown)
 }
 
 /// The first repeated name of a JSON object.

@@ -51,6 +51,27 @@ pub enum RowsError {
         reason: String,
         hint: &'static str,
     },
+    /// A file of a format that is not read.
+    #[error("data file `{}` is {name}", path.display())]
+    #[diagnostic(help("{hint}"))]
+    Foreign {
+        path: PathBuf,
+        /// The format, with its article.
+        name: &'static str,
+        /// A way to convert it.
+        hint: &'static str,
+    },
+    /// An array whose elements are not read.
+    #[error("data file `{}`: the array `{name}` has the type {got}, expected integers, or floats of 16 bits or more", path.display())]
+    #[diagnostic(help(
+        "convert it, for example with tensor.to(torch.float32), or name another array: `data.features_key`, `data.labels_key`"
+    ))]
+    ArrayType {
+        path: PathBuf,
+        name: String,
+        /// Its type in the file.
+        got: String,
+    },
     /// Parquet or Arrow in a build without them.
     #[error("data file `{}`: this build does not support Parquet and Arrow files", path.display())]
     #[diagnostic(help(

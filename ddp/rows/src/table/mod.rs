@@ -7,6 +7,10 @@
 pub mod batch_source;
 pub mod source;
 #[cfg(feature = "parquet")]
+mod patched;
+#[cfg(feature = "parquet")]
+mod plain;
+#[cfg(feature = "parquet")]
 pub mod parquet;
 #[cfg(feature = "parquet")]
 pub mod ipc;

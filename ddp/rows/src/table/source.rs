@@ -55,6 +55,8 @@ pub struct ReadOptions<'a> {
     pub missing_values: &'a [String],
     /// Columns that are not used: their lists need not be equally long.
     pub dropped: &'a [String],
+    /// The column of class labels: its numbers are read as the names that the file has for them.
+    pub label: Option<&'a str>,
     /// Memory for rows; one row takes a fraction of it.
     pub memory_bytes: u64,
 }
@@ -68,6 +70,7 @@ impl Default for ReadOptions<'_> {
             decimal: Decimal::Auto,
             missing_values: &[],
             dropped: &[],
+            label: None,
             memory_bytes: u64::MAX,
         }
     }

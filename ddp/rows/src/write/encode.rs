@@ -1,5 +1,8 @@
 //! Numbers converted from one type to another, with the count of those that the new type rounds.
 
+use std::cmp::Ordering;
+
+use ddp_kernels::Element;
 use half::{bf16, f16};
 
 use crate::values::element::{RawType, to_f64 as raw_to_f64, to_i128 as raw_to_i128};
@@ -24,7 +27,8 @@ pub(super) fn cast(from: RawType, bytes: &[u8], to: RawType, out: &mut Vec<u8>) 
         let wholes = bytes.chunks_exact(8).map(|bytes| raw_to_i128(from, bytes));
         // Both are whole.
         let differs = |whole, rounded: f64| rounded as i128 != whole;
-        return put_all(wholes, to, out, Some, |whole| whole as f64, |whole| whole as f32, differs);
+        let double = |whole| if to == RawType::Bf16 { to_odd(whole) } else { whole as f64 };
+        return put_all(wholes, to, out, Some, double, |whole| whole as f32, differs);
     }
     const BLOCK: usize = 1024;
     let size = from.size_bytes();
@@ -41,6 +45,17 @@ pub(super) fn cast(from: RawType, bytes: &[u8], to: RawType, out: &mut Vec<u8>) 
         n_rounded += put.map_err(|misfit| Misfit { index: number * BLOCK + misfit.index })?;
     }
     Ok(n_rounded)
+}
+
+/// The f64 next to `whole`, by an odd last bit if it is another number: rounded once more, it gives what `whole` itself would.
+fn to_odd(whole: i128) -> f64 {
+    let nearest = whole as f64;
+    let beyond = (nearest as i128).unsigned_abs().cmp(&whole.unsigned_abs());
+    match beyond {
+        Ordering::Equal => nearest,
+        Ordering::Less => f64::from_bits(nearest.to_bits() | 1),
+        Ordering::Greater => f64::from_bits((nearest.to_bits() - 1) | 1),
+    }
 }
 
 /// Appends `values`, which are whole numbers by `whole`, f64 by `double` and f32 by `single`; `differs` compares a value with a float
@@ -96,8 +111,8 @@ fn put_all<T: Copy>(
         RawType::I64 => integers!(i64),
         RawType::F64 => floats!(|value| double(value)),
         RawType::F32 => floats!(|value| single(value)),
-        RawType::F16 => floats!(|value| f16::from_f64(double(value))),
-        RawType::Bf16 => floats!(|value| bf16::from_f64(double(value))),
+        RawType::F16 => floats!(|value| <f16 as Element>::from_f64(double(value))),
+        RawType::Bf16 => floats!(|value| <bf16 as Element>::from_f64(double(value))),
         RawType::Ascii | RawType::Unicode => unreachable!("texts are not numbers"),
     }
     Ok(n_rounded)
@@ -225,6 +240,27 @@ mod tests {
         assert_eq!(cast(RawType::I64, &bytes, RawType::F64, &mut out), Ok(2));
         assert_eq!(cast(RawType::I64, &bytes, RawType::U64, &mut out), Err(Misfit { index: 1 }));
         assert_eq!(cast(RawType::U64, &u64::MAX.to_le_bytes(), RawType::F32, &mut out), Ok(1));
+    }
+
+    #[test]
+    fn numbers_just_above_a_tie_are_rounded_up() {
+        // Half a unit above 1, and the same plus a bit that half's own conversion drops.
+        for (to, half_unit, tie, above) in [
+            (RawType::F16, 2f64.powi(-11), 0x3c00u16, 0x3c01),
+            (RawType::Bf16, 2f64.powi(-8), 0x3f80, 0x3f81),
+        ] {
+            let values =
+                [1.0 + half_unit, 1.0 + half_unit + 2f64.powi(-40), -(1.0 + half_unit + 2f64.powi(-52))];
+            let want: Vec<u8> =
+                [tie, above, above | 0x8000].iter().flat_map(|bits| bits.to_le_bytes()).collect();
+            assert_eq!(doubles(to, &values), Ok((want, 3)), "{to:?}");
+        }
+        let wholes = [(1i64 << 62) + (1 << 54), (1 << 62) + (1 << 54) + 1, -(1 << 62) - (1 << 54) - 1];
+        let bytes: Vec<u8> = wholes.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let mut out = Vec::new();
+        assert_eq!(cast(RawType::I64, &bytes, RawType::Bf16, &mut out), Ok(3));
+        let want = [0x5e80u16, 0x5e81, 0xde81];
+        assert_eq!(out, want.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>());
     }
 
     #[test]

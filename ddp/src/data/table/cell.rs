@@ -4,7 +4,7 @@ use ddp_rows::error::CellProblem;
 use ddp_rows::values::notation::Notation;
 use ddp_rows::values::number::marks::{is_grouped, with_point};
 use ddp_rows::values::number::without_fraction;
-use ddp_rows::values::number::{Exact, NumberText, Unclear, is_code, truth_word};
+use ddp_rows::values::number::{Exact, NumberText, Unclear, is_code, is_integer, truth_word};
 use ddp_rows::values::time;
 
 use super::columns::Role;
@@ -199,14 +199,18 @@ fn target_missing(cell: &[u8]) -> CellProblem {
     }
 }
 
-/// A class label; `3.0` is an integer too, as floating-point tables write it.
+/// A class label; `3.0` is an integer too, as floating-point tables write it, and integers beyond i64 keep their digits.
 fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellProblem> {
     let text = text_of(cell)?;
-    if is_code(text) && text.parse::<f64>().is_ok_and(f64::is_finite) {
+    let is_number = || text.parse::<f64>().is_ok_and(f64::is_finite);
+    if is_code(text) && is_number() {
         return Ok(LabelCell::Code(text));
     }
     if let Ok(label) = text.parse::<i64>() {
         return Ok(LabelCell::Integer(label));
+    }
+    if is_integer(text) && is_number() {
+        return Ok(LabelCell::Code(text));
     }
     match plain(text, notation)?.double() {
         Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ddp_rows::error::CellProblem;
 use ddp_rows::values::number::Exact;
-use ddp_rows::values::number::whole;
+use ddp_rows::values::number::{is_integer, whole};
 
 use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::labels::{Label, LabelSurvey, LabelVocabulary, MAX_CLASSES};
@@ -226,6 +226,10 @@ impl LabelColumn {
                 Err(_) if matches!(number, LabelCell::Fraction(_)) => {}
                 Err(problem) => return Err(problem),
             }
+            if let Cells::Numbers(numbers) = &mut self.cells {
+                numbers[row] = text.parse().unwrap_or(f64::NAN);
+                return Ok(());
+            }
             return self.set(row, number);
         }
         if let (LabelCell::Text(_) | LabelCell::String(_), Cells::Integers(_) | Cells::Numbers(_)) =
@@ -234,7 +238,12 @@ impl LabelColumn {
             self.become_texts()?;
         }
         if let (Cells::Integers(labels), LabelCell::Fraction(_)) = (&mut self.cells, cell) {
-            self.cells = Cells::Numbers(labels.iter().map(|&label| label as f64).collect());
+            let mut numbers: Vec<f64> = labels.iter().map(|&label| label as f64).collect();
+            for (row, spelling) in &self.codes {
+                // That of an integer beyond i64 was none.
+                numbers[*row] = self.spellings.texts[*spelling as usize].parse().unwrap_or(f64::NAN);
+            }
+            self.cells = Cells::Numbers(numbers);
         }
         match (&mut self.cells, cell) {
             (Cells::Numbers(numbers), LabelCell::Integer(number)) => numbers[row] = number as f64,
@@ -439,10 +448,15 @@ impl LabelCell<'_> {
         whole(number).map_or(LabelCell::Fraction(number), LabelCell::Integer)
     }
 
-    /// The number of a code.
+    /// The number of a code; the nearest one for an integer beyond i64.
     fn of_code(text: &str) -> Self {
         let number = || text.parse().map_or(LabelCell::Fraction(f64::NAN), LabelCell::of_number);
-        text.parse().map_or_else(|_| number(), LabelCell::Integer)
+        let nearest = || if text.starts_with('-') { i64::MIN } else { i64::MAX };
+        match text.parse() {
+            Ok(whole) => LabelCell::Integer(whole),
+            Err(_) if is_integer(text) => LabelCell::Integer(nearest()),
+            Err(_) => number(),
+        }
     }
 }
 

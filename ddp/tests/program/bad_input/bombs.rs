@@ -131,10 +131,15 @@ fn safetensors_headers() {
         [tensor("features", "F32", "[1, 1]", 0, 4), labels.clone()],
         // The same tensor twice.
         [tensor("labels", "F32", "[2, 1]", 0, 8), labels.clone()],
-        [tensor("features", "F7", "[2, 1]", 0, 8), labels.clone()],
     ] {
         refuse(&files::safetensors_with(&header(&tensors.each_ref().map(String::as_str)), &[0; 24]));
     }
+    let unknown = [tensor("features", "F7", "[2, 1]", 0, 8), labels.clone()];
+    place.write(
+        "b.safetensors",
+        &files::safetensors_with(&header(&unknown.each_ref().map(String::as_str)), &[0; 24]),
+    );
+    refused(&place, &["data.train=b.safetensors"], &["the array `features` has the type F7", "hint: "]);
     refuse(&files::safetensors_with(&"[".repeat(100_000), &[0; 24]));
     refuse(&files::safetensors_with(&format!("{{\"a\":{}", "{\"a\":".repeat(10_000)), &[0; 24]));
     let twice =

@@ -62,6 +62,8 @@ fn weights_to_start_from() {
         &["its header is cut off or no header at all", hint],
     );
     start("empty.safetensors", b"", &["its header is cut off or no header at all"]);
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:07\nsize 12345\n";
+    start("pointer.safetensors", pointer, &["it is a Git LFS pointer, not the data: `git lfs pull`", hint]);
     start("text.safetensors", GOOD_CSV.as_bytes(), &["model file `text.safetensors` can't be used", hint]);
     start(
         "huge.safetensors",

@@ -59,6 +59,7 @@ fn files_of_lake_tables_are_not_read_without_their_log() {
         ("_delta_log/00000000000000000000.json", "Delta Lake"),
         ("metadata/v1.metadata.json", "Iceberg"),
         (".hoodie/hoodie.properties", "Hudi"),
+        ("_versions/1.manifest", "Lance"),
     ] {
         let folder = temp_dir();
         let rows = folder.path().join("rows");

@@ -2,6 +2,7 @@
 
 mod bare;
 mod digits_kept;
+mod contents;
 mod from_pandas;
 #[cfg(feature = "parquet")]
 mod kept_types;

@@ -1,21 +1,31 @@
 //! Opens a Parquet file: checks its footer and reads its rows in batches.
 
 use std::fmt::Display;
+use std::fs::File;
+use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_schema::{DataType, FieldRef, Schema, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
+use bytes::Bytes;
 use ddp_kernels::cpu::caught_panic::catch_panic;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use parquet::basic::Type as PhysicalType;
-use parquet::errors::ParquetError;
+use parquet::basic::{ConvertedType, Type as PhysicalType};
+use parquet::errors::{ParquetError, Result as ParquetResult};
+use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataBuilder};
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type, TypePtr};
 
+use super::page_flags;
 use crate::error::{Result, RowsError};
 use crate::fingerprint::Fingerprint;
+use crate::table::patched::{Patched, Patches, patch};
+use crate::table::plain::PlainTypes;
+use crate::table::source::ReadOptions;
 use crate::user_file;
 
 /// A file whose footer was read.
@@ -24,9 +34,42 @@ pub struct ParquetFile {
     /// The file.
     pub path: PathBuf,
     pub(super) metadata: ArrowReaderMetadata,
+    /// The columns as they are read.
+    pub(super) plain: PlainTypes,
+    patches: Patches,
     /// Rows of each row group.
     pub group_rows: Vec<usize>,
     n_bytes: u64,
+}
+
+/// A file whose page headers are patched.
+pub(super) struct PageFile {
+    file: File,
+    patches: Patches,
+}
+
+impl Length for PageFile {
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+}
+
+impl ChunkReader for PageFile {
+    type T = Patched<BufReader<File>>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
+        Ok(Patched::new(self.file.get_read(start)?, start, self.patches.clone()))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let bytes = self.file.get_bytes(start, length)?;
+        if self.patches.is_empty() {
+            return Ok(bytes);
+        }
+        let mut bytes = Vec::from(bytes);
+        patch(&mut bytes, start, &self.patches);
+        Ok(bytes.into())
+    }
 }
 
 impl ParquetFile {
@@ -34,12 +77,19 @@ impl ParquetFile {
     ///
     /// # Errors
     /// [`RowsError::Malformed`] for one that contradicts itself or the file's length.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
         let n_bytes = length(&file, path)?;
         let metadata = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
-        Ok(ParquetFile { path: path.to_owned(), metadata, group_rows, n_bytes })
+        let patches = page_flags::patches(&file, metadata.metadata());
+        let plain = PlainTypes::new(metadata.schema(), &[], options.label);
+        Ok(ParquetFile { path: path.to_owned(), metadata, plain, patches, group_rows, n_bytes })
+    }
+
+    /// The file for its pages.
+    pub(super) fn pages(&self) -> Result<PageFile> {
+        Ok(PageFile { file: user_file::open("data file", &self.path)?, patches: self.patches.clone() })
     }
 
     /// Rows of all row groups.
@@ -54,8 +104,8 @@ impl ParquetFile {
         roots: &[usize],
         batch_rows: usize,
     ) -> Result<ParquetRecordBatchReader> {
-        let file = user_file::open("data file", &self.path)?;
-        if length(&file, &self.path)? != self.n_bytes {
+        let file = self.pages()?;
+        if length(&file.file, &self.path)? != self.n_bytes {
             return Err(RowsError::Changed { path: self.path.clone() });
         }
         let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
@@ -113,35 +163,97 @@ impl ParquetFile {
     }
 }
 
-/// Reads the footer. An Arrow schema that a writer added is ignored if it contradicts the columns. Spark's INT96 times are read as
-/// microseconds, since nanoseconds end in 2262 and later ones would wrap around.
-fn footer(file: &std::fs::File) -> Result<ArrowReaderMetadata, ParquetError> {
+/// Reads the footer. An Arrow schema that a writer added is ignored if it contradicts the columns; columns of some types are read
+/// as others.
+fn footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
     let options = ArrowReaderOptions::new();
     let plain = options.clone().with_skip_arrow_metadata(true);
     let metadata = ArrowReaderMetadata::load(file, options.clone())
-        .or_else(|error| ArrowReaderMetadata::load(file, plain).map_err(|_| error))?;
+        .or_else(|error| ArrowReaderMetadata::load(file, plain.clone()).map_err(|_| error))?;
+    let metadata = match without_empty_groups(metadata.metadata()) {
+        None => metadata,
+        Some(pruned) => {
+            let pruned = Arc::new(pruned);
+            ArrowReaderMetadata::try_new(pruned.clone(), options.clone())
+                .or_else(|_| ArrowReaderMetadata::try_new(pruned, plain))?
+        }
+    };
     let of_file = metadata.parquet_schema();
-    let leaves = of_file.columns().iter().enumerate();
-    let old_times: Vec<usize> = leaves
-        .filter(|(_, leaf)| leaf.physical_type() == PhysicalType::INT96 && leaf.path().parts().len() == 1)
-        .map(|(leaf, _)| of_file.get_column_root_idx(leaf))
-        .collect();
-    if old_times.is_empty() {
+    let mut fields: Vec<FieldRef> = metadata.schema().fields().iter().cloned().collect();
+    let mut has_others = false;
+    for (index, leaf) in of_file.columns().iter().enumerate() {
+        let field = &mut fields[of_file.get_column_root_idx(index)];
+        if let Some(other) = read_as(leaf, field).filter(|_| leaf.path().parts().len() == 1) {
+            *field = Arc::new(field.as_ref().clone().with_data_type(other));
+            has_others = true;
+        }
+    }
+    if !has_others {
         return Ok(metadata);
     }
-    let as_microseconds = |(root, field): (usize, &FieldRef)| {
-        if !old_times.contains(&root) {
-            return field.clone();
-        }
-        let microseconds = DataType::Timestamp(TimeUnit::Microsecond, None);
-        Arc::new(field.as_ref().clone().with_data_type(microseconds))
-    };
-    let fields: Vec<FieldRef> = metadata.schema().fields().iter().enumerate().map(as_microseconds).collect();
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
     ArrowReaderMetadata::try_new(metadata.metadata().clone(), options.with_schema(Arc::new(schema)))
 }
 
-fn length(file: &std::fs::File, path: &Path) -> Result<u64> {
+/// A footer without the groups that have no leaves, which are columns without values; `None` if there are none.
+fn without_empty_groups(metadata: &ParquetMetaData) -> Option<ParquetMetaData> {
+    let of_file = metadata.file_metadata();
+    let root = of_file.schema_descr().root_schema();
+    if !has_empty_group(root) {
+        return None;
+    }
+    let schema = Arc::new(SchemaDescriptor::new(Arc::new(pruned(root)?)));
+    let pairs = of_file.key_value_metadata().cloned();
+    let created_by = of_file.created_by().map(str::to_owned);
+    let (version, orders) = (of_file.version(), of_file.column_orders().cloned());
+    let of_file = FileMetaData::new(version, of_file.num_rows(), created_by, pairs, schema, orders);
+    Some(ParquetMetaDataBuilder::new(of_file).set_row_groups(metadata.row_groups().to_vec()).build())
+}
+
+fn has_empty_group(of: &Type) -> bool {
+    of.is_group()
+        && (of.get_fields().is_empty() || of.get_fields().iter().any(|field| has_empty_group(field)))
+}
+
+/// A type without groups that have no leaves; `None` for such a group.
+fn pruned(of: &Type) -> Option<Type> {
+    if !of.is_group() {
+        return Some(of.clone());
+    }
+    let fields: Vec<TypePtr> =
+        of.get_fields().iter().filter_map(|field| pruned(field).map(Arc::new)).collect();
+    let info = of.get_basic_info();
+    let mut group = Type::group_type_builder(info.name())
+        .with_converted_type(info.converted_type())
+        .with_logical_type(info.logical_type_ref().cloned())
+        .with_id(info.has_id().then(|| info.id()));
+    if info.has_repetition() {
+        group = group.with_repetition(info.repetition());
+    }
+    let group = group.with_fields(fields).build().ok()?;
+    (!group.get_fields().is_empty()).then_some(group)
+}
+
+/// The type as which a column is read, if it is not the one that the file states.
+fn read_as(leaf: &ColumnDescriptor, field: &Field) -> Option<DataType> {
+    match field.data_type() {
+        // Spark's times: nanoseconds end in 2262, and later times would wrap around.
+        _ if leaf.physical_type() == PhysicalType::INT96 => {
+            Some(DataType::Timestamp(TimeUnit::Microsecond, None))
+        }
+        DataType::Binary if leaf.converted_type() == ConvertedType::ENUM => Some(DataType::Utf8),
+        // The library has dictionaries of texts, integers and times only.
+        DataType::Dictionary(_, of)
+            if matches!(**of, DataType::Boolean | DataType::Float16 | DataType::Utf8View)
+                || of.is_decimal() =>
+        {
+            Some(of.as_ref().clone())
+        }
+        _ => None,
+    }
+}
+
+fn length(file: &File, path: &Path) -> Result<u64> {
     let metadata = file.metadata();
     Ok(metadata.map_err(|source| RowsError::Unreadable { path: path.to_owned(), source })?.len())
 }

@@ -2,7 +2,6 @@
 //!
 //! Source: Apache Parquet format, "Data Pages" and "Run Length Encoding / Bit-Packing Hybrid".
 
-use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,12 +10,11 @@ use parquet::column::page::{Page, PageReader as _};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::file::{ParquetFile, guarded};
+use super::file::{PageFile, ParquetFile, guarded};
 use crate::error::ColumnError;
 use crate::error::{Result, RowsError};
 use crate::table::batch_source::ListColumn;
 use crate::table::source::MAX_COLUMNS;
-use crate::user_file;
 
 /// Rows that are searched for a list.
 const PROBED_ROWS: usize = 1024;
@@ -113,7 +111,11 @@ fn first_longer(
 }
 
 /// The pages of the only leaf of the column `root`; `None` for other columns.
-fn pages(file: &ParquetFile, group: usize, root: usize) -> ParquetResult<Option<SerializedPageReader<File>>> {
+fn pages(
+    file: &ParquetFile,
+    group: usize,
+    root: usize,
+) -> ParquetResult<Option<SerializedPageReader<PageFile>>> {
     let schema = file.metadata.parquet_schema();
     let mut leaves = (0..schema.num_columns()).filter(|&leaf| schema.get_column_root_idx(leaf) == root);
     let leaf = match (leaves.next(), leaves.next()) {
@@ -121,15 +123,14 @@ fn pages(file: &ParquetFile, group: usize, root: usize) -> ParquetResult<Option<
         _ => return Ok(None),
     };
     let group = file.metadata.metadata().row_group(group);
-    let open = user_file::open("data file", &file.path);
-    let open = open.map_err(|error| ParquetError::General(error.to_string()))?;
+    let open = file.pages().map_err(|error| ParquetError::General(error.to_string()))?;
     let n_rows = usize::try_from(group.num_rows())?;
     SerializedPageReader::new(Arc::new(open), group.column(leaf), n_rows, None).map(Some)
 }
 
 /// Lengths of the lists of one column in one row group, in order.
 struct Lists {
-    pages: SerializedPageReader<File>,
+    pages: SerializedPageReader<PageFile>,
     /// Repetition levels of the page that are not decoded yet, and their number.
     bytes: Vec<u8>,
     at: usize,

@@ -2,8 +2,11 @@
 //!
 //! Source: <https://parquet.apache.org/docs/file-format/>; decoded by the crate `parquet`.
 
+mod page_flags;
 mod file;
 mod lists;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::ops::Range;
@@ -23,14 +26,15 @@ use self::file::guarded;
 use self::lists::Probe;
 use crate::error::{Result, RowsError, WriteError};
 use crate::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::table::plain::PlainTypes;
 use crate::table::source::{ReadOptions, Source};
 use crate::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
 
 /// Reads the rows of a Parquet file in batches, once its lists have the expected lengths.
 ///
 /// Opens a file and reads its footer.
-pub fn open(path: &Path, _: &ReadOptions<'_>) -> Result<Source> {
-    Ok(Source::Batches(Box::new(ParquetFile::open(path)?)))
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    Ok(Source::Batches(Box::new(ParquetFile::open(path, options)?)))
 }
 
 impl ParquetFile {
@@ -43,13 +47,14 @@ impl ParquetFile {
         let row = self.first_row(groups.start);
         let end = self.first_row(groups.end);
         let reader = self.batches(groups, &selection.roots, selection.batch_rows)?;
-        Ok(Box::new(Rows { path: self.path.clone(), reader, row, end }))
+        let plain = self.plain.of(&selection.roots);
+        Ok(Box::new(Rows { path: self.path.clone(), reader, plain, row, end }))
     }
 }
 
 impl BatchSource for ParquetFile {
     fn schema(&self) -> &SchemaRef {
-        self.metadata.schema()
+        self.plain.schema()
     }
 
     fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
@@ -58,7 +63,10 @@ impl BatchSource for ParquetFile {
             Probe::Rows(n_rows) => n_rows,
         };
         let mut batches = self.batches(0..self.group_rows.len(), &[root], n_rows)?;
-        match guarded(&self.path, || batches.next().transpose())? {
+        let plain = self.plain.of(&[root]);
+        match guarded(&self.path, || {
+            batches.next().transpose()?.map(|batch| plain.convert(batch)).transpose()
+        })? {
             None => Err(RowsError::NoRows { path: self.path.clone() }),
             Some(batch) => Ok(list_len_in(batch.column(0))),
         }
@@ -73,6 +81,7 @@ impl BatchSource for ParquetFile {
 struct Rows {
     path: PathBuf,
     reader: ParquetRecordBatchReader,
+    plain: PlainTypes,
     /// Number of the next row in the file.
     row: usize,
     /// End of the rows according to the footer.
@@ -83,8 +92,8 @@ impl Iterator for Rows {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { path, reader, row, end } = self;
-        match guarded(path, || reader.next().transpose()) {
+        let Self { path, reader, plain, row, end } = self;
+        match guarded(path, || reader.next().transpose()?.map(|batch| plain.convert(batch)).transpose()) {
             Ok(Some(batch)) => {
                 *row += batch.num_rows();
                 Some(Ok(batch))

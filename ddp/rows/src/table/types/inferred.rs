@@ -174,7 +174,9 @@ impl Inference {
             Meaning::Moment(_) if use_ == CellUse::TextLabel => Meaning::Text,
             meaning => meaning,
         };
-        if matches!(meaning, Meaning::Number(_)) && is_code(text) {
+        // A label beyond i64 keeps its digits, as a code does.
+        let is_beyond = || use_ == CellUse::Label && is_integer(text) && text.parse::<i64>().is_err();
+        if matches!(meaning, Meaning::Number(_)) && (is_code(text) || is_beyond()) {
             self.codes.add(place, text);
             self.n_padded += u64::from(is_padded(text));
         }

@@ -223,6 +223,8 @@ pub(super) fn to_date_parts(array: &dyn Array, out: &mut [f32]) {
 /// Integers as i64, other numbers as f64; missing values are 0.
 pub(super) enum LabelValues {
     Integers(Vec<i64>),
+    /// Integers, some of which exceed i64.
+    Unsigned(Vec<u64>),
     Floats(Vec<f64>),
     /// The number of each row's text, from 1; 0 for empty ones.
     Texts {
@@ -236,9 +238,7 @@ pub(super) fn label_values(array: &dyn Array) -> LabelValues {
     macro_rules! integers {
         ($t:ident) => {{
             let values = array.as_primitive::<types::$t>().values();
-            // Values beyond i64 exceed every number of classes.
-            #[allow(clippy::unnecessary_fallible_conversions)]
-            LabelValues::Integers(values.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect())
+            LabelValues::Integers(values.iter().map(|&v| v.into()).collect())
         }};
     }
     match array.data_type() {
@@ -257,12 +257,17 @@ pub(super) fn label_values(array: &dyn Array) -> LabelValues {
         DataType::UInt8 => integers!(UInt8Type),
         DataType::UInt16 => integers!(UInt16Type),
         DataType::UInt32 => integers!(UInt32Type),
-        DataType::UInt64 => integers!(UInt64Type),
+        DataType::UInt64 => {
+            let values = array.as_primitive::<types::UInt64Type>().values();
+            let integers: Result<Vec<i64>, _> = values.iter().map(|&value| value.try_into()).collect();
+            integers.map_or_else(|_| LabelValues::Unsigned(values.to_vec()), LabelValues::Integers)
+        }
         DataType::Float64 => {
             LabelValues::Floats(array.as_primitive::<types::Float64Type>().values().to_vec())
         }
         DataType::Dictionary(..) => match label_values(array.as_any_dictionary().values()) {
             LabelValues::Integers(values) => LabelValues::Integers(spread(array, &values)),
+            LabelValues::Unsigned(values) => LabelValues::Unsigned(spread(array, &values)),
             LabelValues::Floats(values) => LabelValues::Floats(spread(array, &values)),
             LabelValues::Texts { codes, texts } => LabelValues::Texts { codes: spread(array, &codes), texts },
         },

@@ -394,6 +394,14 @@ impl Cells<'_> {
                 }
                 Ok(())
             }
+            LabelValues::Unsigned(values) => {
+                for (row, &value) in values.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
+                    let digits = value.to_string();
+                    let set = labels.set(first + row, LabelCell::Text(&digits));
+                    set.map_err(|problem| (row, problem))?;
+                }
+                Ok(())
+            }
             LabelValues::Floats(values) => {
                 for (row, &value) in values.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
                     if skips && value.is_nan() {

@@ -48,7 +48,7 @@ pub(in crate::data::table) fn open(
         let names = files.first().map(|(_, columns)| columns.plan.features.clone());
         let known = names.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
         let of_file = SourceSpec { features: spec.features.or(known), ..*spec };
-        let file = ParquetFile::open(path)?;
+        let file = ParquetFile::open(path, &spec.read_options())?;
         if file.n_rows() == 0 {
             return Err(DataError::Rows(RowsError::NoRows { path: path.clone() }));
         }

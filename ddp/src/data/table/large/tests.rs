@@ -9,6 +9,7 @@ use arrow_array::{types, *};
 use ddp_rows::formats;
 use ddp_rows::formats::Reader;
 use ddp_rows::table::parquet::ParquetFile;
+use ddp_rows::table::source::ReadOptions;
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -110,7 +111,8 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
     // Rows of 40 bytes.
     let needs = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
     let files = [folder.path().join("a.parquet"), folder.path().join("b.parquet")];
-    let spec_files: Vec<_> = files.iter().map(|path| ParquetFile::open(path).unwrap()).collect();
+    let spec_files: Vec<_> =
+        files.iter().map(|path| ParquetFile::open(path, &ReadOptions::default()).unwrap()).collect();
     assert_eq!(spec_files[0].group_rows.len(), 11);
     let config = Config::load(None, &needs.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).unwrap();
     let source = folder.path().display().to_string();

@@ -14,6 +14,7 @@ use ddp_rows::arrays::reader::ArrayReader;
 use ddp_rows::error::RowsError;
 use ddp_rows::formats::Reader;
 use ddp_rows::table::types::Place;
+use ddp_rows::values::element::RawType;
 
 use super::profile::Profile;
 use crate::commands::data::inspect::collector::{Cells, Collector, Column};
@@ -21,6 +22,9 @@ use crate::commands::data::inspect::column_profile::{ArrayShape, Kind, Origin};
 use crate::commands::data::inspect::section::quoted;
 use crate::commands::data::inspect::values::key_of_text;
 use crate::error::Result;
+
+/// Integers up to this one are exact in f64.
+const MAX_EXACT: u64 = 1 << 53;
 
 /// The profile of the files that `spec` names, with the target columns `targets`.
 ///
@@ -78,6 +82,7 @@ fn scan_arrays(
         })
         .into());
     }
+    let labels_array = labels_array.map(RawArray::beyond_i64_as_text).transpose()?;
     let n_rows = features.n_rows();
     let (width, n_targets) = (features.row_len(), labels_array.as_ref().map_or(0, RawArray::n_values));
     let named = |names: Option<Vec<String>>, n: usize| names.filter(|names| names.len() == n);
@@ -129,7 +134,7 @@ fn scan_builtin(spec: &SourceSpec<'_>) -> Result<(Origin, Collector)> {
     for row in 0..dataset.len() {
         let RowValues { x, targets, .. } = RowValues::read(&*dataset, &[row])?;
         let x: Vec<f64> = x.into_iter().map(f64::from).collect();
-        add_rows(&mut collector, [&x, &targets], &[], row..row + 1);
+        add_rows(&mut collector, &x, &Target { values: &targets, texts: &[], integers: &[] }, row..row + 1);
     }
     let format = "built in".to_owned();
     Ok((Origin { format, names, targets: vec![width], kinds, ..Origin::default() }, collector))
@@ -142,7 +147,7 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
     let mut collector = Collector::new(n_columns, (n_targets > 0).then_some(width));
     let chunk_rows = collector.chunk_rows();
     let (mut x, mut y) = (Vec::new(), Vec::new());
-    let mut texts: Vec<String> = Vec::new();
+    let (mut texts, mut integers) = (Vec::<String>::new(), Vec::new());
     for start in (0..n_rows).step_by(chunk_rows) {
         let rows: Vec<usize> = (start..(start + chunk_rows).min(n_rows)).collect();
         x.resize(rows.len() * width, 0.0);
@@ -165,8 +170,13 @@ fn collect(features: &RawArray, labels: Option<&RawArray>, n_rows: usize) -> Res
         } else if let Some(labels) = labels {
             y.resize(rows.len() * n_targets, 0.0);
             labels.rows_to_f64(&rows, &mut y)?;
+            if labels.raw == RawType::I64 && n_targets == 1 {
+                integers.resize(rows.len(), 0);
+                labels.rows_to_i64(&rows, &mut integers)?;
+            }
         }
-        add_rows(&mut collector, [&x, &y], &texts, start..start + rows.len());
+        let target = Target { values: &y, texts: &texts, integers: &integers };
+        add_rows(&mut collector, &x, &target, start..start + rows.len());
     }
     Ok(collector)
 }
@@ -182,31 +192,49 @@ fn shape(name: &str, array: &Result<RawArray, DataError>) -> ArrayShape {
     }
 }
 
-/// Adds the rows with the numbers `rows`, in arrays `[n, columns]` of features and targets; NaN is a missing value. The last column
-/// holds `texts`, if there are any; an empty text leaves the number.
-fn add_rows(collector: &mut Collector, arrays: [&[f64]; 2], texts: &[String], rows: Range<usize>) {
+/// Targets of consecutive rows.
+struct Target<'a> {
+    /// `[n, targets]`; NaN is a missing value.
+    values: &'a [f64],
+    /// `[n]` for one target of texts; an empty text leaves the number.
+    texts: &'a [String],
+    /// `[n]` for one target of integers, all digits of which f64 may not hold.
+    integers: &'a [i64],
+}
+
+/// Adds the rows with the numbers `rows`: features `[n, columns]`, NaN for a missing value, and targets.
+fn add_rows(collector: &mut Collector, features: &[f64], target: &Target<'_>, rows: Range<usize>) {
     let (n_columns, n_rows) = (collector.columns.len(), rows.len());
-    let width = arrays[0].len() / n_rows;
+    let width = features.len() / n_rows;
     let places: Vec<Place> = rows.map(|row| Place { file: 0, number: row as u64 }).collect();
     let numbers = |column: usize| match column.checked_sub(width) {
-        None => arrays[0].iter().skip(column).step_by(width),
-        Some(target) => arrays[1].iter().skip(target).step_by(n_columns - width),
+        None => features.iter().skip(column).step_by(width),
+        Some(of_target) => target.values.iter().skip(of_target).step_by(n_columns - width),
     };
-    let text_of =
-        |row: usize, column: usize| texts.get(row).filter(|text| column + 1 == n_columns && !text.is_empty());
+    let text_of = |row: usize, column: usize| {
+        target.texts.get(row).filter(|text| column + 1 == n_columns && !text.is_empty())
+    };
+    let rounded = |row: usize, column: usize| {
+        let integer = *target.integers.get(row).filter(|_| column + 1 == n_columns)?;
+        (integer.unsigned_abs() > MAX_EXACT).then(|| integer.to_string())
+    };
     let cells = |index: usize, column: &mut Column| {
         let mut cells = Cells::of_numbers(numbers(index).copied(), &places, column);
         for (row, &place) in places.iter().enumerate() {
             if let Some(text) = text_of(row, index) {
                 column.types.texts.add(place, text);
                 (cells.numbers[row], cells.keys[row]) = (f64::NAN, key_of_text(text));
+            } else if let Some(digits) = rounded(row, index) {
+                cells.keys[row] = key_of_text(&digits);
             }
         }
         cells
     };
     let text = |row: usize, column: usize| match (text_of(row, column), numbers(column).nth(row)) {
         (Some(text), _) => text.clone(),
-        (None, value) => value.map_or(String::new(), ToString::to_string),
+        (None, value) => {
+            rounded(row, column).unwrap_or_else(|| value.map_or(String::new(), ToString::to_string))
+        }
     };
     collector.add(&places, &cells, &text);
 }

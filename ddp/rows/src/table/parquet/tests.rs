@@ -1,0 +1,102 @@
+//! Columns whose types the library reads in another way, or not at all.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray as _;
+use arrow_array::types::{Decimal128Type, Float16Type, Int8Type, Int64Type};
+use arrow_array::{
+    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, Float16Array, Int8Array, RecordBatch,
+};
+use half::f16;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{ConvertedType, Repetition, Type as PhysicalType};
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type as ParquetInt64};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::Type;
+
+use super::*;
+
+/// All rows of all columns.
+fn read(path: &Path) -> RecordBatch {
+    let file = ParquetFile::open(path, &ReadOptions::default()).unwrap();
+    let roots: Vec<usize> = (0..file.schema().fields().len()).collect();
+    for &root in &roots {
+        assert_eq!(file.first_list_len(root).unwrap(), None);
+    }
+    let selection = Selection { roots, lists: Vec::new(), max_len: 0, batch_rows: 99 };
+    file.read(&selection).unwrap().next().unwrap().unwrap()
+}
+
+#[test]
+fn groups_without_columns_are_left_out_and_enumerations_are_texts() {
+    let group = |name: &str, fields: Vec<Type>| {
+        let fields = fields.into_iter().map(Arc::new).collect();
+        Type::group_type_builder(name)
+            .with_repetition(Repetition::OPTIONAL)
+            .with_fields(fields)
+            .build()
+            .unwrap()
+    };
+    let leaf = |name: &str, of, converted| {
+        let leaf = Type::primitive_type_builder(name, of).with_repetition(Repetition::REQUIRED);
+        leaf.with_converted_type(converted).build().unwrap()
+    };
+    let fields = vec![
+        group("nothing", Vec::new()),
+        leaf("kind", PhysicalType::BYTE_ARRAY, ConvertedType::ENUM),
+        group("outer", vec![group("inner", Vec::new())]),
+        leaf("y", PhysicalType::INT64, ConvertedType::NONE),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let mut writer = SerializedFileWriter::new(
+        File::create(&path).unwrap(),
+        Arc::new(group("root", fields)),
+        Arc::default(),
+    )
+    .unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    let mut column = rows.next_column().unwrap().unwrap();
+    let kinds: Vec<ByteArray> = ["red", "blue"].map(ByteArray::from).into();
+    column.typed::<ByteArrayType>().write_batch(&kinds, None, None).unwrap();
+    column.close().unwrap();
+    let mut column = rows.next_column().unwrap().unwrap();
+    column.typed::<ParquetInt64>().write_batch(&[7, 8], None, None).unwrap();
+    column.close().unwrap();
+    rows.close().unwrap();
+    writer.close().unwrap();
+    let batch = read(&path);
+    assert_eq!(batch.schema().fields().iter().map(|field| field.name()).collect::<Vec<_>>(), ["kind", "y"]);
+    assert_eq!(batch.column(0).as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["red", "blue"]);
+    assert_eq!(batch.column(1).as_primitive::<Int64Type>().values(), &[7, 8]);
+}
+
+#[test]
+fn categories_of_all_types_are_read_as_their_values() {
+    let of = |values: ArrayRef| -> ArrayRef {
+        let keys = Int8Array::from(vec![Some(1), None, Some(0)]);
+        Arc::new(DictionaryArray::<Int8Type>::try_new(keys, values).unwrap())
+    };
+    let decimals = Decimal128Array::from(vec![125, 250]).with_precision_and_scale(5, 2).unwrap();
+    let halves = Float16Array::from(vec![f16::from_f32(1.5), f16::from_f32(2.5)]);
+    let columns = [
+        ("truth", of(Arc::new(BooleanArray::from(vec![true, false])))),
+        ("decimal", of(Arc::new(decimals))),
+        ("half", of(Arc::new(halves))),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let batch = read(&path);
+    let truths: Vec<_> = batch.column(0).as_boolean().iter().collect();
+    assert_eq!(truths, [Some(false), None, Some(true)]);
+    let decimals: Vec<_> = batch.column(1).as_primitive::<Decimal128Type>().iter().collect();
+    assert_eq!(decimals, [Some(250), None, Some(125)]);
+    let halves: Vec<_> = batch.column(2).as_primitive::<Float16Type>().iter().collect();
+    assert_eq!(halves, [Some(f16::from_f32(2.5)), None, Some(f16::from_f32(1.5))]);
+}
