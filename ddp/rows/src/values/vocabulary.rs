@@ -165,7 +165,7 @@ mod tests {
     fn spellings_of_a_truth_value_are_one_value() {
         let sorted = |words: &[&str]| {
             let mut vocabulary = Vocabulary::new("k".to_owned(), Vec::new());
-            words.iter().for_each(|word| drop(vocabulary.add(word)));
+            words.iter().for_each(|word| _ = vocabulary.add(word));
             let codes = vocabulary.sort();
             (vocabulary, codes)
         };
