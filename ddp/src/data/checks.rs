@@ -1,7 +1,10 @@
 //! Checks of the values of rows; an error names the first bad value.
 
+use std::path::Path;
+
 use super::DataError;
 use crate::config::Task;
+use crate::data::column_kind::ColumnKind;
 use crate::data::error::Result;
 use crate::data::errors::target_error::TargetError;
 use crate::data::labels::{Label, LabelVocabulary};
@@ -98,6 +101,28 @@ pub(crate) fn weights(weights: &[f32], columns: &Columns<'_>) -> Result<()> {
     let is_bad = |v: f32| (v.to_bits() & 0x7fff_ffff) as i32 > 0x7f7f_ffff || v < 0.0;
     let Some(index) = first(weights, is_bad) else { return Ok(()) };
     Err(DataError::BadWeight { place: columns.place(index), value: f64::from(weights[index]) })
+}
+
+/// Checks that no column of the rows at `path` holds values of another kind than expected, dates in place of numbers.
+///
+/// # Errors
+/// [`DataError::OtherKind`]
+pub(crate) fn kinds(
+    names: &[String],
+    expected: &[Option<ColumnKind>],
+    found: &[Option<ColumnKind>],
+    path: &Path,
+    of: &str,
+) -> Result<()> {
+    for (name, both) in names.iter().zip(expected.iter().zip(found)) {
+        if let (Some(expected), Some(found)) = both
+            && !expected.fits(*found)
+        {
+            let (path, column, of) = (path.to_owned(), name.clone(), of.to_owned());
+            return Err(DataError::OtherKind { path, column, found: *found, expected: *expected, of });
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use ddp_kernels::{DType, Device, KernelError};
 use ddp_rows::error::{CellProblem, ColumnError, CsvError, RowsError, WriteError};
 use ddp_rows::user_file::FileError;
 
+use crate::data::column_kind::ColumnKind;
 use crate::data::errors::memory_words;
 use crate::data::errors::split_error::SplitError;
 use crate::data::errors::target_error::TargetError;
@@ -53,6 +54,19 @@ pub enum DataError {
         value: &'static str,
         /// The model's preprocessing.
         there: &'static str,
+    },
+    /// Values of another kind than in the training rows.
+    #[error(
+        "data file `{}`: column \"{column}\" holds {}, but {of} has {} there", path.display(), found.name(), expected.name()
+    )]
+    #[diagnostic(help("{}", expected.remedy(*found)))]
+    OtherKind {
+        path: PathBuf,
+        column: String,
+        found: ColumnKind,
+        expected: ColumnKind,
+        /// Owner of the expected kind: the model, or other rows.
+        of: String,
     },
     /// Rows that exceed the memory of the GPU.
     #[error("no room on the GPU for {rows} ({mib} MiB): {source}")]

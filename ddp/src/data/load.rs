@@ -94,8 +94,8 @@ pub fn load_with(
         if matches!(fitted, Some(Fitted::Initial(_))) {
             world.collective_result(check_units(config, preprocessor))?;
         }
-        let (names, vocabularies) = (&plan.columns, &plan.vocabularies);
-        spec.features = Some(KnownFeatures { names, vocabularies, of: "the model of --init-from" });
+        let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
+        spec.features = Some(KnownFeatures { names, vocabularies, kinds, of: "the model of --init-from" });
         if matches!(fitted, Some(Fitted::Initial(_))) {
             spec.classes = preprocessor.class_labels().unwrap_or(spec.classes);
         }
@@ -173,6 +173,11 @@ pub fn load_with(
         }
         _ => Vec::new(),
     };
+    if let Some(Fitted::Resumed(known)) = fitted
+        && known.plan.is_of(train.layout())
+    {
+        world.collective_result(known.plan.check_kinds(train.layout(), train.source()))?;
+    }
     let preprocessor = match fitted {
         Some(Fitted::Initial(known)) => known.clone(),
         Some(Fitted::InitialFeatures(known)) => Preprocessor {
@@ -441,8 +446,12 @@ fn divide(
                 (None, TargetLayout::Heads { heads }) => ClassLabels::Heads(heads),
                 (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
             };
-            let known =
-                KnownFeatures { names: &layout.features, vocabularies: &vocabularies, of: whole.source() };
+            let known = KnownFeatures {
+                names: &layout.features,
+                vocabularies: &vocabularies,
+                kinds: &layout.kinds,
+                of: whole.source(),
+            };
             let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
             TrainAndEval { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
         }

@@ -15,6 +15,8 @@ mod data_fingerprint;
 pub(crate) mod parallel;
 pub(crate) mod cumulative;
 #[doc(hidden)]
+pub mod column_kind;
+#[doc(hidden)]
 pub mod labels;
 pub(crate) mod errors;
 #[doc(hidden)]
@@ -25,6 +27,8 @@ pub mod order;
 pub(crate) mod datasets;
 #[doc(hidden)]
 pub mod row_values;
+#[doc(hidden)]
+pub mod shared_types;
 mod source;
 mod builtin;
 pub(crate) mod fit;

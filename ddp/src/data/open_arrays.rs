@@ -269,6 +269,7 @@ fn combine(
         labels: spec.vocabulary().filter(|_| targets.n_values() == 1 && is_classification),
         task_choice: None,
         has_weights: weights.is_some(),
+        kinds: Vec::new(),
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
         target_scale: None,

@@ -6,7 +6,9 @@ use ddp_rows::arrays::reader::SplitSide;
 use ddp_rows::table::source::ReadOptions;
 use ddp_rows::values::vocabulary::Vocabulary;
 
+use super::column_kind::ColumnKind;
 use super::labels::{Label, LabelVocabulary};
+use super::shared_types::SharedTypes;
 use crate::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
 use crate::data::labels::head_targets::HeadTargets;
 
@@ -29,6 +31,8 @@ pub struct SourceSpec<'a> {
     pub memory_bytes: u64,
     /// Bytes of files with arrays that are mapped; larger ones are read in pieces.
     pub mapped_bytes: u64,
+    /// Types that the files of a table have in common, once they were looked at.
+    pub types: Option<&'a SharedTypes>,
     /// Rows to predict: their targets and weights are not read, nor need they exist.
     pub to_predict: Option<ToPredict<'a>>,
 }
@@ -68,8 +72,17 @@ pub struct KnownFeatures<'a> {
     pub names: &'a [String],
     /// Vocabularies of the categorical columns.
     pub vocabularies: &'a [Vocabulary],
+    /// Kinds of the values, one per name; empty where they are unknown.
+    pub kinds: &'a [Option<ColumnKind>],
     /// Owner of the columns, for messages.
     pub of: &'a str,
+}
+
+impl<'a> KnownFeatures<'a> {
+    /// The columns of the first file of `of`, for the others.
+    pub(crate) fn of_shards(names: &'a [String], of: &'a str) -> Self {
+        KnownFeatures { names, vocabularies: &[], kinds: &[], of }
+    }
 }
 
 impl<'a> SourceSpec<'a> {
@@ -84,6 +97,7 @@ impl<'a> SourceSpec<'a> {
             features: None,
             memory_bytes: data.rows_memory_bytes(),
             mapped_bytes: data.mapped_bytes(),
+            types: None,
             to_predict: None,
         }
     }

@@ -197,14 +197,17 @@ fn vocabulary(plan: &ColumnCodes, column: usize) -> &Vocabulary {
 
 /// The code of each string, `[N, 1]` i64.
 fn add_code(graph: &mut Graph, plan: &ColumnCodes, column: usize, texts: &Value) -> Value {
-    let values = vocabulary(plan, column).values();
+    let vocabulary = vocabulary(plan, column);
+    let values = vocabulary.values();
     let name = format!("{}.codes", plan.columns[column]);
     if values.is_empty() {
         // The encoder needs at least one string; here every string is unknown, including the empty one.
         let encoder = encoder(vec![String::new()], vec![0]);
         return graph.ml_op("LabelEncoder", &[texts], &encoder, &name);
     }
-    let encoder = encoder(values.to_vec(), (1..=values.len() as i64).collect());
+    let numbered = values.iter().cloned().zip(1..).chain(vocabulary.other_spellings());
+    let (values, codes) = numbered.unzip();
+    let encoder = encoder(values, codes);
     graph.ml_op("LabelEncoder", &[texts], &encoder, &name)
 }
 

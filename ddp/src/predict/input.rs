@@ -10,6 +10,7 @@ use super::error::Result;
 use super::output::block::{ColumnKind, OutputColumn};
 use super::saved_model::SavedModel;
 use crate::config::DataConfig;
+use crate::data::column_kind;
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::exact_columns::ExactColumns;
 use crate::data::table::{ExactRows, KeptValues, TableRows, TableStream};
@@ -207,6 +208,7 @@ struct OwnedColumns {
     data: DataConfig,
     names: Vec<String>,
     vocabularies: Vec<Vocabulary>,
+    kinds: Vec<Option<column_kind::ColumnKind>>,
     spec: InputSpec,
 }
 
@@ -217,6 +219,7 @@ impl OwnedColumns {
             data: saved.config.data.clone(),
             names: plan.columns.clone(),
             vocabularies: plan.vocabularies.clone(),
+            kinds: plan.kinds.clone(),
             spec: spec.clone(),
         }
     }
@@ -228,6 +231,7 @@ impl OwnedColumns {
             features: Some(KnownFeatures {
                 names: &self.names,
                 vocabularies: &self.vocabularies,
+                kinds: &self.kinds,
                 of: "the model",
             }),
             to_predict: Some(self.spec.to_predict()),

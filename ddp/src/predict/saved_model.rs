@@ -152,7 +152,8 @@ impl SavedModel {
     /// The columns that the model expects.
     pub fn known_features(&self) -> KnownFeatures<'_> {
         let plan = &self.preprocessor.plan;
-        KnownFeatures { names: &plan.columns, vocabularies: &plan.vocabularies, of: "the model" }
+        let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
+        KnownFeatures { names, vocabularies, kinds, of: "the model" }
     }
 
     /// Sizes and kinds of the layers.

@@ -1,5 +1,7 @@
 //! Faults of one cell of a table.
 
+use crate::values::time;
+
 /// Fault of one cell of a CSV file, with a remedy.
 #[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
@@ -214,12 +216,72 @@ pub const PLAIN_NOTATION: &str = "write numbers as 1234.5 and dates as 2024-05-3
 /// Whether a text that is neither a number nor a date as it stands begins with digits, perhaps after a sign or a currency, and holds
 /// few letters and no mark that joins the ends of ranges, the parts of codes or cells.
 pub fn is_formatted(text: &str) -> bool {
+    if is_written_date(text) {
+        return true;
+    }
     let rest = text.trim_start_matches(|c: char| !c.is_alphanumeric());
     let n_of = |is_one: fn(&char) -> bool| rest.chars().filter(is_one).count();
     text.len() <= MAX_BYTES
         && rest.starts_with(|c: char| c.is_ascii_digit())
         && !rest.contains(['-', '\u{2013}', '_', ';', '|'])
         && n_of(char::is_ascii_digit).max(MAX_UNIT) >= n_of(|c| c.is_alphabetic())
+}
+
+/// Whether a text is a date with the name of a month or, after an ISO date, of half of the day or of a time zone: `1-Jan-24`,
+/// `Mon, 01 Jan 2024 07:22:11 GMT`, `2024-01-02 07:22 AM`, `2024-01-02T07:22:11+02:00[Europe/Berlin]`.
+fn is_written_date(text: &str) -> bool {
+    const MAX_BYTES: usize = 64;
+    const MONTHS: [&str; 12] = [
+        "january",
+        "february",
+        "march",
+        "april",
+        "may",
+        "june",
+        "july",
+        "august",
+        "september",
+        "october",
+        "november",
+        "december",
+    ];
+    const DAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+    /// A name or its first three letters, or four as in `Sept`.
+    fn is_of(names: &[&str], word: &str) -> bool {
+        let word = word.to_ascii_lowercase();
+        names.iter().any(|name| *name == word || (3..=4).contains(&word.len()) && name.starts_with(&word))
+    }
+    if text.len() > MAX_BYTES || !text.is_ascii() {
+        return false;
+    }
+    let is_iso = text.get(..10).is_some_and(|date| time::parse(date).is_some_and(|moment| moment.has_date));
+    let (text, zone) = text.strip_suffix(']').and_then(|text| text.split_once('[')).unwrap_or((text, ""));
+    let (mut n_months, mut has_day, mut n_numbers, mut n_words) = (0, false, 0, 0);
+    for word in text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
+        let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let rest = &word[digits.len()..];
+        match () {
+            () if is_number && ["", "th", "st", "nd", "rd"].contains(&rest.to_ascii_lowercase().as_str()) => {
+                has_day |= digits.parse::<u32>().is_ok_and(|day| (1..=31).contains(&day));
+                n_numbers += 1;
+            }
+            // The T between date and time, and Z.
+            () if is_iso
+                && (rest == "T"
+                    || rest == "Z"
+                    || word.split('T').all(|part| part.parse::<u64>().is_ok())) => {}
+            () if is_of(&MONTHS, word) => n_months += 1,
+            () if is_of(&DAYS, word) => {}
+            () if ["am", "pm", "a", "p", "m"].contains(&word.to_ascii_lowercase().as_str()) => n_words += 1,
+            () if (2..=5).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_uppercase()) => {
+                n_words += 1
+            }
+            () => return false,
+        }
+    }
+    let has_zone = zone.contains('/') || !zone.is_empty();
+    n_months == 1 && has_day && n_numbers >= 2 || is_iso && (n_words > 0 || has_zone)
 }
 
 #[cfg(test)]
@@ -238,6 +300,17 @@ mod tests {
             "31 May 2024",
             "\u{20ac}5",
             "0 cm",
+            "2024-01-02 07:22:11 CEST",
+            "2024-01-02T07:22:11+02:00[Europe/Berlin]",
+            "2024-01-02T07:22:11.5Z[UTC]",
+            "2024-01-02 07:22:11 AM",
+            "02-JAN-24 07.22.11.000000 PM",
+            "2-Jan-2024",
+            "Tue, 02 Jan 2024 07:22:11 GMT",
+            "Tue, 2 Jan 2024 07:22:11 +0100 (CET)",
+            "Tue Jan  2 07:22:11 2024",
+            "January 02, 2024",
+            "Sept 2nd, 2024 7:22 p.m.",
         ] {
             assert!(is_formatted(text), "{text}");
         }
@@ -249,6 +322,10 @@ mod tests {
             "25-34",
             "555-1234",
             "1;2.5;0",
+            "May 2024 Smith",
+            "Mar 5",
+            "May, 12 Main St",
+            "March",
             "%",
             "",
             "\u{e9}1",

@@ -223,6 +223,19 @@ pub fn is_out_of_inodes(path: &Path) -> bool {
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum ColumnError {
+    /// A value of a shard that the common type of all shards rounds.
+    #[error(
+        "data file `{}`, row {row}, column \"{column}\": {text} is not exact as {}: the column is {} here and needs that type for other files", path.display(), types[1], types[0]
+    )]
+    #[diagnostic(help("write the column with one type in all files, or list it in `data.drop`"))]
+    NotWidened {
+        path: PathBuf,
+        column: String,
+        row: usize,
+        text: String,
+        /// The type in this file, and the one of all files.
+        types: [String; 2],
+    },
     /// A column of the config that the data don't have.
     #[error("data file `{}`: no column \"{column}\" for `{key}`", path.display())]
     #[diagnostic(help("{hint}"))]

@@ -16,6 +16,10 @@ pub fn date_of_parts(names: &[String]) -> Option<&str> {
 }
 
 const DAY_S: i64 = 86_400;
+const NANOSECONDS: i128 = 1_000_000_000;
+
+/// The first and the last day of the calendar, since 1970: some 262,000 years away.
+pub const DAYS: [i32; 2] = [NaiveDate::MIN.to_epoch_days(), NaiveDate::MAX.to_epoch_days()];
 
 /// A date, a time of day, or both.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,6 +36,8 @@ pub struct Moment {
     pub has_time: bool,
     /// Whether the text names its offset from UTC.
     pub has_offset: bool,
+    /// Whether it is a duration, which may be longer than a day or negative.
+    pub is_duration: bool,
 }
 
 /// A type of dates and times in files.
@@ -60,6 +66,17 @@ pub enum MomentUnit {
 }
 
 impl Moment {
+    /// A duration of so many nanoseconds.
+    fn of_duration(nanoseconds: i128) -> Option<Self> {
+        let whole = i64::try_from(nanoseconds.div_euclid(NANOSECONDS)).ok()?;
+        let of_second = nanoseconds.rem_euclid(NANOSECONDS) as u32;
+        // As in files with types: whole seconds and the nanoseconds after them.
+        let seconds = whole as f64 + f64::from(of_second) / 1e9;
+        let (has_date, has_time, has_offset) = (false, true, false);
+        let nanoseconds = Some(of_second);
+        Some(Moment { seconds, whole, nanoseconds, has_date, has_time, has_offset, is_duration: true })
+    }
+
     /// Whole units since 1970 or midnight; `None` if they exceed i64, or if the unit is too coarse.
     pub fn in_unit(&self, unit: MomentUnit) -> Option<i64> {
         let (per_second, of_fraction) = match unit {
@@ -81,8 +98,16 @@ impl MomentType {
 }
 
 /// Parses `2024-05-31`, `2024-05-31 12:30`, `2024-05-31T12:30:15.5+02:00`, `31.05.2024 12:30`, `12:30:15` and the like. A time
-/// without an offset is UTC.
+/// without an offset is UTC. Durations of ISO 8601 are read as times, such as `PT90S`, and those of pandas, `1 days 00:01:30`.
 pub fn parse(text: &str) -> Option<Moment> {
+    if let [b'P', ..] | [b'-' | b'+', b'P', ..] = text.as_bytes() {
+        return iso_duration(text);
+    }
+    if text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        && let Some((days, rest)) = text.split_once(" day")
+    {
+        return pandas_duration(days, rest);
+    }
     let Parsed { days, of_day, fraction, offset, has_date, has_time, has_offset } = Text::parsed(text)?;
     let digits = fraction.trim_end_matches('0');
     let (of_second, nanoseconds) = match digits.len() {
@@ -94,7 +119,79 @@ pub fn parse(text: &str) -> Option<Moment> {
     };
     let seconds = (days * DAY_S) as f64 + (of_day as f64 + of_second) - offset as f64;
     let whole = days * DAY_S + of_day - offset;
-    Some(Moment { seconds, whole, nanoseconds, has_date, has_time, has_offset })
+    Some(Moment { seconds, whole, nanoseconds, has_date, has_time, has_offset, is_duration: false })
+}
+
+/// The duration `P1DT2H3M4.5S` of ISO 8601, perhaps with weeks, but without months and years, whose lengths differ.
+fn iso_duration(text: &str) -> Option<Moment> {
+    let (sign, rest) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (mut rest, mut is_time, mut nanoseconds, mut last) = (rest.strip_prefix('P')?, false, 0i128, 0);
+    if rest.is_empty() || rest.ends_with('T') {
+        return None;
+    }
+    while !rest.is_empty() {
+        if let Some(time) = rest.strip_prefix('T').filter(|_| !is_time) {
+            (is_time, rest) = (true, time);
+            continue;
+        }
+        let n_digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',')?;
+        let (number, unit) = (&rest[..n_digits], rest.as_bytes()[n_digits]);
+        // Units in their order, each at most once.
+        let (place, seconds) = match (unit, is_time) {
+            (b'W', false) => (1, 604_800),
+            (b'D', false) => (2, DAY_S),
+            (b'H', true) => (3, 3_600),
+            (b'M', true) => (4, 60),
+            (b'S', true) => (5, 1),
+            _ => return None,
+        };
+        if place <= last {
+            return None;
+        }
+        last = place;
+        nanoseconds += nanoseconds_of(number, i128::from(seconds))?;
+        rest = &rest[n_digits + 1..];
+    }
+    Moment::of_duration(sign * nanoseconds)
+}
+
+/// The duration `1 days 00:01:30.5` or `-1 days +23:58:30` of pandas, in which days may be negative and the time is not; `rest` follows
+/// the letters ` day`.
+fn pandas_duration(days: &str, rest: &str) -> Option<Moment> {
+    let days: i64 = days.parse().ok()?;
+    let rest = rest.strip_prefix('s').unwrap_or(rest);
+    let mut parsed = Parsed::default();
+    if !rest.is_empty() {
+        let time = rest.strip_prefix(' ')?;
+        let mut text = Text(time.strip_prefix('+').unwrap_or(time).as_bytes());
+        text.time(&mut parsed)?;
+        if !text.0.is_empty() {
+            return None;
+        }
+    }
+    let of_second = nanoseconds_of(&format!("0.{}", parsed.fraction), 1)?;
+    let whole = i128::from(days) * i128::from(DAY_S) + i128::from(parsed.of_day);
+    Moment::of_duration(whole * NANOSECONDS + of_second)
+}
+
+/// Nanoseconds of a number of units of `seconds`; `None` for what is no number without a sign.
+fn nanoseconds_of(number: &str, seconds: i128) -> Option<i128> {
+    let (whole, fraction) = number.split_once(['.', ',']).unwrap_or((number, ""));
+    let fraction = fraction.trim_end_matches('0');
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains(['.', ',']) {
+        return None;
+    }
+    let of_fraction: i128 = format!("{fraction:0<9}").parse().ok()?;
+    let whole: i128 = whole.parse::<u32>().ok()?.into();
+    Some(seconds * (whole * NANOSECONDS + of_fraction))
+}
+
+/// Whether a text is a date without end, as PostgreSQL and DuckDB write it.
+pub fn is_infinite(text: &str) -> bool {
+    text.strip_prefix('-').unwrap_or(text).eq_ignore_ascii_case("infinity")
 }
 
 /// The seven parts of a moment since 1970, in the order of [`PARTS`]; Monday is weekday 0.
@@ -251,7 +348,7 @@ impl<'a> Text<'a> {
         (hour < 24 && minute < 60 && second <= 60).then_some(())
     }
 
-    /// Seconds of `Z`, `+02:00`, `+0200` or `+02`; 0 for none.
+    /// Seconds of `Z`, `UTC`, `GMT`, `+02:00`, `+0200` or `+02`; 0 for none.
     fn offset(&mut self) -> Option<i64> {
         if let [b' ', rest @ ..] = self.0
             && !rest.is_empty()
@@ -260,7 +357,7 @@ impl<'a> Text<'a> {
         }
         let sign = match self.0 {
             [] => return Some(0),
-            [b'Z' | b'z'] => {
+            [b'Z' | b'z'] | b"UTC" | b"GMT" => {
                 self.0 = &[];
                 return Some(0);
             }
@@ -357,6 +454,18 @@ mod tests {
             "2024-05-31T12:30+2",
             "2024-05-31T12:30+25:00",
             "-2024-05-31",
+            "2024-05-31 12:30 CEST",
+            "2024-05-31 UTC",
+            "P",
+            "PT",
+            "P1",
+            "P1M",
+            "PT1S2H",
+            "PS",
+            "PT1.S2",
+            "1 day ago",
+            "3 days ",
+            "x days",
             "+2024-05-31",
             "+0a2024-05-31",
             "1234-567",
@@ -365,6 +474,32 @@ mod tests {
             "20:é",
         ] {
             assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_seconds() {
+        for (text, expected) in [
+            ("PT90S", 90.0),
+            ("P0DT0H1M30S", 90.0),
+            ("P1DT2H3M4.5S", 93_784.5),
+            ("-PT0.25S", -0.25),
+            ("P2W", 1_209_600.0),
+            ("1 days 00:01:30", 86_490.0),
+            ("0 days 00:00:00.250000", 0.25),
+            ("-1 days +23:58:30", -90.0),
+            ("1 days", 86_400.0),
+        ] {
+            let moment = parse(text).map(|moment| (moment.seconds, moment.has_date, moment.is_duration));
+            assert_eq!(moment, Some((expected, false, true)), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_utc_are_offsets_of_zero() {
+        for text in ["2024-05-31 12:30:15 UTC", "2024-05-31T12:30:15GMT", "2024-05-31 12:30:15.000 UTC"] {
+            let moment = parse(text).map(|moment| (moment.seconds, moment.has_offset));
+            assert_eq!(moment, Some((1_717_158_615.0, true)), "{text}");
         }
     }
 

@@ -4,18 +4,21 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::number::without_fraction;
+use super::number::{self, truth_text, truth_word, without_fraction};
 
 /// Most distinct values of a category; columns with more are identifiers.
 pub const MAX_VALUES: usize = 1 << 20;
 
-/// Values with their numbers: 0 is unknown, known values count from 1.
+/// Values with their numbers: 0 is unknown, known values count from 1. If all are words for truth values, other spellings of them are the
+/// same values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct Vocabulary {
     name: String,
     values: Vec<String>,
     codes: HashMap<String, u32>,
+    /// Numbers of false and true, 0 for one that no value spells; `None` if some value is no word for a truth value.
+    truths: Option<[u32; 2]>,
 }
 
 /// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
@@ -49,7 +52,8 @@ impl From<Vocabulary> for Stored {
 impl Vocabulary {
     /// The vocabulary of column `name`; a repeated value keeps its first number.
     pub fn new(name: String, values: Vec<String>) -> Self {
-        let mut vocabulary = Vocabulary { name, values: Vec::new(), codes: HashMap::new() };
+        let mut vocabulary =
+            Vocabulary { name, values: Vec::new(), codes: HashMap::new(), truths: Some([0; 2]) };
         for value in values {
             vocabulary.add(&value);
         }
@@ -74,12 +78,25 @@ impl Vocabulary {
     /// The number of `value`; 0 if it is not known. `1` and `1.0` are the same value.
     pub fn code(&self, value: &str) -> u32 {
         let find = |value: &str| self.codes.get(value).copied();
+        let truth = || Some(self.truths?[usize::from(truth_word(value)?)]).filter(|code| *code > 0);
         let other = || {
             let whole = without_fraction(value);
             // Vocabularies of earlier versions hold numbers as they were spelled.
             find(whole).or_else(|| find(&format!("{whole}.0")))
         };
-        find(value).or_else(other).unwrap_or(0)
+        find(value).or_else(truth).or_else(other).unwrap_or(0)
+    }
+
+    /// Usual spellings of truth values that are not listed, with their numbers.
+    pub fn other_spellings(&self) -> Vec<(String, i64)> {
+        let words = [false, true].map(truth_text).into_iter();
+        let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
+        let others = spellings.filter(|word| !self.codes.contains_key(word));
+        others
+            .map(|word| (self.code(&word), word))
+            .filter(|(code, _)| *code > 0)
+            .map(|(code, word)| (word, code.into()))
+            .collect()
     }
 
     /// The number of `value`, which is added if it is unknown.
@@ -90,13 +107,30 @@ impl Vocabulary {
         self.values.push(value.to_owned());
         let code = self.values.len() as u32;
         self.codes.insert(value.to_owned(), code);
+        self.truths = self.truths.zip(truth_word(value)).map(|(mut codes, truth)| {
+            // The first of several spellings.
+            let place = &mut codes[usize::from(truth)];
+            *place = if *place == 0 { code } else { *place };
+            codes
+        });
         code
     }
 
-    /// Sorts the values alphabetically, so that the order of rows does not matter, and returns the new numbers by old ones.
+    /// Sorts the values alphabetically, so that the order of rows does not matter, and returns the new numbers by old ones. Spellings of a
+    /// truth value become one, `False` or `True` if one of them is, if all values are such words.
     pub fn sort(&mut self) -> Vec<u32> {
         let old = std::mem::take(&mut self.values);
         let mut sorted = old.clone();
+        if self.truths.is_some() && !old.is_empty() {
+            let of_truth = |truth: bool| {
+                let mut words: Vec<&String> =
+                    old.iter().filter(|word| truth_word(word) == Some(truth)).collect();
+                words.sort_unstable();
+                let is_usual = words.iter().any(|word| number::truth(word).is_some());
+                if is_usual { Some(truth_text(truth).to_owned()) } else { words.first().copied().cloned() }
+            };
+            sorted = [false, true].into_iter().filter_map(of_truth).collect();
+        }
         sorted.sort_unstable();
         *self = Vocabulary::new(std::mem::take(&mut self.name), sorted);
         std::iter::once(0).chain(old.iter().map(|value| self.code(value))).collect()
@@ -125,6 +159,33 @@ mod tests {
             ["1", "1.0", "1.00", "2", "2.0", "2.00", "3.0"].map(|v| known.code(v)),
             [1, 1, 1, 2, 2, 2, 0]
         );
+    }
+
+    #[test]
+    fn spellings_of_a_truth_value_are_one_value() {
+        let sorted = |words: &[&str]| {
+            let mut vocabulary = Vocabulary::new("k".to_owned(), Vec::new());
+            words.iter().for_each(|word| _ = vocabulary.add(word));
+            let codes = vocabulary.sort();
+            (vocabulary, codes)
+        };
+        for words in [["True", "False"], ["true", "false"], ["FALSE", "TRUE"], ["TRUE", "false"]] {
+            let (vocabulary, codes) = sorted(&words);
+            assert_eq!(vocabulary.values(), ["False", "True"]);
+            assert_eq!(words.map(|word| vocabulary.code(word)).to_vec(), codes[1..]);
+            let known = ["false", "True", "TRUE", "no", "yes", "maybe"].map(|word| vocabulary.code(word));
+            assert_eq!(known, [1, 2, 2, 1, 2, 0]);
+        }
+        assert_eq!(sorted(&["True", "true", "False"]).1, [0, 2, 2, 1]);
+        assert_eq!(sorted(&["yes", "no", "No"]).0.values(), ["No", "yes"]);
+        assert_eq!(sorted(&["true"]).0.code("False"), 0);
+        // Other words keep all spellings apart.
+        let (vocabulary, _) = sorted(&["true", "True", "maybe"]);
+        assert_eq!(vocabulary.values(), ["True", "maybe", "true"]);
+        assert_eq!(["true", "True", "TRUE"].map(|word| vocabulary.code(word)), [3, 1, 0]);
+        // Vocabularies of earlier versions.
+        let old = Vocabulary::new("k".to_owned(), ["false", "true"].map(str::to_owned).to_vec());
+        assert_eq!((old.code("False"), old.code("TRUE")), (1, 2));
     }
 
     #[test]

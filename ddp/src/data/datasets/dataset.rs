@@ -10,6 +10,7 @@ use ddp_kernels::{DType, Device, Tensor, TensorMut};
 use ddp_rows::fingerprint::Fingerprint;
 use ddp_rows::values::vocabulary::CategoryColumn;
 
+use crate::data::column_kind::ColumnKind;
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::target_scale::TargetScale;
 use crate::data::error::Result;
@@ -202,6 +203,8 @@ pub struct RowLayout {
     pub has_weights: bool,
     /// Columns that hold category numbers.
     pub categories: Vec<CategoryColumn>,
+    /// Kind of the values of each feature column, `None` for columns of several kinds; empty where no kinds are known.
+    pub kinds: Vec<Option<ColumnKind>>,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
     /// Scale of the targets, if gathered targets are standardized; a prediction is in the user's units after
@@ -312,6 +315,7 @@ impl RowLayout {
             task_choice: None,
             has_weights: false,
             categories: Vec::new(),
+            kinds: Vec::new(),
             has_missing: false,
             target_scale: None,
             left_out: Vec::new(),

@@ -48,6 +48,7 @@ pub(crate) fn warnings(rows: FittedRows<'_>, data: &DataConfig) -> Result<Vec<St
     warnings.extend(wide_categories(&rows.preprocessor.plan));
     warnings.extend(row_numbers(rows)?);
     warnings.extend(empty_columns(rows));
+    warnings.extend(nearly_constant(rows));
     warnings.extend(far_values(rows, data)?);
     if data.normalize == Normalize::Auto && rows.preprocessor.normalizer.is_none() {
         warnings.extend(sizes(rows.train)?);
@@ -128,6 +129,22 @@ fn empty_columns(rows: FittedRows<'_>) -> Option<String> {
              hint: list the column in `data.drop`",
             rows.train.source(),
             listed(names.collect()),
+        )
+    })
+}
+
+/// Names columns that vary by the rounding of their values.
+fn nearly_constant(rows: FittedRows<'_>) -> Option<String> {
+    let stats = rows.stats?;
+    let is_one = |column: &usize| stats.is_constant_but_for_rounding(*column);
+    let columns: Vec<usize> = rows.preprocessor.plan.numbers().filter(is_one).collect();
+    let names = columns.iter().map(|&column| rows.train.layout().features[column].as_str());
+    (!columns.is_empty()).then(|| {
+        format!(
+            "{} of {} differs only by rounding from row to row and is taken for constant\n\
+             hint: list the column in `data.drop`",
+            listed(names.collect()),
+            rows.train.source(),
         )
     })
 }

@@ -33,7 +33,7 @@ impl Normalizer {
     /// Fits to the statistics of the training rows; `None` for [`Normalize::None`].
     ///
     /// The standard deviation is that of the population (division by n), as in scikit-learn's `StandardScaler`. A column
-    /// of one value, and one whose spread has no f32 inverse, keeps its scale: 1. [`Normalize::Auto`] counts as
+    /// of one value, one that varies by rounding, and one whose spread has no f32 inverse keeps its scale: 1. [`Normalize::Auto`] counts as
     /// [`Normalize::Standard`]. [`Normalize::Robust`] needs the quartiles: it divides by the distance of the outer ones, by half of the
     /// range where that is 0, and makes a column of one value 0, as arXiv:2407.04491.
     pub fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Self> {
@@ -54,7 +54,7 @@ impl Normalizer {
                 }
             };
             let inverse = (1.0 / spread) as f32;
-            let is_constant = min >= max;
+            let is_constant = min >= max || stats.is_constant_but_for_rounding(column);
             let less = offsets::of_column(stats, column);
             // Values that f32 holds are normalized with the numbers that f32 holds, as in earlier versions.
             let rounded = |value: f64| if stats.is_single(column) { f64::from(value as f32) } else { value };
@@ -146,6 +146,15 @@ mod tests {
         let normalizer = Normalizer::fit(Normalize::Robust, &stats).unwrap();
         assert_eq!(normalizer.shift, [3.0, 7.0, 3.0]);
         assert_eq!(normalizer.scale, [0.25, f64::from(1.0f32 / 3.0), 0.0]);
+    }
+
+    #[test]
+    fn rounding_is_not_blown_up() {
+        let mut stats = ColumnStats::new(1);
+        stats.add(&(0..200).map(|row| if row % 2 == 0 { 0.1 + 0.2 } else { 0.3f64 }).collect::<Vec<_>>());
+        for kind in [Normalize::Standard, Normalize::MinMax] {
+            assert_eq!(Normalizer::fit(kind, &stats).unwrap().scale, [1.0]);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
 //! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
+use crate::data::checks;
+use crate::data::column_kind::{self, ColumnKind};
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout};
 use crate::data::datasets::target_scale::TargetScale;
@@ -63,6 +66,14 @@ pub struct ColumnCodes {
     /// Smallest and largest value of each column in the training rows, if they were all read; `None` for a column without values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ranges: Option<Vec<[Option<f32>; 2]>>,
+    /// Kind of the values of each column, `None` for columns of several kinds; empty where no kinds are known.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        serialize_with = "column_kind::to_letters",
+        deserialize_with = "column_kind::from_letters"
+    )]
+    pub kinds: Vec<Option<ColumnKind>>,
 }
 
 impl Preprocessor {
@@ -77,6 +88,7 @@ impl Preprocessor {
             fill: None,
             indicators: Vec::new(),
             ranges: None,
+            kinds: Vec::new(),
         };
         Preprocessor { plan, normalizer: None, target_scale: None, labels: None, heads: Vec::new() }
     }
@@ -149,6 +161,7 @@ impl Preprocessor {
                     |column: usize| [value(column, stats.min[column]), value(column, stats.max[column])];
                 (0..n_columns).map(range).collect()
             }),
+            kinds: layout.kinds.clone(),
         };
         let normalizer = of_columns.map(|of_columns| {
             let of_features = |values: &[f64], other: f64| {
@@ -231,6 +244,7 @@ impl ColumnCodes {
             fill,
             indicators,
             ranges: None,
+            kinds: Vec::new(),
         }
     }
 
@@ -260,6 +274,11 @@ impl ColumnCodes {
     pub(crate) fn is_of(&self, layout: &RowLayout) -> bool {
         let vocabularies = layout.categories.iter().map(|category| &category.vocabulary);
         self.columns == layout.features && vocabularies.eq(&self.vocabularies)
+    }
+
+    /// Fails for rows of `layout` whose columns hold values of another kind, dates in place of numbers.
+    pub(crate) fn check_kinds(&self, layout: &RowLayout, source: &str) -> Result<()> {
+        checks::kinds(&self.columns, &self.kinds, &layout.kinds, Path::new(source), "the run to be resumed")
     }
 
     /// Fails for settings that a new fit would follow, but this one does not.

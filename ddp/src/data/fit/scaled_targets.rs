@@ -20,7 +20,9 @@ use crate::data::fit::stats::ColumnStats;
 pub(crate) fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
     let scale = |target: usize| {
         let deviation = stats.standard_deviation(target);
-        let is_usable = stats.min[target] < stats.max[target] && (deviation as f32).is_normal();
+        let is_constant =
+            stats.min[target] >= stats.max[target] || stats.is_constant_but_for_rounding(target);
+        let is_usable = !is_constant && (deviation as f32).is_normal();
         if is_usable && are_scaled[target] { deviation } else { 1.0 }
     };
     let shift = |target: usize| {

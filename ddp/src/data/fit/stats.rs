@@ -88,7 +88,27 @@ impl ColumnStats {
                 }
             },
         );
+        for column in 0..n_columns {
+            chunk.correct(column, values);
+        }
         self.merge(&chunk);
+    }
+
+    /// Corrects the mean of a column whose spread is close to the rounding of the sum, by the mean of the differences from it.
+    fn correct<T: Copy + Into<f64>>(&mut self, column: usize, values: &[T]) {
+        /// Standard deviation below which the rounding of the mean counts, as a fraction of the mean.
+        const MIN_DEVIATION: f64 = 1e-9;
+        let (n, mean) = (self.count[column], self.mean[column]);
+        if self.min[column] >= self.max[column]
+            || self.standard_deviation(column) > MIN_DEVIATION * mean.abs()
+        {
+            return;
+        }
+        let values = values.iter().skip(column).step_by(self.mean.len());
+        let differences = values.map(|&value| value.into() - mean).filter(|difference| !difference.is_nan());
+        let shift = differences.sum::<f64>() / n;
+        self.mean[column] += shift;
+        self.m2[column] = (self.m2[column] - n * shift * shift).max(0.0);
     }
 
     /// Adds rows to all fields but the squares, with the sum in place of the mean.
@@ -197,6 +217,20 @@ impl ColumnStats {
         (self.m2[column] / self.count[column].max(1.0)).sqrt()
     }
 
+    /// Whether a column varies by no more than the rounding of its values: within scikit-learn's bound for `StandardScaler`, which takes
+    /// errors of its own sums into account, and by a few units in the last place. Whole numbers are not rounded.
+    ///
+    /// `var <= n·ε·var + (n·mean·ε)²` and `max - min <= 64·ε·|mean|`
+    pub fn is_constant_but_for_rounding(&self, column: usize) -> bool {
+        const MAX_UNITS: f64 = 64.0;
+        let (n, mean) = (self.count[column], self.origin[column] + self.mean[column]);
+        let variance = self.m2[column] / n.max(1.0);
+        let bound = n * f64::EPSILON * variance + (n * mean * f64::EPSILON).powi(2);
+        let range = self.max[column] - self.min[column];
+        let is_narrow = 0.0 < range && range <= MAX_UNITS * f64::EPSILON * mean.abs();
+        is_narrow && self.n_fractional[column] > 0.0 && variance <= bound
+    }
+
     /// Whether f32 holds all values of the column.
     pub fn is_single(&self, column: usize) -> bool {
         self.n_inexact[column] == 0.0
@@ -262,6 +296,30 @@ mod tests {
             }
             assert_eq!((stats.standard_deviation(0), stats.mean[0]), (0.0, value));
         }
+    }
+
+    #[test]
+    fn a_column_that_varies_by_rounding_is_constant() {
+        let of = |value: &dyn Fn(usize) -> f64| {
+            let mut stats = ColumnStats::new(1);
+            stats.add(&(0..300).map(value).collect::<Vec<f64>>());
+            stats
+        };
+        let noise = of(&|row| if row % 2 == 0 { 0.1 + 0.2 } else { 0.3 });
+        assert!(noise.is_constant_but_for_rounding(0) && noise.standard_deviation(0) > 0.0);
+        // The mean of the two is exact to the last bit.
+        assert!((noise.mean[0] - 0.3).abs() <= 0.1 + 0.2 - 0.3, "{}", noise.mean[0]);
+        assert!(!of(&|row| 0.3 + row as f64 * 1e-12).is_constant_but_for_rounding(0));
+        assert!(!of(&|row| 1.7e9 + (row % 60) as f64 * 1e-6).is_constant_but_for_rounding(0));
+        assert!(!of(&|row| 1e15 + (row % 2) as f64).is_constant_but_for_rounding(0));
+        assert!(!of(&|_| 0.3).is_constant_but_for_rounding(0), "it is constant");
+        // A mean of a billion deviations is exact to a thousandth of one.
+        let far = of(&|row| 1e6 + (row % 3) as f64 * 1e-4);
+        assert!(
+            (far.mean[0] - 1e6 - 1e-4).abs() < 1e-3 * far.standard_deviation(0).max(1e-4),
+            "{}",
+            far.mean[0]
+        );
     }
 
     #[test]

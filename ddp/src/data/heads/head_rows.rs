@@ -35,11 +35,15 @@ pub(crate) fn open(
     };
     let mut names = Vec::new();
     let mut vocabularies = Vec::new();
+    let mut kinds = Vec::new();
     let features = spec.features.map(|features| {
         names.extend(features.names.iter().chain(&spec.data.target).cloned());
         vocabularies.extend(features.vocabularies.iter().cloned());
         vocabularies.extend(known.unwrap_or_default().iter().filter_map(values_of));
-        KnownFeatures { names: &names, vocabularies: &vocabularies, of: features.of }
+        kinds.extend(features.kinds);
+        // Targets have no kinds.
+        kinds.resize(if kinds.is_empty() { 0 } else { names.len() }, None);
+        KnownFeatures { names: &names, vocabularies: &vocabularies, kinds: &kinds, of: features.of }
     });
     let table = SourceSpec { data: &data, classes: ClassLabels::Discover, features, ..*spec };
     let rows = open(&table).map_err(|error| of_heads(error, &spec.data.target))?;
@@ -158,6 +162,7 @@ impl HeadRows {
             features: features.iter().map(|column| inner.features[*column].clone()).collect(),
             targets: TargetLayout::Heads { heads: heads.into() },
             categories: categories.collect(),
+            kinds: features.iter().filter_map(|column| inner.kinds.get(*column).copied()).collect(),
             has_missing: spec.may_miss(),
             ..inner.clone()
         };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ddp_rows::values::number::{integer, is_code, whole};
+use ddp_rows::values::number::{integer, is_code, truth_text, whole};
 use serde::{Deserialize, Serialize};
 
 /// A class label. Integers precede texts in order; `1` and `1.0` are the same label, `1` and `01` are not.
@@ -59,5 +59,5 @@ impl From<&str> for Label {
 
 /// A truth value as Python spells it.
 pub fn bool_text(value: bool) -> &'static str {
-    if value { "True" } else { "False" }
+    truth_text(value)
 }

@@ -5,7 +5,7 @@ use ddp_rows::values::notation::Notation;
 use ddp_rows::values::number::marks::{is_grouped, with_point};
 use ddp_rows::values::number::without_fraction;
 use ddp_rows::values::number::{Exact, NumberText, Unclear, is_code, is_integer, truth_word};
-use ddp_rows::values::time;
+use ddp_rows::values::time::{self, Moment};
 
 use super::columns::Role;
 use super::label_column::LabelCell;
@@ -16,8 +16,8 @@ struct Number {
     single: f32,
     /// `None` for a truth value.
     exact: Option<Exact>,
-    /// The seconds of a date.
-    date: Option<f64>,
+    /// The date or time.
+    moment: Option<Moment>,
 }
 
 /// Writes the value of one cell to `row`.
@@ -35,7 +35,18 @@ pub(crate) fn put(
                 rows.set_feature(row, feature, value);
                 return Ok(());
             }
-            let number = number(cell, notation, rows.exact.keeps(feature))?;
+            let number = match number(cell, notation, rows.exact.keeps(feature)) {
+                Err(CellProblem::NotFinite { .. }) if is_infinite_date(rows, feature, cell) => {
+                    let value = missing(rows.may_miss, cell)?;
+                    rows.kinds.add_infinite(feature, 1);
+                    rows.set_feature(row, feature, value);
+                    return Ok(());
+                }
+                number => number?,
+            };
+            if let Some(moment) = &number.moment {
+                rows.kinds.add_moment(feature, moment);
+            }
             rows.set_feature(row, feature, number.single);
             if let Some(exact) = number.exact {
                 rows.set_exact(row, feature, exact);
@@ -46,7 +57,12 @@ pub(crate) fn put(
                 [missing(rows.may_miss, cell)?; time::PARTS.len()]
             } else {
                 match number(cell, notation, false) {
-                    Ok(Number { date: Some(seconds), .. }) => time::parts(seconds),
+                    Ok(Number { moment: Some(moment), .. }) if moment.has_date => time::parts(moment.seconds),
+                    Err(CellProblem::NotFinite { .. }) if time::is_infinite(&shown(cell)) => {
+                        let value = missing(rows.may_miss, cell)?;
+                        rows.kinds.add_infinite(first, 1);
+                        [value; time::PARTS.len()]
+                    }
                     _ => return Err(CellProblem::NotADate { text: shown(cell) }),
                 }
             };
@@ -113,6 +129,11 @@ pub(crate) fn put_string(
     }
 }
 
+/// Whether a cell of a column of dates holds the infinity of PostgreSQL and DuckDB, a missing value.
+fn is_infinite_date(rows: &TableRows, feature: usize, cell: &[u8]) -> bool {
+    rows.kinds.are_dates(feature) && time::is_infinite(&shown(cell))
+}
+
 /// NaN for a missing value, if they are accepted.
 fn missing(may_miss: bool, cell: &[u8]) -> Result<f32, CellProblem> {
     match cell.trim_ascii() {
@@ -144,17 +165,17 @@ fn number(cell: &[u8], notation: &Notation, is_exact: bool) -> Result<Number, Ce
     match plain.single() {
         Some(single) if single.is_finite() => {
             let exact = if is_exact { plain.exact() } else { None };
-            return Ok(Number { single, exact, date: None });
+            return Ok(Number { single, exact, moment: None });
         }
         Some(_) => return Err(CellProblem::NotFinite { text: shown(cell) }),
         None => {}
     }
     if let Some(truth) = truth_word(text) {
-        return Ok(Number { single: f32::from(u8::from(truth)), exact: None, date: None });
+        return Ok(Number { single: f32::from(u8::from(truth)), exact: None, moment: None });
     }
-    if let Some(time::Moment { seconds, has_date, .. }) = time::parse(text) {
-        let exact = Some(Exact::Double(seconds));
-        return Ok(Number { single: seconds as f32, exact, date: has_date.then_some(seconds) });
+    if let Some(moment) = time::parse(text) {
+        let exact = Some(Exact::Double(moment.seconds));
+        return Ok(Number { single: moment.seconds as f32, exact, moment: Some(moment) });
     }
     let has_comma = with_point(text).is_some() || is_grouped(text, ',');
     let text = shown(cell);
@@ -163,6 +184,16 @@ fn number(cell: &[u8], notation: &Notation, is_exact: bool) -> Result<Number, Ce
     } else {
         CellProblem::NotANumber { text, column: None }
     })
+}
+
+/// The number of a cell, seconds of dates and times; `None` for a missing value.
+#[cfg(feature = "parquet")]
+pub(super) fn double(cell: &[u8], notation: &Notation) -> Result<Option<f64>, CellProblem> {
+    if notation.is_missing(cell) || time::is_infinite(&shown(cell)) {
+        return Ok(None);
+    }
+    let Number { single, exact, .. } = number(cell, notation, true)?;
+    Ok(Some(exact.map_or(f64::from(single), |exact| exact.less(0.0))))
 }
 
 /// The text of a cell with a number's marks as Rust writes them.

@@ -55,6 +55,9 @@ impl CellColumns {
             same_columns(&files[0], &first_plan.all_names(), path, &names)?;
             let notation = reader.notation().clone();
             let roles = plan.all_roles();
+            for (column, are_dates) in columns.iter_mut().zip(&reader.columns().are_dates) {
+                column.are_dates |= are_dates;
+            }
             let uses: Vec<CellUse> = roles.iter().map(|role| cell_use(*role, spec)).collect();
             let of_folders: Vec<String> =
                 plan.partitions.iter().map(|partition| partition.value.clone()).collect();

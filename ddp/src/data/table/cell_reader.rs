@@ -7,7 +7,7 @@ use ddp_rows::table::source::{ColumnType, FileColumns, Record, Source, TableForm
 use ddp_rows::values::notation::Notation;
 
 #[cfg(feature = "parquet")]
-use super::batches::BatchCells;
+use super::batches::{BatchCells, widened};
 use super::cell_values::CellValues;
 use super::columns::ColumnPlan;
 use crate::data::error::Result;
@@ -46,7 +46,10 @@ impl CellReader {
                 Cells::Text(TextCells { path: path.to_owned(), source, blank })
             }
             #[cfg(feature = "parquet")]
-            Source::Batches(source) => Cells::Batches(Box::new(BatchCells::open(path, &*source, spec)?)),
+            Source::Batches(source) => {
+                let source = widened(path, source, spec.types);
+                Cells::Batches(Box::new(BatchCells::open(path, &*source, spec)?))
+            }
         }))
     }
 

@@ -7,7 +7,7 @@ use ddp_rows::table::types::Destination;
 use ddp_rows::write::{Chunk, Group};
 
 #[cfg(feature = "parquet")]
-use super::batches::BatchChunks;
+use super::batches::{BatchChunks, widened};
 use super::cell_chunks::{CellChunks, CellColumns};
 use super::columns::Partition;
 use crate::data::error::Result;
@@ -45,6 +45,7 @@ impl ChunkReader {
         match (format.open)(path, &spec.read_options())? {
             #[cfg(feature = "parquet")]
             Source::Batches(source) => {
+                let source = widened(path, source, spec.types);
                 Ok(ChunkReader(Chunks::Batches(Box::new(BatchChunks::open(path, &*source, spec, to)?))))
             }
             Source::Text(_) => unreachable!("a file of text has no types"),

@@ -8,6 +8,7 @@ use ddp_rows::table::source::TableFormat;
 use super::cell_reader::CellReader;
 use super::row_reader::RowReader;
 use super::rows::TableRows;
+use super::shards::{Shards, shards};
 use crate::data::error::{DataError, Result};
 use crate::data::source::{KnownFeatures, SourceSpec, ToPredict};
 
@@ -27,7 +28,7 @@ pub(crate) fn for_each_text(
 ) -> Result<()> {
     let kept = [column.to_owned()];
     let spec = SourceSpec {
-        features: Some(KnownFeatures { names: &[], vocabularies: &[], of: spec.source }),
+        features: Some(KnownFeatures::of_shards(&[], spec.source)),
         to_predict: Some(ToPredict {
             kept: &kept,
             skips_bad_rows: false,
@@ -36,7 +37,9 @@ pub(crate) fn for_each_text(
         }),
         ..*spec
     };
-    for path in files {
+    let Shards { files, types } = shards(files.to_vec(), format, &spec);
+    let spec = SourceSpec { types: Some(&types), ..spec };
+    for path in &files {
         let mut reader = RowReader::open(path, format, &spec)?;
         let mut rows = TableRows::new(reader.plan(), &spec);
         let mut first = 0;

@@ -160,7 +160,8 @@ impl ColumnPlan {
         };
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
         let indices = (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at]));
-        let mut left_out: Vec<String> = notes.into_iter().chain(indices).collect();
+        let of_types = spec.types.iter().flat_map(|types| types.notes.iter().cloned());
+        let mut left_out: Vec<String> = of_types.chain(notes).chain(indices).collect();
         let is_used = |at: usize| !dropped.contains(&*names[at]);
         left_out.extend(
             (0..n_own).filter(|at| repeated.contains(at) && is_used(*at)).map(|at| repeated_note(&names[at])),
@@ -218,6 +219,13 @@ impl ColumnPlan {
             }
         };
         let mut roles: Vec<Role> = (0..names.len()).map(role).collect();
+        if let Some(types) = spec.types {
+            let is_of = |name: &str, column: &str| {
+                name.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
+            };
+            let is_used = |at: usize| kept.contains(&at) || !matches!(roles[at], Role::Dropped | Role::Blank);
+            types.check(|column| (0..n_own).any(|at| is_used(at) && is_of(&names[at], column)))?;
+        }
         let partitions = partitions.into_iter().zip(roles.split_off(n_own));
         let partitions = partitions.map(|((name, value), role)| Partition { name, value, role }).collect();
         names.truncate(n_own);

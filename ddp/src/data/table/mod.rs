@@ -9,6 +9,7 @@ mod kept;
 mod label_column;
 mod partition;
 mod columns;
+mod feature_kinds;
 mod rows;
 mod cell;
 mod partition_rows;
@@ -17,6 +18,7 @@ mod text;
 mod batches;
 #[cfg(feature = "parquet")]
 mod large;
+mod shards;
 mod row_reader;
 mod cell_reader;
 mod cell_chunks;
@@ -42,4 +44,5 @@ pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
 pub(crate) use rows::TableRows;
+pub use shards::{Shards, shards};
 pub(crate) use stream::TableStream;

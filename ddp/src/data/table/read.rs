@@ -12,6 +12,7 @@ use super::exact_rows::ExactRows;
 use super::large;
 use super::row_reader::RowReader;
 use super::rows::{TableRows, huge_vocabulary};
+use super::shards::{Shards, shards};
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::exact_columns::ExactColumns;
 #[cfg(test)]
@@ -31,6 +32,8 @@ pub(crate) fn open(
     format: &TableFormat,
     spec: &SourceSpec<'_>,
 ) -> Result<Arc<dyn Dataset>> {
+    let Shards { files, types } = shards(files.to_vec(), format, spec);
+    let (files, spec) = (&files[..], &SourceSpec { types: Some(&types), ..*spec });
     #[cfg(feature = "parquet")]
     if format.has_row_groups
         && let Some(rows) = large::open(files, spec)?
@@ -73,7 +76,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
         let columns =
             first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
-        let known = columns.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
+        let known = columns.as_deref().map(|names| KnownFeatures::of_shards(names, spec.source));
         let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
         let opened = RowReader::open(path, format, &of_file);
         let mut reader = match known {
@@ -88,6 +91,9 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
             Some(first) => first,
         };
         same_names(&files[0], &plan.all_names(), path, &reader.plan().all_names())?;
+        if known.is_some() {
+            rows.expect_kinds(&files[0]);
+        }
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
         while reader.read(rows, chunk_rows)? > 0 {

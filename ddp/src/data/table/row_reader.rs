@@ -5,7 +5,7 @@ use std::path::Path;
 use ddp_rows::table::source::{Source, TableFormat};
 
 #[cfg(feature = "parquet")]
-use super::batches::BatchRows;
+use super::batches::{BatchRows, widened};
 use super::columns::ColumnPlan;
 use super::kept::KeptType;
 use super::rows::TableRows;
@@ -26,7 +26,10 @@ impl RowReader {
         Ok(match (format.open)(path, &spec.read_options())? {
             Source::Text(source) => RowReader::Text(Box::new(TextRows::open(path, source, spec)?)),
             #[cfg(feature = "parquet")]
-            Source::Batches(source) => RowReader::Batches(Box::new(BatchRows::open(path, &*source, spec)?)),
+            Source::Batches(source) => {
+                let source = widened(path, source, spec.types);
+                RowReader::Batches(Box::new(BatchRows::open(path, &*source, spec)?))
+            }
         })
     }
 

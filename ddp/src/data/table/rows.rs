@@ -9,6 +9,7 @@ use ddp_rows::values::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
 
 use super::columns::ColumnPlan;
 use super::exact_rows::ExactRows;
+use super::feature_kinds::FeatureKinds;
 use super::kept::KeptValues;
 use super::label_column::{Fraction, LabelCell, LabelColumn};
 use crate::config::Task;
@@ -36,6 +37,8 @@ pub(crate) struct TableRows {
     pub(crate) weights: Option<Vec<f32>>,
     /// One per categorical column.
     pub(crate) vocabularies: Vec<Vocabulary>,
+    /// Kinds of the features.
+    pub(crate) kinds: FeatureKinds,
     /// Whether the vocabularies are final, so that other values are unknown.
     is_closed: bool,
     /// Whether missing values are accepted.
@@ -88,6 +91,7 @@ impl TableRows {
             exact_targets: ExactColumns::new(n_targets, true),
             weights: spec.data.weight.as_ref().filter(|_| to_predict.is_none()).map(|_| Vec::new()),
             vocabularies: plan.categorical.iter().map(vocabulary).collect(),
+            kinds: FeatureKinds::new(plan.features.len(), spec),
             is_closed: known.is_some(),
             may_miss: spec.may_miss(),
             kept: vec![KeptValues::default(); plan.kept.len()],
@@ -234,6 +238,25 @@ impl TableRows {
         }
     }
 
+    /// Compares the kinds of the values in the rows of the file `path` from `first` on with those that are known.
+    ///
+    /// # Errors
+    /// [`DataError::OtherKind`]
+    pub(crate) fn check_kinds(&mut self, plan: &ColumnPlan, first: usize, path: &Path) -> Result<()> {
+        let (n_features, features) = (self.n_features, &self.features);
+        if n_features == 0 {
+            return Ok(());
+        }
+        let has_value =
+            |feature: usize| (first..self.n_rows).any(|row| !features[row * n_features + feature].is_nan());
+        self.kinds.check(&plan.features, path, has_value)
+    }
+
+    /// Further files must have the kinds of those so far, the first of which is `first`.
+    pub(crate) fn expect_kinds(&mut self, first: &Path) {
+        self.kinds.expect(first.display().to_string());
+    }
+
     /// Bytes of memory in use.
     pub(crate) fn size_bytes(&self) -> u64 {
         let targets = match &self.targets {
@@ -291,6 +314,8 @@ impl TableRows {
         layout.has_missing = self.may_miss;
         layout.has_weights = self.weights.is_some();
         layout.left_out.clone_from(&plan.left_out);
+        self.kinds.note(&plan.features, spec.source);
+        layout.kinds = self.kinds.found();
         let targets = match self.targets {
             TargetCells::Classes(labels) => {
                 layout.left_out.extend(labels.note(&spec.data.target[0]));

@@ -9,12 +9,15 @@ use super::columns::{ColumnPlan, same_names};
 use super::kept::KeptType;
 use super::row_reader::RowReader;
 use super::rows::TableRows;
+use super::shards::{Shards, shards};
 use crate::data::error::{DataError, Result};
+use crate::data::shared_types::SharedTypes;
 use crate::data::source::SourceSpec;
 
 /// Reads the rows of several files as one table.
 pub(crate) struct TableStream {
     files: Vec<PathBuf>,
+    types: SharedTypes,
     plan: ColumnPlan,
     kept_types: Vec<Option<KeptType>>,
     format: &'static TableFormat,
@@ -35,10 +38,12 @@ impl TableStream {
         format: &'static TableFormat,
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
-        let reader = RowReader::open(&files[0], format, spec)?;
+        let Shards { files, types } = shards(files, format, spec);
+        let reader = RowReader::open(&files[0], format, &SourceSpec { types: Some(&types), ..*spec })?;
         let (plan, kept_types) = (reader.plan().clone(), reader.kept_types());
         Ok(TableStream {
             files,
+            types,
             plan,
             kept_types,
             format,
@@ -94,7 +99,8 @@ impl TableStream {
         while n_read < max_rows {
             let Some(reader) = &mut self.reader else {
                 let Some(path) = self.files.get(self.n_opened) else { break };
-                let reader = RowReader::open(path, self.format, spec)?;
+                let spec = SourceSpec { types: Some(&self.types), ..*spec };
+                let reader = RowReader::open(path, self.format, &spec)?;
                 same_names(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
                 self.check_kept_types(path, &reader.kept_types())?;
                 (self.reader, self.has_rows) = (Some(reader), false);
@@ -111,6 +117,9 @@ impl TableStream {
                     n_read += n;
                 }
             }
+        }
+        if n_read < max_rows {
+            rows.kinds.note(&self.plan.features, spec.source);
         }
         Ok(n_read)
     }

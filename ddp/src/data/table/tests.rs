@@ -220,10 +220,19 @@ fn shards_are_one_table() {
     assert_refused(folder.load("part-*.csv", &[]), &["part-0.csv", "part-2.csv", "\"a\" is missing"]);
     folder.write("part-2.csv", b"a,label,c\n1,0,1\n");
     assert_refused(folder.load("", &[]), &["part-0.csv", "part-2.csv", "2 columns against 3"]);
-    folder.write("part-2.csv", b"a,label\n");
-    assert_refused(folder.load("", &[]), &["part-2.csv", "no rows after the header"]);
-    folder.write("part-2.csv", b"");
-    assert_refused(folder.load("", &[]), &["part-2.csv", "the file is empty"]);
+    for without_rows in [&b"a,label\n"[..], b""] {
+        folder.write("part-2.csv", without_rows);
+        let loaded = folder.load("", &[]).unwrap();
+        let note = &loaded.train.layout().left_out[0];
+        assert!(note.contains("left out 1 file that has no rows") && note.contains("part-2.csv"), "{note}");
+        assert_eq!(features(loaded), [1.0, 2.0, 3.0, 4.0]);
+    }
+    fs::remove_file(folder.path("part-0.csv")).unwrap();
+    fs::remove_file(folder.path("part-1.csv")).unwrap();
+    folder.write("part-1.csv", b"a,label\n");
+    assert_refused(folder.load("", &[]), &["part-1.csv", "no rows after the header"]);
+    folder.write("part-1.csv", b"a,label\n3,1\n4,0\n");
+    folder.write("part-0.csv", b"a,label\r\n1,0\r\n2,1");
     folder.write("part-2.csv", b"a,label\n5,NA\n");
     assert_refused(folder.load("", &[]), &["part-2.csv", "line 2, column \"label\""]);
     fs::remove_file(folder.path("part-2.csv")).unwrap();

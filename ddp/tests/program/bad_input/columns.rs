@@ -122,7 +122,10 @@ fn shards_of_other_columns() {
     place.write("t/1.csv", b"a,b,label,more\n1,2,0,1\n");
     place.refuses(&args, &["don't match", "3 columns against 4"]);
     place.write("t/1.csv", b"a,b,label\n");
-    place.refuses(&args, &["data file `t/1.csv`: no rows after the header"]);
+    place.run(&args).is_good();
+    place.write("t/0.csv", b"a,b,label\n");
+    place.refuses(&args, &["data file `t/0.csv`: no rows after the header"]);
+    place.write("t/0.csv", b"a,b,label\n1,2,0\n2,3,1\n");
     place.write("t/1.csv", b"a,b,label\n1,x,0\n");
     place.refuses(&args, &["data file `t/1.csv`: line 2, column \"b\": expected a number, got \"x\""]);
 }

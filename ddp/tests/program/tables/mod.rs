@@ -8,6 +8,7 @@ mod from_pandas;
 mod kept_types;
 #[cfg(feature = "parquet")]
 mod marks;
+mod meanings;
 mod missing_targets;
 mod odd;
 mod rare_categories;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use ddp::config::{Config, DataConfig, DataFormat};
 use ddp::data::row_values::RowValues;
-use ddp::data::table::{CellReader, partition_columns};
+use ddp::data::table::{CellReader, Shards, partition_columns, shards};
 use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
 use ddp::report::metrics::json_line;
 use ddp_rows::formats::Reader;
@@ -92,7 +92,8 @@ fn of_table(
     let end = rows.iter().map(|range| range.end).max().unwrap_or(0);
     let mut shown = Shown { names: Vec::new(), rows: BTreeMap::new() };
     let mut number = 0;
-    'files: for path in files {
+    let Shards { files, .. } = shards(files.to_vec(), format, spec);
+    'files: for path in &files {
         let mut reader = CellReader::open(path, format, spec)?;
         let own_names = reader.columns().names.clone();
         let mut of_folders = partition_columns(path, spec);

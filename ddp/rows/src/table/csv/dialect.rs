@@ -1,5 +1,6 @@
 //! Delimiter, decimal mark and dates of a file, found in its first rows.
 
+use std::collections::HashSet;
 use std::io;
 
 use super::blanks;
@@ -89,11 +90,12 @@ impl Dialect {
         let n_cells = rows.first().map_or(0, Vec::len);
         let is_date = |column: usize| {
             let mut cells = rows.iter().skip(n_names).filter_map(|row| row.get(column));
-            let first = cells.find(|cell| !notation.is_missing(cell));
-            let moment = first.and_then(|cell| time::parse(std::str::from_utf8(cell).ok()?.trim()));
+            let text = |cell: &[u8]| std::str::from_utf8(cell).map(str::trim).unwrap_or_default().to_owned();
+            let first = cells.find(|cell| !notation.is_missing(cell) && !time::is_infinite(&text(cell)));
+            let moment = first.and_then(|cell| time::parse(&text(cell)));
             moment.is_some_and(|moment| moment.has_date)
         };
-        let has_row_names = options.header == Header::Auto && n_cells > 0 && have_names(&rows);
+        let has_row_names = options.header == Header::Auto && n_cells > 0 && have_names(&rows, found, text);
         let are_dates = (0..n_cells + usize::from(has_row_names)).map(is_date).collect();
         input.set_delimiter(found);
         Ok(Dialect { delimiter: found, notation, n_cells, has_row_names, titles, are_dates })
@@ -134,20 +136,54 @@ fn titles(text: &[u8], is_whole: bool) -> Option<(u8, usize)> {
     DELIMITERS.into_iter().find_map(of)
 }
 
-/// Whether all rows have one more cell than the names in the first, which begin with numbers of the rows, or with names before cells
-/// that are all numbers. Otherwise a text may lack its quotes.
-fn have_names(rows: &[Vec<&[u8]>]) -> bool {
+/// Whether all rows have one more cell than the names in the first, since they begin with names of their own, as R writes them: numbers
+/// that count the rows, names before cells that are all numbers, or any names that all differ if nothing else explains the cell. A text
+/// may lack its quotes, and numbers may have decimal commas.
+fn have_names(rows: &[Vec<&[u8]>], delimiter: u8, text: &[u8]) -> bool {
     let [names, rows @ ..] = rows else { return false };
     if rows.len() < 2 || rows.iter().any(|row| row.len() != names.len() + 1) {
+        return false;
+    }
+    if rows.iter().all(|row| row.last().is_some_and(|cell| cell.is_empty())) {
         return false;
     }
     let number = |cell: &[u8]| std::str::from_utf8(cell).ok()?.trim().replace(',', ".").parse::<f64>().ok();
     let firsts: Vec<Option<f64>> = rows.iter().map(|row| number(row[0])).collect();
     let count_rows = firsts.windows(2).all(|pair| matches!(pair, [Some(a), Some(b)] if *b == *a + 1.0));
-    let are_numbers = |row: &Vec<&[u8]>| row[1..].iter().all(|cell| number(cell).is_some());
-    let are_names = firsts.iter().all(Option::is_none) && rows.iter().all(are_numbers);
-    let ends_blank = rows.iter().all(|row| row.last().is_some_and(|cell| cell.is_empty()));
-    !ends_blank && (count_rows || are_names)
+    let is_text =
+        |column: usize| rows.iter().any(|row| !row[column].is_empty() && number(row[column]).is_none());
+    let are_texts = firsts.iter().all(Option::is_none);
+    if count_rows || are_texts && (1..=names.len()).all(|column| !is_text(column)) {
+        return true;
+    }
+    let n_distinct = |column: usize| rows.iter().map(|row| row[column]).collect::<HashSet<_>>().len();
+    let are_digits = |cell: &[u8]| !cell.is_empty() && cell.iter().all(u8::is_ascii_digit);
+    // The copies of a sampled row are 7.1 and 7.2.
+    let is_count = |row: &Vec<&[u8]>| row[0].splitn(2, |byte| *byte == b'.').all(are_digits);
+    let are_counts = rows.iter().all(is_count);
+    if n_distinct(0) < rows.len() || !(are_counts || are_texts) {
+        return false;
+    }
+    let is_quoted = |row: &Vec<&[u8]>| {
+        let at = (row[0].as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
+        at.checked_sub(1).and_then(|before| text.get(before)) == Some(&b'"')
+    };
+    if delimiter != b',' || rows.iter().all(is_quoted) {
+        return true;
+    }
+    // Both halves of a text without quotes are texts, nearly all of them different.
+    let are_categories = |column: usize| 2 * n_distinct(column) <= rows.len();
+    let is_half = |column: usize| {
+        rows.iter().any(|row| row[column].starts_with(b" "))
+            || is_text(column)
+                && (if column == 1 { are_texts } else { is_text(column - 1) && !are_categories(column - 1) })
+                && !are_categories(column)
+    };
+    let is_whole = |column: usize| rows.iter().all(|row| are_digits(row[column]));
+    let has_points =
+        rows.iter().flat_map(|row| &row[1..]).any(|cell| cell.contains(&b'.') && number(cell).is_some());
+    let may_be_fraction = |column: usize| is_whole(column) && is_whole(column - 1) && !has_points;
+    (1..=names.len()).all(|column| !is_half(column) && !may_be_fraction(column))
 }
 
 /// Whether blanks separate the cells, and no delimiter does.
@@ -317,9 +353,26 @@ mod tests {
             let found = of(text);
             assert_eq!((found.1.as_str(), found.3), (titles, line), "{text:?}");
         }
-        for (text, has_names) in
-            [("x,y\nr1,1,0\nr2,2,1\n", true), ("x,y\n1,0,\n2,1,\n", false), ("x,y\n1,0\n2,1,5\n", false)]
-        {
+        for (text, has_names) in [
+            ("x,y\nr1,1,0\nr2,2,1\n", true),
+            ("x,y\n1,0,\n2,1,\n", false),
+            ("x,y\n1,0\n2,1,5\n", false),
+            // Filtered, shuffled, sampled with copies, descending, quoted.
+            ("x,y\n3,0.5,0\n7,0.1,1\n", true),
+            ("x,y\n9,0.5,0\n2,0.1,1\n5,1.5,1\n", true),
+            ("x,y\n9,0.5,0\n9.1,0.1,1\n", true),
+            ("x,y\n3,0.5,0\n2,1.5,1\n1,1,1\n", true),
+            ("\"x\",\"y\"\n\"3\",5,0\n\"7\",1,1\n", true),
+            ("x;y\n3;5;0\n7;1;1\n", true),
+            ("x,k,y\nVolvo 1,0.5,van,0\nAudi 2,0.1,bus,1\n", true),
+            ("k,y\nVolvo,van,0\nAudi,van,0\nFord,bus,0\nFiat,bus,1\n", true),
+            // Decimal commas, and texts without quotes.
+            ("x,y\n3,5,0\n7,1,1\n", false),
+            ("x,y\n3,0.5,0\n3,0.1,1\n", false),
+            ("name,y\nDoe,John,0\nRoe,Jane,1\n", false),
+            ("x,name,y\n3,Doe,John,0\n7,Roe,Jane,1\n", false),
+            ("name,k,y\nDoe, John,van,0\nRoe, John,van,0\nFoe, Jane,bus,0\nHoe, Jane,bus,1\n", false),
+        ] {
             assert_eq!(of(text).2, has_names, "{text:?}");
         }
     }

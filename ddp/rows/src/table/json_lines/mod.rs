@@ -70,8 +70,8 @@ impl JsonSource {
             let notation = self.notation.clone();
             let Some(record) = self.next(true)? else { break };
             for (is_date, cell) in are_dates.iter_mut().zip(record.cells()) {
-                if is_date.is_none() && !notation.is_missing(cell) {
-                    let text = std::str::from_utf8(cell).unwrap_or_default().trim();
+                let text = std::str::from_utf8(cell).unwrap_or_default().trim();
+                if is_date.is_none() && !notation.is_missing(cell) && !time::is_infinite(text) {
                     *is_date = Some(time::parse(text).is_some_and(|moment| moment.has_date));
                 }
             }

@@ -5,7 +5,7 @@ use crate::values::element::RawType;
 use crate::values::notation::{Meaning, Notation};
 use crate::values::number::digits::{Decimal, is_short};
 use crate::values::number::{is_code, is_integer, is_padded, truth};
-use crate::values::time::{Moment, MomentType, MomentUnit};
+use crate::values::time::{self, Moment, MomentType, MomentUnit};
 use crate::write::{CellKind, Kind};
 
 /// Largest integer below which f64 holds all of them.
@@ -74,6 +74,10 @@ pub struct Inference {
     pub n_padded: u64,
     /// Numbers that f64 does not hold.
     not_finite: Found,
+    /// Whether the first value is a date, or the type of the column one of dates.
+    pub are_dates: bool,
+    /// Dates beyond the calendar among the missing values.
+    pub n_infinite: u64,
     has_integers: bool,
     has_negative: bool,
     is_beyond_i64: bool,
@@ -97,7 +101,7 @@ pub struct Inference {
     has_nanoseconds: bool,
     /// Whether nanoseconds since 1970 exceed i64.
     is_beyond_nanoseconds: bool,
-    /// Whether some time has more digits than nanoseconds.
+    /// Whether some time has more digits than nanoseconds, or is a duration.
     is_beyond_types: bool,
     /// Whether f32 loses a digit of some number.
     loses_digits: bool,
@@ -167,6 +171,12 @@ impl Inference {
         if use_ == CellUse::Category {
             return Meaning::Text;
         }
+        // The infinity of PostgreSQL and DuckDB.
+        if (self.are_dates || self.has_dates()) && time::is_infinite(text) {
+            self.n_infinite += 1;
+            self.missing.add(place, text);
+            return Meaning::Missing;
+        }
         let meaning = match notation.value(text) {
             Meaning::Number(_) | Meaning::Unclear(_) if is_string || use_ == CellUse::TextLabel => {
                 Meaning::Text
@@ -210,7 +220,7 @@ impl Inference {
         self.n_offsets += u64::from(moment.has_offset);
         self.has_nanoseconds |= moment.nanoseconds.is_some_and(|nanoseconds| nanoseconds % 1000 != 0);
         self.is_beyond_nanoseconds |= moment.in_unit(MomentUnit::Nanoseconds).is_none();
-        self.is_beyond_types |= moment.nanoseconds.is_none();
+        self.is_beyond_types |= moment.nanoseconds.is_none() || moment.is_duration;
     }
 
     fn add_integer(&mut self, text: &str) {

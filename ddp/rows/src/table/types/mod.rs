@@ -87,6 +87,8 @@ impl TypedColumn {
         let is_null = match self.form {
             // NA may be a category, but no label.
             Form::Text if self.use_ == CellUse::Number => is_missing(text, CellUse::Category, notation),
+            // A date beyond the calendar.
+            Form::Moment(_) | Form::DateParts | Form::Number(_) if time::is_infinite(text) => true,
             _ => is_missing(text, self.use_, notation),
         };
         if is_null {

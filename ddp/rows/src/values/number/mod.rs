@@ -83,6 +83,11 @@ pub fn without_fraction(value: &str) -> &str {
     if is_digits(digits) && are_zeros { whole } else { value }
 }
 
+/// A truth value as Python spells it.
+pub fn truth_text(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
 /// The truth value of `true`, `false`, `yes` or `no`, in any case.
 pub fn truth_word(text: &str) -> Option<bool> {
     truth_in(&TRUTHS, text)

@@ -171,8 +171,16 @@ pub(super) fn seconds_and_nanoseconds(array: &dyn Array, row: usize) -> (i64, u3
     (value.div_euclid(per_second), rest as u32)
 }
 
+/// Whether a date is beyond the calendar or at an end of its type, as PostgreSQL and DuckDB write infinity.
+pub(super) fn is_infinite(array: &dyn Array, row: usize) -> bool {
+    let (value, per_second) = ticks(array, row);
+    let days = time::DAYS.map(i64::from);
+    !(days[0]..=days[1]).contains(&value.div_euclid(86_400 * per_second))
+        || value.unsigned_abs() >= i64::MAX as u64
+}
+
 /// A date, time or duration in a unit of its type, and the number of units per second.
-fn ticks(array: &dyn Array, row: usize) -> (i64, i64) {
+pub(super) fn ticks(array: &dyn Array, row: usize) -> (i64, i64) {
     use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     macro_rules! value {
         ($t:ident) => {
@@ -345,7 +353,7 @@ pub(super) fn categories(
         DataType::Null => (0..array.len()).for_each(|row| take(row, 0)),
         DataType::Boolean => {
             for (row, value) in array.as_boolean().iter().enumerate() {
-                take(row, value.map_or(0, |value| code(if value { "true" } else { "false" })));
+                take(row, value.map_or(0, |value| code(bool_text(value))));
             }
         }
         _ => downcast_primitive_array!(

@@ -13,7 +13,7 @@ use ddp_rows::values::texts::Texts;
 use ddp_rows::write::CellKind;
 
 use super::arrays::{list, to_f64};
-use super::columns::{Kept, Kind, check_names, checked_len, first_list_len, kind, pandas_indices};
+use super::columns::{Kept, Kind, check_names, checked_len, first_list_len, is_date, kind, pandas_indices};
 use super::marks::without_marked;
 use super::rows::put_kept;
 use super::text;
@@ -79,10 +79,10 @@ impl BatchCells {
             }
             let is_usable = width.is_some() || matches!(kind(of), Kind::Number | Kind::Text);
             let (name, is_text, cells) = (type_name(of), matches!(kind(of), Kind::Text), cell_kind(of));
-            types.resize(names.len(), ColumnType { name, is_usable, is_text, cells });
+            columns.are_dates.resize(columns.names.len(), is_date(of));
+            types.resize(columns.names.len(), ColumnType { name, is_usable, is_text, cells });
             widths.push(width.unwrap_or(0));
         }
-        columns.are_dates = vec![false; columns.names.len()];
         let roots = (0..schema.fields().len()).collect();
         let batches = source.read(&Selection { roots, lists, max_len, batch_rows: BATCH_ROWS })?;
         Ok(BatchCells {

@@ -1,12 +1,13 @@
 //! Reads record batches as typed columns, to convert them to other files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::types;
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch};
 use arrow_schema::DataType;
-use ddp_rows::error::ColumnError;
+use ddp_rows::error::{CellProblem, ColumnError};
 use ddp_rows::table::batch_source::{BatchSource, Batches, Selection};
 use ddp_rows::table::source::FileColumns;
 use ddp_rows::table::types::Destination;
@@ -20,10 +21,12 @@ use half::f16;
 
 use super::arrays::{distinct_texts, list, to_date_parts, to_f64};
 use super::columns::{Column, Columns, Kind as ArrowKind, kind as kind_of, pandas_indices};
-use super::marks::{nullable, without_marked};
+use super::marks::{nullable, without_infinite, without_marked};
+use super::text;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::bool_text;
 use crate::data::source::SourceSpec;
+use crate::data::table::cell;
 use crate::data::table::columns::{ColumnPlan, Partition, Role};
 
 /// Rows that are decoded at a time.
@@ -157,6 +160,18 @@ fn for_array(column: &Column, plan: &ColumnPlan) -> (Group, Use) {
     }
 }
 
+/// Texts as numbers: seconds of dates and times. The error is the row of another text.
+fn doubles_of_cells(array: &dyn Array, notation: &Notation) -> Result<ArrayRef, (usize, CellProblem)> {
+    let mut text = Vec::new();
+    let mut double = |row: usize| {
+        text.clear();
+        text::put(array, row, &mut text);
+        cell::double(&text, notation).map_err(|problem| (row, problem))
+    };
+    let doubles: Vec<Option<f64>> = (0..array.len()).map(&mut double).collect::<Result<_, _>>()?;
+    Ok(Arc::new(Float64Array::from(doubles)))
+}
+
 fn is_bool(of: &DataType) -> bool {
     *of == DataType::Boolean
 }
@@ -204,6 +219,20 @@ impl BatchChunks {
                 Purpose::Weight => array,
                 _ => without_marked(&array, &self.notation),
             };
+            let array = match part.use_ {
+                Use::AsIs => array,
+                _ => without_infinite(&array).unwrap_or(array),
+            };
+            let array = match part.use_ {
+                Use::Numbers | Use::DateParts if matches!(kind_of(array.data_type()), ArrowKind::Text) => {
+                    doubles_of_cells(&array, &self.notation).map_err(|(row, problem)| DataError::Cell {
+                        place: format!("data file `{}`, row {}", self.path.display(), self.row + row),
+                        column: batch.schema_ref().field(part.column).name().clone(),
+                        problem,
+                    })?
+                }
+                _ => array,
+            };
             block(&array, &part.use_, &self.notation).map_err(|(row, got, expected)| {
                 DataError::from(ColumnError::ListLength {
                     place: format!("data file `{}`, row {}", self.path.display(), self.row + row),
@@ -226,8 +255,15 @@ fn block(array: &ArrayRef, use_: &Use, notation: &Notation) -> Result<Block, (us
         Use::Numbers => Block::Numbers(numbers(array)),
         Use::Texts { is_label } => texts(array, *is_label, notation),
         Use::DateParts => {
-            let mut parts = vec![0.0f32; time::PARTS.len() * array.len()];
-            to_date_parts(array, &mut parts);
+            let mut parts = vec![f32::NAN; time::PARTS.len() * array.len()];
+            match array.as_primitive_opt::<types::Float64Type>() {
+                None => to_date_parts(array, &mut parts),
+                Some(seconds) => {
+                    for (seconds, parts) in seconds.iter().zip(parts.chunks_exact_mut(time::PARTS.len())) {
+                        seconds.iter().for_each(|seconds| parts.copy_from_slice(&time::parts(*seconds)));
+                    }
+                }
+            }
             let bytes = bytemuck::cast_slice(&parts).to_vec();
             Block::Numbers(Numbers { raw: RawType::F32, bytes, nulls: nulls(array) })
         }

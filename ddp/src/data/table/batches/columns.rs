@@ -3,19 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use arrow_array::Array as _;
 use arrow_schema::{DataType, Field, Schema};
 use ddp_rows::error::{ColumnError, RowsError};
 use ddp_rows::table::batch_source::{BatchSource, ListColumn, Selection};
 use ddp_rows::table::source::{FileColumns, MAX_COLUMNS};
-use ddp_rows::values::notation::Notation;
+use ddp_rows::values::notation::{Meaning, Notation};
 use ddp_rows::values::number::DecimalMark;
+use ddp_rows::values::time;
 use serde_json::Value;
 
+use super::text;
 use crate::config::Task;
 use crate::data::DataError;
+use crate::data::column_kind::{ColumnKind, SeenKinds};
 use crate::data::error::Result;
 use crate::data::source::{SourceSpec, ToPredict};
-use crate::data::table::columns::{ColumnPlan, Role, categories, same_names};
+use crate::data::table::columns::{ColumnPlan, Role, categories};
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +53,19 @@ pub(in crate::data::table) struct Column {
     pub(super) data_type: DataType,
     /// Its roles; a list has one per element.
     pub(in crate::data::table) roles: Vec<Role>,
+    /// Meaning of its texts where they are features.
+    pub(super) texts: Option<TextMeaning>,
+}
+
+/// Meaning of the first value of a column of texts, as in a file of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextMeaning {
+    Date,
+    Time,
+    Number,
+    /// No value is there.
+    Missing,
+    Other,
 }
 
 /// Kind of a type.
@@ -78,14 +95,29 @@ impl Columns {
         let categories = categories(spec);
         let mut whole = WholeLists::of(spec);
         let dropped: HashSet<&String> = spec.data.drop.iter().collect();
+        let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
+        let is_aside = |name: &String| {
+            spec.data.target.contains(name)
+                || dropped.contains(name)
+                || spec.data.weight.as_ref() == Some(name)
+                || categories.contains(name.as_str())
+        };
+        let may_be_feature = |name: &String| match spec.features {
+            Some(known) => known.names.iter().any(|known| known.strip_prefix(name.as_str()).is_some()),
+            None => !of_pandas.contains(name),
+        };
+        let is_read = |field: &Field| {
+            matches!(kind(field.data_type()), Kind::Text)
+                && !is_aside(field.name())
+                && may_be_feature(field.name())
+        };
+        let texts_of: Vec<usize> =
+            (0..schema.fields().len()).filter(|&root| is_read(schema.field(root))).collect();
+        let meanings = text_meanings(source, &texts_of, &notation)?;
         for (root, field) in schema.fields().iter().enumerate() {
             let name = field.name();
-            let is_feature = !spec.data.target.contains(name)
-                && !dropped.contains(name)
-                && spec.data.weight.as_ref() != Some(name)
-                && !categories.contains(name.as_str());
             match kind(field.data_type()) {
-                Kind::List if is_feature && !whole.is_only_kept(name, spec) => {
+                Kind::List if !is_aside(name) && !whole.is_only_kept(name, spec) => {
                     whole.add(name, root);
                     let len = first_list_len(source, root)?;
                     let len = checked_len(path, field, len)?;
@@ -100,7 +132,8 @@ impl Columns {
                     widths.push(1);
                 }
             }
-            are_dates.resize(names.len(), is_date(field.data_type()));
+            let is_date = is_date(field.data_type()) || meanings.get(&root) == Some(&TextMeaning::Date);
+            are_dates.resize(names.len(), is_date);
         }
         let file = FileColumns { names, are_dates, indices, ..FileColumns::default() };
         let plan = ColumnPlan::new(path, file, &whole.by_elements(spec))?;
@@ -119,9 +152,15 @@ impl Columns {
                 matches!(kind(field.data_type()), Kind::List) && plan.names[at - width] != *field.name();
             places.extend((0..width).map(|element| Kept { root, element: is_list.then_some(element) }));
             if roles.iter().any(|role| *role != Role::Dropped) {
-                let column =
-                    Column { name: field.name().clone(), root, data_type: field.data_type().clone(), roles };
-                if let Err(error) = column.check(path, takes_labels) {
+                let meaning = meanings.get(&root).copied();
+                let column = Column {
+                    name: field.name().clone(),
+                    root,
+                    data_type: field.data_type().clone(),
+                    roles,
+                    texts: meaning,
+                };
+                if let Err(error) = column.check(path, takes_labels, spec.features.is_some()) {
                     texts.extend(column.is_text_feature().then(|| column.name.clone()));
                     fault.get_or_insert(error);
                 }
@@ -147,7 +186,6 @@ impl Columns {
             Some(schema.field(whole.root).data_type().clone()).filter(is_storable)
         };
         let kept_types = kept.iter().map(type_of).collect();
-        let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
         Ok(Columns { plan, needed, kept, kept_types, notation })
     }
 
@@ -172,6 +210,17 @@ impl Columns {
         lists.map(list).collect()
     }
 
+    /// Kinds of the values of the features by the types of their columns; `None` for texts whose first value is missing.
+    pub(in crate::data::table) fn kinds(&self) -> Vec<Option<ColumnKind>> {
+        let mut kinds = vec![Some(ColumnKind::Number); self.plan.features.len()];
+        for column in &self.needed {
+            if let Role::Feature(feature) = column.roles[0] {
+                kinds[feature] = column.kind();
+            }
+        }
+        kinds
+    }
+
     /// Features of numbers that f32 rounds.
     pub(in crate::data::table) fn n_wide_features(&self) -> usize {
         self.n_wide(|role| matches!(role, Role::Feature(_)))
@@ -187,31 +236,6 @@ impl Columns {
             matches!(&column.roles[..], [role] if is_one(role)) && is_wide(&column.data_type)
         };
         self.needed.iter().filter(is_wide).count()
-    }
-
-    /// Fails unless `other`, of another file, has the same columns and types, in any order.
-    pub(in crate::data::table) fn check_same(
-        &self,
-        path: &Path,
-        other: &Self,
-        other_path: &Path,
-    ) -> Result<()> {
-        same_names(path, &self.plan.all_names(), other_path, &other.plan.all_names())?;
-        let types: HashMap<&String, &DataType> =
-            other.needed.iter().map(|column| (&column.name, &column.data_type)).collect();
-        let type_there =
-            |column: &Column| types.get(&column.name).copied().filter(|there| **there != column.data_type);
-        match self.needed.iter().find_map(|column| Some((column, type_there(column)?))) {
-            None => Ok(()),
-            Some((a, there)) => Err(DataError::Rows(RowsError::ShardsDiffer {
-                first: path.to_owned(),
-                other: other_path.to_owned(),
-                difference: format!(
-                    "column \"{}\" is {} in one and {} in the other",
-                    a.name, a.data_type, there
-                ),
-            })),
-        }
     }
 }
 
@@ -305,14 +329,26 @@ impl Column {
         )
     }
 
-    /// Whether it holds texts, which no feature does.
+    /// Whether it holds texts in place of numbers.
     fn is_text_feature(&self) -> bool {
         matches!((kind(&self.data_type), self.roles[0]), (Kind::Text, Role::Feature(_)))
     }
 
-    /// Fails unless its type fits its role; a target that `takes_labels` may hold text.
-    fn check(&self, path: &Path, takes_labels: bool) -> Result<()> {
+    /// Whether its texts are read as the cells of a file of text are.
+    pub(super) fn is_of_cells(&self) -> bool {
+        self.texts.is_some() && matches!(self.roles[0], Role::Feature(_) | Role::Date(_))
+    }
+
+    /// Fails unless its type fits its role; a target that `takes_labels` may hold text, and a feature texts that are dates, or numbers if a
+    /// model `is_known` that needs them.
+    fn check(&self, path: &Path, takes_labels: bool, is_known: bool) -> Result<()> {
         let (expected, hint) = match (kind(&self.data_type), self.roles[0]) {
+            (Kind::Text, Role::Feature(_) | Role::Date(_)) if self.has_usable_texts(is_known) => {
+                return Ok(());
+            }
+            (_, Role::Date(_)) if !is_date(&self.data_type) => {
+                ("dates", "write them as text, such as 2024-05-31, or as a type of dates")
+            }
             (Kind::Number, Role::Category { .. }) if self.is_no_category() => {
                 ("texts or whole numbers", "write them as strings")
             }
@@ -336,6 +372,84 @@ impl Column {
             hint,
         }))
     }
+}
+
+impl Column {
+    fn kind(&self) -> Option<ColumnKind> {
+        match self.texts {
+            Some(TextMeaning::Date) => Some(ColumnKind::Date),
+            Some(TextMeaning::Time) => Some(ColumnKind::Time),
+            Some(TextMeaning::Missing) => None,
+            Some(TextMeaning::Number | TextMeaning::Other) => Some(ColumnKind::Number),
+            None => Some(kinds_of(&self.data_type).kind().unwrap_or(ColumnKind::Number)),
+        }
+    }
+
+    fn has_usable_texts(&self, is_known: bool) -> bool {
+        match self.texts {
+            Some(TextMeaning::Date) => true,
+            Some(TextMeaning::Time) => matches!(self.roles[0], Role::Feature(_)),
+            Some(TextMeaning::Missing) => is_known,
+            Some(TextMeaning::Number) => is_known && matches!(self.roles[0], Role::Feature(_)),
+            Some(TextMeaning::Other) | None => false,
+        }
+    }
+}
+
+/// Kinds of values of a type; none for numbers, and for texts, which show theirs.
+pub(super) fn kinds_of(of: &DataType) -> SeenKinds {
+    let mut kinds = SeenKinds::default();
+    match of {
+        DataType::Dictionary(_, of) => return kinds_of(of),
+        DataType::Timestamp(_, zone) => {
+            kinds.add(SeenKinds::DATE);
+            kinds.add(if zone.is_some() { SeenKinds::ZONED } else { SeenKinds::NAIVE });
+        }
+        of if is_date(of) => kinds.add(SeenKinds::DATE),
+        DataType::Time32(_) | DataType::Time64(_) | DataType::Duration(_) => kinds.add(SeenKinds::TIME),
+        _ => {}
+    }
+    kinds
+}
+
+/// The meaning of the first value in each of the columns `roots`, which hold texts.
+fn text_meanings(
+    source: &dyn BatchSource,
+    roots: &[usize],
+    notation: &Notation,
+) -> Result<HashMap<usize, TextMeaning>> {
+    const BATCH_ROWS: usize = 64;
+    let mut found: HashMap<usize, TextMeaning> = HashMap::new();
+    if roots.is_empty() {
+        return Ok(found);
+    }
+    let selection =
+        Selection { roots: roots.to_vec(), lists: Vec::new(), max_len: 0, batch_rows: BATCH_ROWS };
+    let mut text = Vec::new();
+    for batch in source.read(&selection)? {
+        for (&root, array) in roots.iter().zip(batch?.columns()) {
+            for row in 0..if found.contains_key(&root) { 0 } else { array.len() } {
+                text.clear();
+                text::put(array, row, &mut text);
+                let Ok(text) = std::str::from_utf8(&text) else { continue };
+                let meaning = match notation.meaning(text.trim()) {
+                    Meaning::Missing => continue,
+                    _ if time::is_infinite(text.trim()) => continue,
+                    Meaning::Moment(moment) if moment.has_date => TextMeaning::Date,
+                    Meaning::Moment(_) => TextMeaning::Time,
+                    Meaning::Number(_) | Meaning::Truth(_) => TextMeaning::Number,
+                    Meaning::Unclear(_) | Meaning::Text => TextMeaning::Other,
+                };
+                found.insert(root, meaning);
+                break;
+            }
+        }
+        if found.len() == roots.len() {
+            break;
+        }
+    }
+    roots.iter().for_each(|root| _ = found.entry(*root).or_insert(TextMeaning::Missing));
+    Ok(found)
 }
 
 /// Whether Parquet has the type.
@@ -362,7 +476,7 @@ pub(super) fn pandas_indices(schema: &Schema) -> Vec<String> {
     indices
 }
 
-fn is_date(data_type: &DataType) -> bool {
+pub(super) fn is_date(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, of) => is_date(of),
         other => matches!(other, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)),
@@ -405,6 +519,8 @@ fn is_wide(data_type: &DataType) -> bool {
         T::Int32 | T::Int64 | T::UInt32 | T::UInt64 | T::Float64 => true,
         T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..) => true,
         T::Timestamp(..) | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Duration(_) => true,
+        // Dates.
+        T::Utf8 | T::LargeUtf8 | T::Utf8View => true,
         _ => false,
     }
 }

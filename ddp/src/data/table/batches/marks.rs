@@ -8,9 +8,11 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, FieldRef};
 use ddp_rows::values::notation::Notation;
+use ddp_rows::values::time;
 
-use super::arrays::{keys, to_f32};
-use super::columns::{Kind, kind};
+use super::arrays::{is_infinite, keys, to_f32};
+use super::columns::{Kind, is_date, kind};
+use super::common_type::per_second;
 use super::text;
 
 /// The array with nulls in place of marked values, which are compared as in a file of text: as numbers or as texts. Elements of lists
@@ -32,13 +34,48 @@ pub(super) fn without_marked(array: &ArrayRef, notation: &Notation) -> ArrayRef 
             if !are_marked.contains(&true) {
                 return array.clone();
             }
-            let is_valid =
-                |(row, is_marked): (usize, bool)| (!is_marked && array.is_valid(row)).then_some(true);
-            let valid: BooleanArray = are_marked.into_iter().enumerate().map(is_valid).collect();
-            let data = array.to_data().into_builder().nulls(valid.nulls().cloned()).build();
-            make_array(data.expect("only the nulls change"))
+            without(array, &are_marked)
         }
     }
+}
+
+/// The array with nulls in place of dates beyond the calendar, such as the `infinity` of PostgreSQL and DuckDB, which they write as the
+/// largest and the smallest integers; `None` if it has none.
+pub(super) fn without_infinite(array: &ArrayRef) -> Option<ArrayRef> {
+    if !is_date(array.data_type()) || are_usual(array) {
+        return None;
+    }
+    let mut are_infinite = vec![false; array.len()];
+    if let Some(dictionary) = array.as_any_dictionary_opt() {
+        let values = dictionary.values();
+        let of_values: Vec<bool> = (0..values.len()).map(|row| is_infinite(values, row)).collect();
+        keys(array, |row, key| are_infinite[row] = key.is_some_and(|key| of_values[key]));
+    } else {
+        are_infinite.iter_mut().enumerate().for_each(|(row, is_one)| *is_one = is_infinite(array, row));
+    }
+    // Missing values have any number in their place.
+    let is_one = |(row, is_infinite): (usize, &bool)| *is_infinite && array.is_valid(row);
+    are_infinite.iter().enumerate().any(is_one).then(|| without(array, &are_infinite))
+}
+
+/// Whether all dates, also those in place of missing ones, are inside the calendar: nearly always, and found fast.
+fn are_usual(array: &ArrayRef) -> bool {
+    let per_second = match array.data_type() {
+        DataType::Date64 => 1_000,
+        DataType::Timestamp(unit, _) => per_second(*unit),
+        _ => return false,
+    };
+    let max = (i64::from(time::DAYS[1]) * 86_400).checked_mul(per_second).unwrap_or(i64::MAX);
+    let data = array.to_data();
+    data.buffers()[0].typed_data::<i64>().iter().all(|value| (-max < *value) & (*value < max))
+}
+
+/// The array with nulls in the rows where `are_missing`.
+fn without(array: &ArrayRef, are_missing: &[bool]) -> ArrayRef {
+    let is_valid = |(row, is_missing): (usize, &bool)| (!is_missing && array.is_valid(row)).then_some(true);
+    let valid: BooleanArray = are_missing.iter().enumerate().map(is_valid).collect();
+    let data = array.to_data().into_builder().nulls(valid.nulls().cloned()).build();
+    make_array(data.expect("only the nulls change"))
 }
 
 /// The field of a column that may lack values.
@@ -88,7 +125,7 @@ mod tests {
     use arrow_array::types::{Float32Type, Int32Type};
     use arrow_array::{
         Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, LargeStringArray, ListArray,
-        UInt8Array,
+        TimestampMicrosecondArray, TimestampNanosecondArray, TimestampSecondArray, UInt8Array,
     };
     use ddp_rows::values::notation::Notation;
     use ddp_rows::values::number::DecimalMark;
@@ -103,6 +140,30 @@ mod tests {
         assert_eq!((without.len(), without.data_type()), (array.len(), array.data_type()));
         let nulls = without.logical_nulls();
         (0..array.len()).filter(|&row| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))).collect()
+    }
+
+    #[test]
+    fn dates_beyond_the_calendar_are_missing() {
+        let infinite = |array: ArrayRef| {
+            without_infinite(&array)
+                .map(|finite| (0..finite.len()).filter(|row| finite.is_null(*row)).collect::<Vec<_>>())
+        };
+        let of = |values: Vec<i64>| -> [ArrayRef; 3] {
+            [
+                Arc::new(TimestampSecondArray::from(values.clone())),
+                Arc::new(TimestampMicrosecondArray::from(values.clone())),
+                Arc::new(TimestampNanosecondArray::from(values)),
+            ]
+        };
+        for array in of(vec![0, i64::MAX, 1, i64::MIN, -i64::MAX]) {
+            assert_eq!(infinite(array), Some(vec![1, 3, 4]));
+        }
+        for array in of(vec![0, -1, 1_700_000_000]) {
+            assert_eq!(infinite(array), None);
+        }
+        let days = vec![Some(0), Some(i32::MAX), None, Some(-i32::MAX), Some(-719_162), Some(2_932_896)];
+        assert_eq!(infinite(Arc::new(Date32Array::from(days))), Some(vec![1, 2, 3]));
+        assert_eq!(infinite(Arc::new(Int64Array::from(vec![i64::MAX]))), None);
     }
 
     #[test]

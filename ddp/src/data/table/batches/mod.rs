@@ -3,10 +3,14 @@
 mod arrays;
 mod text;
 mod columns;
+mod common_type;
 mod marks;
+mod widened;
 mod rows;
 mod cells;
 mod chunks;
+#[cfg(test)]
+mod shard_tests;
 #[cfg(test)]
 mod type_tests;
 
@@ -14,3 +18,4 @@ pub(super) use cells::BatchCells;
 pub(super) use chunks::BatchChunks;
 pub(super) use columns::Columns;
 pub(super) use rows::{BatchRows, batch_rows};
+pub(super) use widened::{Casts, share_types, widened};

@@ -11,17 +11,18 @@ use ddp_rows::values::texts::Texts;
 use ddp_rows::values::time::PARTS;
 
 use super::arrays::{LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32};
-use super::columns::{Column, Columns, Kept};
-use super::marks::without_marked;
+use super::columns::{Column, Columns, Kept, TextMeaning, kinds_of};
+use super::marks::{without_infinite, without_marked};
 use super::text;
 use crate::config::Task;
+use crate::data::column_kind::SeenKinds;
 use crate::data::error::Result;
 use crate::data::errors::target_error::TargetError;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
 use crate::data::table::label_column::{LabelCell, LabelColumn};
-use crate::data::table::partition_rows;
 use crate::data::table::rows::{TableRows, TargetCells};
+use crate::data::table::{cell, partition_rows};
 use crate::data::{CellProblem, DataError, checks};
 
 /// Bytes of rows per batch.
@@ -31,6 +32,7 @@ const TILE_ROWS: usize = 16;
 
 const FILL_IN_TARGET: &str =
     "fill in the value, or leave out rows without one with `data.missing_target` = \"skip\"";
+const INFINITE: &str = "it is a date beyond the calendar (infinity), which counts as missing: set `data.missing` to \"mean\" or \"zero\", or fill in the value";
 const FILL_IN: &str = "set `data.missing` to \"mean\" or \"zero\", or fill in the value";
 
 /// Reads the rows of one file, or of some of its row groups, in order.
@@ -88,6 +90,7 @@ impl BatchRows {
         let first = rows.n_rows;
         self.take(&batch.slice(0, n), rows)?;
         partition_rows::fill(&self.columns.plan, rows, first, &self.path)?;
+        rows.check_kinds(&self.columns.plan, first, &self.path)?;
         self.row += n;
         Ok(n)
     }
@@ -108,9 +111,31 @@ impl BatchRows {
                 Role::Weight => array_of(column.root).clone(),
                 _ => without_marked(array_of(column.root), &self.columns.notation),
             };
+            let array = match (column.roles[0], without_infinite(&array)) {
+                (Role::Feature(feature) | Role::Date(feature), Some(finite)) => {
+                    let is_new = |row: &usize| finite.is_null(*row) && array.is_valid(*row);
+                    let infinite: Vec<usize> = (0..n).filter(is_new).collect();
+                    if let Some(row) = infinite.first().filter(|_| !rows.may_miss) {
+                        let place = format!("data file `{}`, row {}", self.path.display(), self.row + row);
+                        let column = format!("column \"{}\"", column.name);
+                        return Err(DataError::MissingValue { place, column, hint: INFINITE });
+                    }
+                    rows.kinds.add_infinite(feature, infinite.len() as u64);
+                    finite
+                }
+                (_, finite) => finite.unwrap_or(array),
+            };
+            if let Role::Feature(feature) = column.roles[0]
+                && array.logical_null_count() < array.len()
+            {
+                rows.kinds.add(feature, kinds_of(array.data_type()));
+            }
             let notation = &self.columns.notation;
             let cells = Cells { path: &self.path, row: self.row, column, array: &array, notation };
             match column.roles[0] {
+                role @ (Role::Feature(_) | Role::Date(_)) if column.is_of_cells() => {
+                    cells.texts(role, first, rows)?;
+                }
                 Role::Feature(feature) => {
                     let width = column.roles.len();
                     self.scratch.resize(self.scratch.len().max(at + n * width), 0.0);
@@ -265,6 +290,26 @@ impl Cells<'_> {
         let columns = checks::Columns { rows: &[], place: &place };
         let names = [self.column.name.clone()];
         checks::floats(out, 0, &names, may_miss, &columns)
+    }
+
+    /// Texts, read as the cells of a file of text.
+    fn texts(&self, role: Role, first: usize, rows: &mut TableRows) -> Result<()> {
+        let mut text = Vec::new();
+        if let (Role::Feature(feature), Some(TextMeaning::Date)) = (role, self.column.texts) {
+            rows.kinds.add(feature, SeenKinds::DATE);
+        }
+        for row in 0..self.array.len() {
+            text.clear();
+            text::put(self.array, row, &mut text);
+            if let Err(problem) = cell::put(rows, first + row, role, &text, self.notation)
+                && !rows.mark_bad(first + row)
+            {
+                let (place, column) = (self.place(row), self.column.name.clone());
+                let problem = problem.in_column(&column);
+                return Err(DataError::Cell { place, column, problem });
+            }
+        }
+        Ok(())
     }
 
     /// The parts of dates, from feature `feature` on.

@@ -8,9 +8,10 @@ use arrow_array::types;
 use arrow_schema::DataType;
 use ddp_rows::values::time;
 
-use super::arrays::{keys, seconds_and_nanoseconds};
+use super::arrays::{is_infinite, keys, seconds_and_nanoseconds};
 
-/// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones.
+/// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones; `infinity` for a date beyond the
+/// calendar.
 pub(super) fn put(array: &dyn Array, row: usize, out: &mut Vec<u8>) {
     macro_rules! number {
         ($t:ident) => {{
@@ -59,6 +60,10 @@ pub(super) fn put(array: &dyn Array, row: usize, out: &mut Vec<u8>) {
         of @ (DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)) => {
             let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
             let is_date = !matches!(of, DataType::Timestamp(..));
+            if is_infinite(array, row) {
+                out.extend_from_slice(if seconds < 0 { b"-infinity" } else { b"infinity" });
+                return;
+            }
             out.extend_from_slice(time::format(seconds, nanoseconds, is_date).as_bytes());
         }
         DataType::Time32(_) | DataType::Time64(_) => {

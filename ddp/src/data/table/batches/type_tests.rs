@@ -103,7 +103,7 @@ fn all_types_are_read() {
     let cats = "data.categorical=[\"i8\", \"yes\", \"f64\"]";
     let rows = open_whole(&path, &["data.target=label", drop, cats]).unwrap();
     let texts: Vec<_> = rows.layout().categories.iter().map(|c| c.vocabulary.values().to_vec()).collect();
-    assert_eq!(texts, [["-1", "2"], ["0.1", "1e-300"], ["false", "true"]]);
+    assert_eq!(texts, [["-1", "2"], ["0.1", "1e-300"], ["False", "True"]]);
 }
 
 fn long_integer(value: i8) -> <types::Decimal256Type as ArrowPrimitiveType>::Native {
@@ -221,15 +221,10 @@ fn columns_that_cant_be_used_are_named() {
     assert!(open_whole(folder.path(), &sets).is_err());
     write(
         &folder.path().join("shard2.parquet"),
-        vec![
-            ("text", texts()),
-            ("number", numbers()),
-            ("nested", texts()),
-            ("huge", Arc::new(Int8Array::from(vec![1, 2]))),
-        ],
+        vec![("text", texts()), ("number", numbers()), ("nested", texts()), ("huge", texts())],
         5,
     );
-    assert_refused(open_whole(folder.path(), &sets), &["don't match", "\"huge\" is Float64 in one and Int8"]);
+    assert_refused(open_whole(folder.path(), &sets), &["don't match", "\"huge\" is Float64 in one and Utf8"]);
     write(&folder.path().join("shard2.parquet"), vec![("number", numbers())], 5);
     assert!(open_whole(folder.path(), &sets).is_err());
     fs::remove_file(folder.path().join("shard2.parquet")).unwrap();

@@ -6,6 +6,7 @@ use std::thread::{Builder, JoinHandle};
 
 use ddp_rows::arrays::reader::SplitSide;
 use ddp_rows::fingerprint::Fingerprint;
+use ddp_rows::table::batch_source::{BatchSource as _, Batches};
 use ddp_rows::table::parquet::{ParquetFile, malformed};
 use ddp_rows::values::vocabulary::Vocabulary;
 
@@ -14,8 +15,9 @@ use crate::config::{DataConfig, Task};
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
+use crate::data::shared_types::SharedTypes;
 use crate::data::source::{ClassLabels, KnownFeatures, SourceSpec};
-use crate::data::table::batches::{BatchRows, Columns, batch_rows};
+use crate::data::table::batches::{BatchRows, Casts, Columns, batch_rows};
 use crate::data::table::columns::Role;
 use crate::data::table::rows::{TableRows, TargetCells};
 
@@ -39,6 +41,7 @@ struct Shared {
     data: DataConfig,
     side: SplitSide,
     source: String,
+    types: SharedTypes,
     cache: Cache<TableRows>,
 }
 
@@ -56,6 +59,19 @@ pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
         of.group_rows.iter().enumerate().map(move |(index, &n_rows)| Group { file, index, n_rows })
     });
     groups.filter(|group| group.n_rows > 0).collect()
+}
+
+/// `batches` of the columns `roots` in the types that all files have in common.
+pub(super) fn cast(
+    file: &ParquetFile,
+    types: Option<&SharedTypes>,
+    batches: Batches,
+    roots: &[usize],
+) -> Batches {
+    match types.and_then(|types| Casts::new(&file.path, file.schema(), types)) {
+        Some(casts) => casts.apply(batches, roots),
+        None => batches,
+    }
 }
 
 /// Bytes of a decoded row, with the exact values that f32 rounds.
@@ -91,6 +107,7 @@ impl ParquetRows {
             data: decided(spec.data, &layout),
             side: spec.side,
             source: spec.source.to_owned(),
+            types: spec.types.cloned().unwrap_or_default(),
             files,
             groups,
             ends,
@@ -140,7 +157,12 @@ impl Shared {
         let (file, columns) = &self.files[file];
         let names = &self.layout.features;
         let classes = self.layout.labels.as_ref().map_or(ClassLabels::AsStored, ClassLabels::Known);
-        let known = KnownFeatures { names, vocabularies: &self.vocabularies, of: &self.source };
+        let known = KnownFeatures {
+            names,
+            vocabularies: &self.vocabularies,
+            kinds: &self.layout.kinds,
+            of: &self.source,
+        };
         let train = SourceSpec::train(&self.data);
         let spec = SourceSpec { classes, features: Some(known), side: self.side, ..train };
         let mut rows = TableRows::new(&columns.plan, &spec);
@@ -151,7 +173,9 @@ impl Shared {
             columns.plan.partitions.retain(|partition| matches!(partition.role, Role::Target(_)));
         }
         rows.reserve(n_rows);
-        let batches = file.read_groups(&columns.selection(batch_rows(&columns)), index..index + 1)?;
+        let selection = columns.selection(batch_rows(&columns));
+        let batches = file.read_groups(&selection, index..index + 1)?;
+        let batches = cast(file, Some(&self.types), batches, &selection.roots);
         let mut reader = BatchRows::new(&file.path, columns, batches, file.first_row(index));
         let mut left = n_rows;
         while left > 0 {

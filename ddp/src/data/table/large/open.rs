@@ -9,16 +9,17 @@ use ddp_rows::table::batch_source::BatchSource as _;
 use ddp_rows::table::parquet::ParquetFile;
 use ddp_rows::values::vocabulary::{CategoryColumn, Vocabulary};
 
-use super::blocks::{ParquetRows, decoded_row_bytes, groups_of};
+use super::blocks::{ParquetRows, cast, decoded_row_bytes, groups_of};
 use crate::config::{ShuffleMode, Task};
+use crate::data::checks;
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::datasets::subset::with_targets;
 use crate::data::error::{DataError, Result};
 use crate::data::labels::{LabelSurvey, decide_several};
 use crate::data::source::{KnownFeatures, SourceSpec};
-use crate::data::table::batches::{BatchRows, Columns, batch_rows};
+use crate::data::table::batches::{BatchRows, Columns, batch_rows, widened};
 use crate::data::table::columns::Role;
-use crate::data::table::columns::of_shard;
+use crate::data::table::columns::{of_shard, same_names};
 use crate::data::table::label_column::Fraction;
 use crate::data::table::rows::{
     TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
@@ -46,13 +47,13 @@ pub(in crate::data::table) fn open(
     for path in paths {
         // The columns of further files may have another order.
         let names = files.first().map(|(_, columns)| columns.plan.features.clone());
-        let known = names.as_ref().map(|names| KnownFeatures { names, vocabularies: &[], of: spec.source });
+        let known = names.as_deref().map(|names| KnownFeatures::of_shards(names, spec.source));
         let of_file = SourceSpec { features: spec.features.or(known), ..*spec };
         let file = ParquetFile::open(path, &spec.read_options())?;
         if file.n_rows() == 0 {
             return Err(DataError::Rows(RowsError::NoRows { path: path.clone() }));
         }
-        let columns = Columns::new(path, &file, &of_file);
+        let columns = Columns::new(path, &*widened(path, Box::new(file.clone()), spec.types), &of_file);
         let columns = match known {
             Some(_) => columns.map_err(|error| of_shard(error, &paths[0], path))?,
             None => columns?,
@@ -61,9 +62,12 @@ pub(in crate::data::table) fn open(
     }
     let (first, columns) = &files[0];
     for (file, other) in &files[1..] {
-        columns.check_same(&first.path, other, &file.path)?;
+        same_names(&first.path, &columns.plan.all_names(), &file.path, &other.plan.all_names())?;
     }
     let layout = layout(columns, spec);
+    if let Some(known) = spec.features {
+        checks::kinds(&layout.features, known.kinds, &layout.kinds, &first.path, known.of)?;
+    }
     let n_rows = files.iter().map(|(file, _)| file.n_rows() as u64).sum::<u64>();
     let needed = n_rows.saturating_mul(layout.row_bytes() as u64);
     if needed <= spec.memory_bytes {
@@ -107,6 +111,7 @@ pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
     layout.labels = spec.vocabulary().filter(|_| matches!(layout.targets, TargetLayout::Classes { .. }));
     layout.has_missing = spec.may_miss();
     layout.has_weights = spec.data.weight.is_some();
+    layout.kinds = columns.kinds();
     layout.left_out.clone_from(&columns.plan.left_out);
     layout
 }
@@ -147,7 +152,8 @@ pub(super) fn complete(
         for (file, columns) in files {
             let mut columns = columns.clone();
             columns.needed.retain(|column| is_looked_at(&column.roles[0]));
-            let batches = file.read(&columns.selection(batch_rows(&columns)))?;
+            let selection = columns.selection(batch_rows(&columns));
+            let batches = cast(file, spec.types, file.read(&selection)?, &selection.roots);
             let mut reader = BatchRows::new(&file.path, columns, batches, 0);
             while reader.read(&mut rows, SCAN_ROWS)? > 0 {
                 let without = rows.take_without_target();

@@ -11,6 +11,7 @@ use ddp_rows::values::notation::Notation;
 
 use super::plain::{Block, PlainRows};
 use super::row_error::error_of_cell;
+use crate::data::column_kind::SeenKinds;
 use crate::data::error::Result;
 use crate::data::source::SourceSpec;
 use crate::data::table::columns::{ColumnPlan, Role};
@@ -47,10 +48,16 @@ impl TextRows {
     /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
     pub(in crate::data::table) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
         let first = rows.n_rows;
+        for (role, _) in self.plan.roles.iter().zip(&self.source.columns().are_dates).filter(|(_, is)| **is) {
+            if let Role::Feature(feature) = role {
+                rows.kinds.add(*feature, SeenKinds::DATE);
+            }
+        }
         while rows.n_rows < first + max_rows
             && (self.plain_rows(rows, first + max_rows - rows.n_rows)? || self.exact_row(rows)?)
         {}
         partition_rows::fill(&self.plan, rows, first, &self.path)?;
+        rows.check_kinds(&self.plan, first, &self.path)?;
         Ok(rows.n_rows - first)
     }
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use ddp::config::DataConfig;
-use ddp::data::table::{CellColumns, ChunkReader, Partition, same_columns};
+use ddp::data::shared_types::SharedTypes;
+use ddp::data::table::{CellColumns, ChunkReader, Partition, Shards, same_columns, shards};
 use ddp::data::{CellProblem, CsvError, DataError, SourceSpec};
 use ddp_rows::error::RowsError;
 use ddp_rows::table::source::TableFormat;
@@ -11,6 +12,7 @@ use ddp_rows::table::types::{CellUse, Destination, Inference, Place, TypedColumn
 use ddp_rows::values::element::RawType;
 use ddp_rows::values::notation::Notation;
 use ddp_rows::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
+use tracing::info;
 
 use super::input::Input;
 use crate::error::Result;
@@ -18,6 +20,7 @@ use crate::error::Result;
 /// Rows of tables.
 pub(super) struct TableSource {
     files: Vec<PathBuf>,
+    types: SharedTypes,
     format: &'static TableFormat,
     data: DataConfig,
     to: Destination,
@@ -36,6 +39,8 @@ pub(super) struct TableSource {
 impl TableSource {
     pub(super) fn new(files: Vec<PathBuf>, format: &'static TableFormat, input: &Input<'_>) -> Result<Self> {
         let (spec, to) = (input.spec(), input.to);
+        let Shards { files, types } = shards(files, format, &spec);
+        types.notes.iter().for_each(|note| info!("{}: {note}", spec.source));
         let mut source = TableSource {
             format,
             data: input.data.clone(),
@@ -48,6 +53,7 @@ impl TableSource {
             n_opened: 0,
             n_rows: 0,
             files,
+            types,
         };
         if format.is_text {
             refuse_pipes(&source.files)?;
@@ -77,6 +83,12 @@ impl TableSource {
                 same_columns(&self.files[0], &names(&self.schema.groups), path, &names(&groups))?;
                 for (first, group) in self.schema.groups.iter_mut().zip(groups) {
                     match (&first.kind, &group.kind) {
+                        // Types of the files differ at most in what they say besides.
+                        #[cfg(feature = "parquet")]
+                        (Kind::Arrow(a), Kind::Arrow(b)) if a.data_type() == b.data_type() => {
+                            let field = a.as_ref().clone().with_nullable(a.is_nullable() || b.is_nullable());
+                            first.kind = Kind::Arrow(std::sync::Arc::new(field));
+                        }
                         (Kind::Number(a), Kind::Number(b)) => first.kind = Kind::Number(common_type(*a, *b)),
                         (a, b) if a == b => {}
                         _ => {
@@ -115,7 +127,8 @@ impl TableSource {
     }
 
     fn open(&self, at: usize) -> Result<ChunkReader> {
-        let (path, spec) = (&self.files[at], SourceSpec::train(&self.data));
+        let path = &self.files[at];
+        let spec = SourceSpec { types: Some(&self.types), ..SourceSpec::train(&self.data) };
         Ok(match &self.cells {
             Some(cells) => ChunkReader::of_text(path, self.format, &spec, cells)?,
             None => ChunkReader::of_types(path, self.format, &spec, self.to)?,

@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::data::table::{CellColumns, CellReader, ColumnPlan, Role, same_columns};
+use ddp::data::shared_types::SharedTypes;
+use ddp::data::table::{CellColumns, CellReader, ColumnPlan, Role, Shards, same_columns, shards};
 use ddp::data::{CellProblem, ColumnError, CsvError, DataError, SourceSpec, files_and_format};
 use ddp_rows::formats::Reader;
 use ddp_rows::table::source::TableFormat;
 use ddp_rows::table::types::Destination;
 use ddp_rows::values::notation::{Meaning, Notation};
+use ddp_rows::values::time;
 use ddp_rows::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
+use tracing::info;
 
 use super::input::Input;
 use super::meter::Meter;
@@ -22,6 +25,7 @@ const METER_ROWS: usize = 4096;
 pub(super) struct TextCopy<'a> {
     spec: SourceSpec<'a>,
     files: Vec<PathBuf>,
+    types: SharedTypes,
     format: &'static TableFormat,
 }
 
@@ -34,7 +38,9 @@ impl<'a> TextCopy<'a> {
         }
         let (files, format) = files_and_format(&spec)?;
         let Reader::Table(format) = &format.reader else { return Ok(None) };
-        Ok(Some(TextCopy { spec, files, format }))
+        let Shards { files, types } = shards(files, format, &spec);
+        types.notes.iter().for_each(|note| info!("{}: {note}", spec.source));
+        Ok(Some(TextCopy { spec, files, types, format }))
     }
 
     /// Copies all rows to the files of `target` and returns the numbers of rows and files. With `needs_kinds` the output
@@ -52,8 +58,9 @@ impl<'a> TextCopy<'a> {
         let mut first_names: Option<Vec<String>> = None;
         let mut columns: Vec<TextColumn> = Vec::new();
         let mut current: Option<(Box<dyn TextWriter>, usize)> = None;
+        let spec = SourceSpec { types: Some(&self.types), ..self.spec };
         for path in &self.files {
-            let (mut reader, plan) = CellReader::open_planned(path, self.format, &self.spec)?;
+            let (mut reader, plan) = CellReader::open_planned(path, self.format, &spec)?;
             let all_names = plan.all_names();
             if let Some(first_names) = &first_names {
                 same_columns(&self.files[0], first_names, path, &all_names)?;
@@ -130,6 +137,8 @@ struct Rows<'a> {
     plan: ColumnPlan,
     /// Whether each column contains strings, so that none of its cells is a number.
     are_texts: Vec<bool>,
+    /// Whether each column contains dates, which may be infinite.
+    are_dates: Vec<bool>,
     /// Columns that are copied.
     order: Vec<usize>,
     /// The cells of the current row; cells from folder names stay the same.
@@ -158,6 +167,7 @@ impl<'a> Rows<'a> {
             notation: reader.notation().clone(),
             place: if reader.types().is_some() { "row" } else { "line" },
             are_texts: (0..plan.names.len()).map(is_text).collect(),
+            are_dates: reader.columns().are_dates.clone(),
             order,
             cells,
             path,
@@ -186,6 +196,7 @@ impl<'a> Rows<'a> {
             }
             let text = text.trim();
             match self.notation.meaning(text) {
+                _ if self.are_dates[column] && time::is_infinite(text) => out.push_str(text),
                 Meaning::Number(number) if !number.is_finite() && !matches!(role, Role::Category { .. }) => {
                     return Err(problem(CellProblem::NotFinite { text: text.to_owned() }).into());
                 }

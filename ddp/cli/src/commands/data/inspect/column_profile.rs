@@ -28,6 +28,9 @@ pub(super) struct ColumnProfile {
     #[serde(skip)]
     pub(super) has_faults: bool,
     pub(super) n_missing: u64,
+    /// Rows with a value.
+    #[serde(skip)]
+    pub(super) n_values: u64,
     /// `None` if there are too many to count.
     pub(super) n_distinct: Option<usize>,
     #[serde(flatten)]
@@ -68,7 +71,9 @@ impl ColumnProfile {
         });
         let is_target = origin.targets.contains(&index);
         let n_values = collected.n_rows as u64 - column.types.missing.n;
-        let is_text = origin.texts.contains(&index) && !is_target && range.is_some();
+        // Dates are read as in a file of text.
+        let are_moments = column.types.n_moments > 0 && column.types.n_moments == n_values;
+        let is_text = origin.texts.contains(&index) && !is_target && range.is_some() && !are_moments;
         // Any text may be a label, and in a file with types a column of numbers has no texts.
         let has_strays =
             origin.is_table && origin.types.is_empty() && !is_target && column.has_strays(n_values);
@@ -94,6 +99,7 @@ impl ColumnProfile {
                     || column.not_utf8.n > 0
                     || column.types.texts.n > 0 && 2 * column.n_words() <= n_values),
             n_missing: column.types.missing.n,
+            n_values,
             n_distinct: column.values.len(),
             range: range.filter(|_| !matches!(kind, Kind::Text | Kind::Index | Kind::Dropped | Kind::Other)),
             values: values

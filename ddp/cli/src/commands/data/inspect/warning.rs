@@ -44,6 +44,7 @@ pub(super) enum WarningKind {
     FarValue,
     Missing,
     Zones,
+    InfiniteDates,
     Leak,
     Determines,
     Identifier,
@@ -94,6 +95,13 @@ pub(super) fn dropped(columns: &[ColumnProfile], warnings: &[Warning]) -> Vec<St
     // The first of several equal columns stays.
     let duplicates = warnings.iter().filter(|warning| warning.kind == Duplicate);
     found.extend(duplicates.flat_map(|warning| warning.columns[1..].to_vec()));
+    // Numbers and dates that are written for people are no categories if nearly each has its own.
+    let are_single = |column: &&ColumnProfile| {
+        column.n_values >= MIN_ROWS as u64 && column.n_distinct.is_none_or(|n| 2 * n as u64 > column.n_values)
+    };
+    let formatted = columns_of(warnings, &[WarningKind::Formatted]);
+    let of_formatted = columns.iter().filter(|column| formatted.contains(&column.name)).filter(are_single);
+    found.extend(of_formatted.map(|column| column.name.clone()));
     let features = columns.iter().filter(|column| column.is_feature());
     let found: HashSet<String> = found.into_iter().collect();
     let is_found = |column: &&ColumnProfile| found.contains(&column.name);

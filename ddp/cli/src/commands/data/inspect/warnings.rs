@@ -152,6 +152,12 @@ impl Inspected<'_> {
                     format!("{name}: {n} without a time zone among times that have one; without one, a time is in UTC")
                 });
             }
+            if column.types.n_infinite > 0 {
+                let n = count(column.types.n_infinite, "value");
+                self.about(WarningKind::InfiniteDates, &[index], |name| {
+                    format!("{name}: {n} beyond the calendar (infinity) count as missing values")
+                });
+            }
             let is_number = matches!(profile.kind, Kind::Integer | Kind::Number | Kind::Element(_));
             if !is_number || (profile.is_target && self.task != Some(Task::Regression)) {
                 continue;
@@ -282,7 +288,10 @@ impl Inspected<'_> {
 
     fn is_constant(&self, index: usize) -> bool {
         let column = &self.columns[index];
-        column.kind == Kind::Empty || column.n_distinct == Some(1) && column.n_missing == 0
+        let varies_by_rounding = column.kind == Kind::Number
+            && self.collected.columns[index].stats.is_constant_but_for_rounding(0);
+        column.kind == Kind::Empty
+            || (column.n_distinct == Some(1) || varies_by_rounding) && column.n_missing == 0
     }
 
     /// Whether a column holds texts of which most occur once, or integers that number the rows.
@@ -292,6 +301,8 @@ impl Inspected<'_> {
         let are_distinct =
             column.types.missing.n == 0 && column.values.all_differ() && column.not_finite.n == 0;
         match profile.kind {
+            // Named as numbers or dates.
+            Kind::Text if self.is_formatted(index) => false,
             Kind::Text => {
                 n >= MIN_ROWS && (are_distinct || profile.n_distinct.is_some_and(|distinct| 2 * distinct > n))
             }

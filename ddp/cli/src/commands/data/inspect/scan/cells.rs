@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use ddp::data::table::{
-    CellReader, CellValues, column_missing, index_note, partition_columns, repeated_note, same_names,
+    CellReader, CellValues, Shards, column_missing, index_note, partition_columns, repeated_note, same_names,
+    shards,
 };
 use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
 use ddp_rows::error::is_formatted;
@@ -55,6 +56,9 @@ pub(super) fn scan(
     targets: &[String],
     spec: &SourceSpec<'_>,
 ) -> Result<(Origin, Collector)> {
+    let Shards { files, types: shared } = shards(files.to_vec(), format, spec);
+    let (files, spec) = (&files[..], &SourceSpec { types: Some(&shared), ..*spec });
+    shared.check(|column| !spec.data.drop.iter().any(|dropped| dropped == column))?;
     // A pipe can be opened only once.
     let first = CellReader::open(&files[0], format, spec)?;
     let own_names = first.columns().names.clone();
@@ -102,6 +106,9 @@ pub(super) fn scan(
         let places: HashMap<&String, usize> = own.map(|(place, name)| (name, place)).collect();
         let order: Vec<usize> = own_names.iter().map(|name| places[name]).collect();
         let notation = reader.notation().clone();
+        for (column, &at) in collector.columns.iter_mut().zip(&order) {
+            column.types.are_dates |= reader.columns().are_dates[at];
+        }
         let in_file = InFile { notation: &notation, order: &order, of_folders: &of_folders, uses: &uses };
         let mut read = |rows: &mut Rows| rows.read(&mut reader, file, chunk_rows);
         let (mut rows, mut next) = (Rows::default(), Rows::default());
@@ -131,8 +138,11 @@ pub(super) fn scan(
     let origin = Origin {
         is_table: true,
         kinds: (0..names.len()).map(kind).collect(),
-        left_out: notes
-            .into_iter()
+        left_out: shared
+            .notes
+            .iter()
+            .cloned()
+            .chain(notes)
             .chain(indices.iter().map(|&column| index_note(column, &names[column])))
             .chain(repeated.iter().map(|&column| repeated_note(&names[column])))
             .chain(notes_on_folders(spec.source, &spec.data.eval))

@@ -1,0 +1,135 @@
+//! Kinds of the values that the features of a table have shown, compared with those of the training rows.
+
+use std::path::Path;
+
+use ddp_rows::values::time::{Moment, date_of_parts};
+use tracing::info;
+
+use crate::data::column_kind::{ColumnKind, SeenKinds};
+use crate::data::error::{DataError, Result};
+use crate::data::source::SourceSpec;
+
+/// Kinds of the values of all features.
+#[derive(Debug)]
+pub(crate) struct FeatureKinds {
+    /// Kinds of the training rows, or of the files before this one.
+    known: Vec<Option<ColumnKind>>,
+    /// Owner of the known kinds, for messages.
+    of: String,
+    /// Kinds of the file that is read, and of all files.
+    seen: Vec<SeenKinds>,
+    all: Vec<SeenKinds>,
+    /// Dates beyond the calendar, which are missing values.
+    n_infinite: Vec<u64>,
+    /// Features whose time zones were named.
+    are_named: Vec<bool>,
+}
+
+impl FeatureKinds {
+    pub(super) fn new(n_features: usize, spec: &SourceSpec<'_>) -> Self {
+        let known = spec.features.map_or(&[][..], |known| known.kinds);
+        let mut known = known.to_vec();
+        known.resize(n_features, None);
+        FeatureKinds {
+            known,
+            of: spec.features.map_or(String::new(), |known| known.of.to_owned()),
+            seen: vec![SeenKinds::default(); n_features],
+            all: vec![SeenKinds::default(); n_features],
+            n_infinite: vec![0; n_features],
+            are_named: vec![false; n_features],
+        }
+    }
+
+    /// Adds kinds of the values of a feature.
+    pub(crate) fn add(&mut self, feature: usize, kinds: SeenKinds) {
+        self.seen[feature].add(kinds);
+    }
+
+    /// Adds the kind of a date or time.
+    pub(crate) fn add_moment(&mut self, feature: usize, moment: &Moment) {
+        self.add(feature, if moment.has_date { SeenKinds::DATE } else { SeenKinds::TIME });
+        if moment.has_date && moment.has_time {
+            self.add(feature, if moment.has_offset { SeenKinds::ZONED } else { SeenKinds::NAIVE });
+        }
+    }
+
+    /// Adds a date beyond the calendar.
+    pub(crate) fn add_infinite(&mut self, feature: usize, n: u64) {
+        self.n_infinite[feature] += n;
+    }
+
+    /// Whether a feature holds dates, as far as is known.
+    pub(crate) fn are_dates(&self, feature: usize) -> bool {
+        self.seen[feature].has(SeenKinds::DATE)
+            || matches!(self.known[feature], Some(ColumnKind::Date | ColumnKind::ZonedDate))
+    }
+
+    /// The kind of each feature.
+    pub(crate) fn found(&self) -> Vec<Option<ColumnKind>> {
+        self.all.iter().map(|all| all.kind()).collect()
+    }
+
+    /// Takes the kinds so far for those of the files that follow.
+    pub(super) fn expect(&mut self, of: String) {
+        for (known, all) in self.known.iter_mut().zip(&self.all) {
+            *known = known.or(all.kind());
+        }
+        if self.of.is_empty() {
+            self.of = of;
+        }
+        self.seen.fill(SeenKinds::default());
+    }
+
+    /// Compares the kinds in the file `path` with those that are known; `has_value` says whether a feature has a value in its last rows.
+    pub(super) fn check(
+        &mut self,
+        names: &[String],
+        path: &Path,
+        has_value: impl Fn(usize) -> bool,
+    ) -> Result<()> {
+        for (feature, name) in names.iter().enumerate() {
+            let seen = &mut self.seen[feature];
+            // Numbers are not marked one by one.
+            if seen.is_empty() && has_value(feature) {
+                seen.add(SeenKinds::NUMBER);
+            }
+            self.all[feature].add(*seen);
+            let Some(expected) = self.known[feature] else { continue };
+            if let Some(found) = seen.other_than(expected) {
+                return Err(DataError::OtherKind {
+                    path: path.to_owned(),
+                    column: name.clone(),
+                    found,
+                    expected,
+                    of: self.of.clone(),
+                });
+            }
+            let has = match expected {
+                ColumnKind::Date if seen.has(SeenKinds::ZONED) => ["a", "none"],
+                ColumnKind::ZonedDate if seen.has(SeenKinds::NAIVE) => ["no", "one"],
+                _ => continue,
+            };
+            if !std::mem::replace(&mut self.are_named[feature], true) {
+                info!(
+                    "{}: times of \"{name}\" have {} time zone, and {} in {}: without one, a time is in UTC",
+                    path.display(),
+                    has[0],
+                    has[1],
+                    self.of
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports dates beyond the calendar.
+    pub(crate) fn note(&mut self, names: &[String], source: &str) {
+        for (feature, n) in self.n_infinite.iter_mut().enumerate().filter(|(_, n)| **n > 0) {
+            let name = date_of_parts(&names[feature..]).unwrap_or(&names[feature]);
+            let (values, are) =
+                if *n == 1 { ("date", "is a missing value") } else { ("dates", "are missing values") };
+            info!("{source}: {n} infinite {values} of \"{name}\" {are}");
+            *n = 0;
+        }
+    }
+}
