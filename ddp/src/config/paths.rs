@@ -34,7 +34,7 @@ fn make_absolute(source: &mut String) {
     if source.starts_with("builtin:") || path.is_absolute() {
         return;
     }
-    let is_pattern = source.contains(['*', '?', '[']) && !path.exists();
+    let is_pattern = source.contains(['*', '?', '[', '{']) && !path.exists();
     let absolute = if is_pattern {
         // The current folder is not a pattern.
         std::env::current_dir()

@@ -26,6 +26,8 @@ mod bench;
 mod find;
 mod runs;
 mod sweep;
+mod other_names;
+mod rewrite;
 mod tips;
 #[cfg(test)]
 mod tests;
@@ -64,6 +66,7 @@ pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 pub use self::runs::{RunsCommand, RunsDiffArgs, RunsLsArgs, RunsShowArgs};
 pub use self::sweep::{Grid, Range, SweepArgs};
+use crate::cli::rewrite::Rewritten;
 pub use crate::cli::run_config::graph_mode_name;
 pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
@@ -91,6 +94,10 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+
+    /// Words of other programs and what they were taken for, such as `--seed 3 sets train.seed`.
+    #[arg(skip)]
+    pub taken: Vec<String>,
 }
 
 /// Flags of all commands about notes and warnings.
@@ -123,9 +130,11 @@ impl Cli {
     pub fn parse_arguments(args: Vec<OsString>, commit: Option<&str>) -> Result<Self, clap::Error> {
         // clap requires a string that lives as long as the program.
         let mut command = Self::command().version(&*version(commit).leak());
-        let matches = command.try_get_matches_from_mut(&args);
-        let matches = matches.map_err(|error| tips::with_tip(error, &command, &args))?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        let Rewritten { words, taken } = rewrite::rewrite(args, &command);
+        let matches = command.try_get_matches_from_mut(&words);
+        let matches = matches.map_err(|error| tips::with_tip(error, &command, &words))?;
+        let cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        Ok(Cli { taken, ..cli })
     }
 
     /// Whether the command is a training run, rather than only the check of one.

@@ -92,12 +92,12 @@ pub struct ShortFlags {
 impl RunConfigArgs {
     /// The config file; `None` if the run is given by its data, or not at all.
     pub fn file(&self) -> Option<&Path> {
-        self.run.as_deref().filter(|path| !is_data(path))
+        self.run.as_deref().filter(|path| !is_rows(path))
     }
 
     /// Values that override the config file.
     pub fn overrides(&self) -> Overrides {
-        let table = self.run.as_ref().filter(|path| is_data(path)).map(|path| path.display().to_string());
+        let table = self.run.as_ref().filter(|path| is_rows(path)).map(|path| path.display().to_string());
         let mut shorts: Vec<_> = table
             .map(|path| short("data.train", "", path.clone(), Value::String(path)))
             .into_iter()
@@ -185,7 +185,7 @@ fn list(text: &str) -> Value {
 }
 
 /// Whether a path refers to data rather than a config: by its name, or because it is a folder.
-fn is_data(path: &Path) -> bool {
+pub(super) fn is_rows(path: &Path) -> bool {
     names_data(path)
         || path.is_dir()
         || path.to_str().is_some_and(|name| BUILTIN_NAMES.contains(&name) && !path.exists())
@@ -228,7 +228,7 @@ fn holds_rows(path: &Path) -> bool {
 /// Whether a word in place of a subcommand refers to a run: data, or a path that exists or has an ending, because no subcommand
 /// has one.
 pub(super) fn is_run(word: &Path) -> bool {
-    word.exists() || is_data(word) || word.extension().is_some()
+    word.exists() || is_rows(word) || word.extension().is_some()
 }
 
 /// Values of `--cuda-graph`.
