@@ -69,18 +69,15 @@ impl KeyTable {
         self.sections().contains(&name)
     }
 
-    /// The keys that a flag may mean: by its full name, else by the key's name without its section, else by its synonyms from other
+    /// The keys that a flag may mean: by its full name, else by the key's name without its section or by its synonyms from other
     /// programs.
     pub(super) fn for_flag(&self, flag: &str) -> Vec<&'static Key> {
         let name = flag.replace('-', "_");
         if let Some(key) = self.find(&name) {
             return vec![key];
         }
-        let by_name: Vec<_> = self.keys().filter(|key| key.short_name() == name).collect();
-        if !by_name.is_empty() {
-            return by_name;
-        }
-        self.keys().filter(|key| key.synonyms.contains(&name.as_str())).collect()
+        let means = |key: &&Key| key.short_name() == name || key.synonyms.contains(&name.as_str());
+        self.keys().filter(means).collect()
     }
 
     /// Hint for the unknown key `name`: the nearest known key, or the list of valid keys.

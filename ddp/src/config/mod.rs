@@ -117,7 +117,7 @@ pub use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_na
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Name of the run, used in the name of its folder. Default: the stem of the config file, else of the data.
+    /// Name of the run, used in the name of its folder. Default: the name of `--out`, else the stem of the config file, else of the data.
     pub name: String,
     /// `[data]`
     pub data: DataConfig,
@@ -154,6 +154,10 @@ impl PartialEq for Given {
     }
 }
 
+fn stem(file: Option<&Path>) -> Option<&str> {
+    file?.file_stem()?.to_str()
+}
+
 impl Config {
     /// Reads `file` (if none, all defaults on `builtin:digits`), applies the settings of the command line on top, and checks
     /// everything.
@@ -170,7 +174,7 @@ impl Config {
         };
         let upper = reader::overrides(&TABLE, overrides)?;
         let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
-        let config = Self::resolve(&raw, file)?;
+        let config = Self::resolve(&raw, overrides.folder.as_deref().or_else(|| stem(file)))?;
         match file {
             Some(path) if raw.given("data.train").is_none() => {
                 Err(ConfigError::NoData { path: path.to_owned() })
@@ -199,7 +203,8 @@ impl Config {
         if raw.given("data.train").is_none() {
             return Err(ConfigError::NoData { path: file.to_owned() });
         }
-        Self::resolve(&raw.resuming(&saved), Some(file))
+        let named = overrides.folder.as_deref().or_else(|| stem(Some(file)));
+        Self::resolve(&raw.resuming(&saved), named)
     }
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
@@ -223,8 +228,8 @@ impl Config {
         Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Saved)?, None)
     }
 
-    /// Checks the settings; a run without a name is named after `file`.
-    fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
+    /// Checks the settings; a run without a name is called `named`, as its folder or its config file.
+    fn resolve(raw: &RawConfig, named: Option<&str>) -> Result<Self> {
         let mut data = DataConfig::read(raw)?;
         if data.normalize == Normalize::Auto && model::is_periodic_mlp(raw)? {
             data.normalize = Normalize::Robust;
@@ -236,7 +241,7 @@ impl Config {
         data.normalize_target = loss.normalize_target(raw, data.normalize_target)?;
         let train = TrainConfig::read(raw, &data)?;
         Ok(Config {
-            name: name::read(raw, file, &data)?,
+            name: name::read(raw, named, &data)?,
             model: ModelConfig::read(raw)?,
             optimizer: OptimizerConfig::read(raw)?,
             schedule: ScheduleConfig::read(raw)?,

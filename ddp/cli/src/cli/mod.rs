@@ -30,6 +30,8 @@ mod other_names;
 mod rewrite;
 mod tips;
 #[cfg(test)]
+mod guesses;
+#[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
@@ -38,7 +40,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use ddp::config::{CommDtype, MissingTarget, UnknownLabel, resumable_keys};
+use ddp::config::{CommDtype, MissingTarget, Overrides, UnknownLabel, resumable_keys};
+use ddp::run_folder::folder::is_default_name;
 use ddp::train::resume::ResumeFrom;
 use ddp::train::trainer::GraphMode;
 use ddp_kernels::OTHER_DEVICES;
@@ -133,8 +136,12 @@ impl Cli {
         let Rewritten { words, taken } = rewrite::rewrite(args, &command);
         let matches = command.try_get_matches_from_mut(&words);
         let matches = matches.map_err(|error| tips::with_tip(error, &command, &words))?;
-        let cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        Ok(Cli { taken, ..cli })
+        let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        cli.taken = taken;
+        if let Command::Launch(args) = &mut cli.command {
+            cli.log.log_format = args.share_log_format(cli.log.log_format);
+        }
+        Ok(cli)
     }
 
     /// Whether the command is a training run, rather than only the check of one.
@@ -353,6 +360,13 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// Values that override the config file; a run is named after its folder.
+    pub fn overrides(&self) -> Overrides {
+        let folder = self.out.as_ref().and_then(|out| out.file_name()?.to_str());
+        let folder = folder.filter(|name| !is_default_name(name));
+        Overrides { folder: folder.map(str::to_owned), ..self.run.overrides() }
+    }
+
     /// Whether steps on a GPU are captured.
     pub fn graph_mode(&self) -> GraphMode {
         if self.safe { GraphMode::Off } else { self.cuda_graph }

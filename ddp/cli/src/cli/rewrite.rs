@@ -63,6 +63,16 @@ pub(super) fn has_flag(command: &Command, long: &str) -> bool {
     command.get_arguments().any(|arg| arg.get_long() == Some(long))
 }
 
+/// Whether `command` takes the config of a run.
+pub(super) fn takes_run(command: &Command) -> bool {
+    has_flag(command, "epochs")
+}
+
+/// Whether `command` can set `key`: those of `data` set only its section.
+pub(super) fn sets(command: &Command, key: &str) -> bool {
+    has_flag(command, "set") && (takes_run(command) || key.starts_with("data."))
+}
+
 /// The keys of the config that are meant by a flag of this name.
 pub(super) fn keys_of(name: &str) -> Vec<&'static Key> {
     let keys = keys_for_flag(name);
@@ -174,7 +184,11 @@ impl Pass<'_> {
     fn known(&mut self, arg: &Arg, long: &str, value: Option<&str>, rest: &[OsString]) -> usize {
         let flag = format!("--{long}");
         if !arg.get_action().takes_values() {
-            self.push(value.map_or(flag.clone(), |value| format!("{flag}={value}")));
+            match value.map(str::to_lowercase).as_deref() {
+                None | Some("true") => self.push(flag),
+                Some("false") => {}
+                Some(value) => self.push(format!("{flag}={value}")),
+            }
             return 0;
         }
         let next = rest.first().and_then(|next| next.to_str());
@@ -262,7 +276,7 @@ impl Pass<'_> {
         {
             return Some(n);
         }
-        if let Some(key) = negated(name).filter(|_| has_flag(self.command, "set") && value.is_none()) {
+        if let Some(key) = negated(name).filter(|key| sets(self.command, key.name) && value.is_none()) {
             self.note(word, &format!("sets {}=false", key.name));
             self.set(key.name, "false");
             return Some(0);
@@ -298,7 +312,7 @@ impl Pass<'_> {
         let before = word.split('=').next().unwrap_or(word);
         match meaning {
             Meaning::Key(name) => self.key(word, find_key(name)?, value, rest),
-            Meaning::Set(set) if has_flag(self.command, "set") => {
+            Meaning::Set(set) if sets(self.command, set) => {
                 let n = switch(typed)?;
                 self.note(before, &format!("sets {set}"));
                 self.out.extend(["--set", set].map(OsString::from));
@@ -345,7 +359,7 @@ impl Pass<'_> {
             let n_taken = usize::from(value.is_none());
             return Some(n_taken + self.known(&arg, &short, Some(typed), &rest[n_taken..]));
         }
-        if !has_flag(self.command, "set") {
+        if !sets(self.command, key.name) {
             return None;
         }
         let is_switch = matches!(key.kind, Kind::Bool | Kind::BoolOr(_));
@@ -392,7 +406,7 @@ impl Pass<'_> {
     /// Takes an argument without a flag.
     fn place(&mut self, word: &str) -> usize {
         if let Some((name, value)) = word.split_once('=')
-            && has_flag(self.command, "set")
+            && takes_run(self.command)
             && !Path::new(word).exists()
         {
             let keys = keys_of(name);
@@ -438,7 +452,7 @@ impl Pass<'_> {
             if !words.is_empty() {
                 return;
             }
-        } else if words.len() > 1 && has_flag(self.command, "set") && !is_given("--data") {
+        } else if words.len() > 1 && takes_run(self.command) && !is_given("--data") {
             let files: Vec<_> = words.iter().map(String::as_str).collect();
             if !files.iter().all(|file| is_rows(Path::new(file))) {
                 return;

@@ -150,12 +150,12 @@ impl RunConfigArgs {
             };
             shorts.push(short(key, flag, names.join(&format!(" {flag} ")), value));
         }
-        Overrides { sets: self.set.clone(), shorts }
+        Overrides { sets: self.set.clone(), shorts, folder: None }
     }
 
     /// Arguments of `train` for this run with `sets`, key by value, which take the place of values given for the same keys.
     pub fn words_with(&self, sets: &[(&str, String)]) -> Vec<String> {
-        let Overrides { sets: typed, shorts } = self.overrides();
+        let Overrides { sets: typed, shorts, .. } = self.overrides();
         let is_kept = |key: &str| sets.iter().all(|(of, _)| *of != key);
         let typed = typed.into_iter().filter(|set| is_kept(set.split('=').next().unwrap_or_default().trim()));
         // The run itself has no flag.

@@ -12,7 +12,7 @@ use ddp::config::{find_key, keys, nearest};
 
 use super::Cli;
 use super::other_names::{Meaning, command_called, meanings_of, name_of_letter};
-use super::rewrite::{command_of, has_flag, keys_of};
+use super::rewrite::{command_of, has_flag, is_value, keys_of, sets, takes_run};
 use super::run_config::{is_rows, is_run, names_run};
 
 /// Replaces clap's tip in an error about a word that has a different name here.
@@ -58,20 +58,23 @@ fn has_near_tip(error: &Error) -> bool {
         || is_near(ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
 }
 
-/// A tip for a word that is like none.
+/// A tip for a word that is like none, or like a key.
 fn general_tip(error: &Error, command: &Command) -> String {
-    if has_flag(command, "set") {
+    if takes_run(command) {
         let word = invalid(error, ContextKind::InvalidArg).unwrap_or_default();
         let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
-        if let Some(near) = nearest(&flag, keys().map(Key::short_name)).and_then(find_short) {
-            return format!("{} is near: {}", near.name, key_tip(near));
+        let full = keys().map(|key| key.name).filter(|_| flag.contains('.'));
+        let names =
+            keys().flat_map(|key| std::iter::once(key.short_name()).chain(key.synonyms.iter().copied()));
+        if let Some(key) = nearest(&flag, full.chain(names)).and_then(find_short) {
+            return format!("did you mean {}, which sets {}?", flag_words(key), key.name);
         }
         return "'ddp-train config keys' lists the settings of a run; '--set KEY=VALUE' sets one".to_owned();
     }
     match command.get_name() {
         "ddp-train" => "'ddp-train --help' lists the commands; 'ddp-train TABLE --target COLUMN' trains".to_owned(),
         "launch" => "its flags stand before the run, those of `train` after it: 'ddp-train launch -n 2 -- RUN.toml --epochs 3'".to_owned(),
-        name => format!("'ddp-train {name} --help' lists what it takes"),
+        name => format!("'--help' lists what {name} takes"),
     }
 }
 
@@ -93,7 +96,7 @@ fn invalid(error: &Error, kind: ContextKind) -> Option<String> {
 /// A tip for an argument that `command` does not accept.
 fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
     let is_config = ["-c", "--config", "--config-file", "--cfg", "--config_file", "--yaml"];
-    if is_config.contains(&word.split('=').next().unwrap_or(word)) && takes_a_config(command) {
+    if is_config.contains(&word.split('=').next().unwrap_or(word)) && takes_run(command) {
         return Some(format!("the config needs no flag: 'ddp-train {} RUN.toml'", command.get_name()));
     }
     if !word.starts_with('-') {
@@ -105,34 +108,51 @@ fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<Stri
         (Some(name), None) if !word.starts_with("--") => name.to_owned(),
         _ => flag,
     };
-    let tips = meanings_of(&flag).filter_map(|meaning| match meaning {
-        Meaning::Tip(tip) => has_flag(command, "set").then(|| tip.to_owned()),
-        Meaning::Flag(known) => value_name(command, known).map(|value| format!("use '{known} {value}'")),
-        Meaning::Words(words) => {
-            let first = words.split(' ').next().and_then(|first| first.strip_prefix("--"));
-            first.is_some_and(|first| has_flag(command, first)).then(|| format!("use '{words}'"))
-        }
-        Meaning::Key(name) => find_key(name).filter(|_| has_flag(command, "set")).map(key_tip),
-        Meaning::Set(set) => has_flag(command, "set").then(|| format!("use '--set {set}'")),
-    });
+    let typed = value_of(word, args).filter(|typed| is_value(typed));
     let keys = keys_of(&flag);
-    let is_name = keys.first().is_some_and(|key| key.short_name().replace('_', "-") == flag);
+    let is_name = keys
+        .first()
+        .is_some_and(|key| key.short_name().replace('_', "-") == flag || key.name.replace('_', "-") == flag);
     let is_simple = |key: &Key| !matches!(key.kind, Kind::Tables(_) | Kind::Table(_));
-    if let Some(key) = find_short(&flag).filter(|key| is_name && is_simple(key) && has_flag(command, "set")) {
-        return Some(key_tip(key));
+    if let Some(key) = find_short(&flag).filter(|key| is_name && is_simple(key) && sets(command, key.name)) {
+        return Some(key_tip(key, typed));
     }
-    if let Some(tip) = { tips }.next() {
+    let mut tips = Vec::new();
+    for meaning in meanings_of(&flag) {
+        tips.extend(match meaning {
+            Meaning::Tip(tip) if takes_run(command) => return Some(tip.to_owned()),
+            Meaning::Flag(known) => value_name(command, known).map(|value| format!("use '{known} {value}'")),
+            Meaning::Words(words) => {
+                let first = words.split(' ').next().and_then(|first| first.strip_prefix("--"));
+                first.is_some_and(|first| has_flag(command, first)).then(|| format!("use '{words}'"))
+            }
+            Meaning::Key(name) => {
+                find_key(name).filter(|_| sets(command, name)).map(|key| key_tip(key, typed))
+            }
+            Meaning::Set(set) => sets(command, set).then(|| format!("use '--set {set}'")),
+            Meaning::Tip(_) => None,
+        });
+    }
+    if let Some(tip) = tips.into_iter().next() {
         return Some(tip);
     }
     match keys.as_slice() {
         [] => None,
-        [key] if has_flag(command, "set") => Some(key_tip(key)),
-        several if has_flag(command, "set") => {
+        [key] if sets(command, key.name) => Some(key_tip(key, typed)),
+        several if takes_run(command) => {
             let sets: Vec<_> = several.iter().map(|key| set_words(key)).collect();
             Some(format!("several keys have this name: {}", sets.join(", ")))
         }
         [key, ..] => Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name)),
     }
+}
+
+/// The value typed with the flag `word`: after an equals sign, or as the next word.
+fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
+    let name = word.split('=').next()?;
+    let mut words = args.iter().filter_map(|arg| arg.to_str());
+    let typed = words.find(|arg| arg.split('=').next() == Some(name))?;
+    typed.split_once('=').map(|(_, value)| value).or_else(|| words.next())
 }
 
 /// The name of the value of a flag that `command` has.
@@ -141,29 +161,43 @@ fn value_name(command: &Command, flag: &str) -> Option<String> {
     Some(arg.get_value_names()?.first()?.to_string())
 }
 
-/// How a key is set, and its values.
-fn key_tip(key: &Key) -> String {
-    let example = key.example.replace(['"', '[', ']'], "").replace(", ", ",");
+/// How a key is set, and its values; `typed` is a value that does not fit.
+fn key_tip(key: &Key, typed: Option<&str>) -> String {
+    let words = key.kind.words();
+    let values = match key.kind {
+        Kind::OneOf(_) | Kind::Metric(_) => format!("one of {words}"),
+        _ => words,
+    };
+    match typed {
+        Some(typed) => format!("'{typed}' is no value of {} ({values}): {}", key.name, flag_words(key)),
+        None => format!("{} needs a value ({values}): {}", key.name, flag_words(key)),
+    }
+}
+
+/// The flag that sets a key, with an example.
+fn flag_words(key: &Key) -> String {
+    let flag = key.short_name().replace('_', "-");
+    let is_plain = !matches!(key.kind, Kind::Tables(_) | Kind::Table(_) | Kind::Bool | Kind::BoolOr(_));
+    if !is_plain || find_short(&flag).is_none() {
+        return set_words(key);
+    }
+    format!("'--{flag} {}'", example(key).replace(['"', '[', ']'], ""))
+}
+
+/// A value of a key that is not its default.
+fn example(key: &Key) -> String {
     match key.kind {
-        Kind::Tables(_) | Kind::Table(_) | Kind::Bool | Kind::BoolOr(_) => {
-            format!("{} is {}: {}", key.name, key.kind.words(), set_words(key))
+        // The first names are the defaults.
+        Kind::OneOf([first, others @ ..]) => {
+            let other = others.iter().find(|name| **name != "tf32").unwrap_or(first);
+            format!("\"{other}\"")
         }
-        kind => {
-            let flag = key.short_name().replace('_', "-");
-            let is_alone = find_short(&flag).is_some();
-            let way = if is_alone { format!("'--{flag} {example}'") } else { set_words(key) };
-            format!("{} is {}: {way}", key.name, kind.words())
-        }
+        _ => key.example.replace(", ", ",").replace(' ', ""),
     }
 }
 
 fn set_words(key: &Key) -> String {
-    format!("'--set {}={}'", key.name, key.example.replace(' ', ""))
-}
-
-/// Whether `command` is configured by a config, which is a positional argument.
-fn takes_a_config(command: &Command) -> bool {
-    has_flag(command, "set") && command.get_positionals().next().is_some()
+    format!("'--set {}={}'", key.name, example(key))
 }
 
 /// A tip for a word that is not a flag.
@@ -174,7 +208,7 @@ fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<St
     {
         return Some(format!("several values are separated by commas: '{flag} A,B'"));
     }
-    if takes_a_config(command) && is_rows(Path::new(word)) {
+    if takes_run(command) && is_rows(Path::new(word)) {
         return Some(format!(
             "'--eval {word}' evaluates on these rows; '--data FILE FILE' trains on several files"
         ));
@@ -194,10 +228,15 @@ fn subcommand_tip(word: &str, program: &Command, outer: &Command) -> Option<Stri
             Some(format!("use '{} {} {}'", program.get_name(), outer.get_name(), inner.get_name()))
         })
     };
+    let near = || {
+        let names = outer.get_subcommands().map(Command::get_name);
+        let outer = if is_top { String::new() } else { format!("{} ", outer.get_name()) };
+        nearest(word, names).map(|name| format!("did you mean '{} {outer}{name}'?", program.get_name()))
+    };
     match known {
         Some(Ok(known)) => Some(format!("use '{} {known}'", program.get_name())),
         Some(Err(way)) => Some(way.to_owned()),
-        None => below(),
+        None => below().or_else(near),
     }
 }
 

@@ -34,7 +34,7 @@ impl EvalReport<'_> {
     pub(super) fn headline(&self) -> String {
         let EvalReport { rows, skipped_rows, data, model, .. } = self;
         let skipped = skipped_rows.map(|n| format!(" (left out {n} whose labels the model does not know)"));
-        format!("{rows} rows of {data}{}, by {}", skipped.unwrap_or_default(), model.display())
+        format!("{rows} rows of {data}{}, using {}", skipped.unwrap_or_default(), model.display())
     }
 
     pub(super) fn to_text(&self) -> String {

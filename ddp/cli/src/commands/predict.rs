@@ -82,7 +82,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         match place {
             OutputPlace::Stdout => info!("{} rows{bad}", summary.n_rows),
             OutputPlace::File(path) => {
-                info!("{} rows{bad} -> {}, by {}", summary.n_rows, path.display(), saved.path.display())
+                info!("{} rows{bad} -> {}, using {}", summary.n_rows, path.display(), saved.path.display())
             }
         }
     }

@@ -18,7 +18,7 @@ use tracing::info;
 use crate::report::kubeflow::Posts;
 use crate::report::live::{Live, TIME};
 use crate::report::log::{ShownBar, Terminal};
-use crate::report::prometheus::Server;
+use crate::report::prometheus::{RunInfo, Server};
 
 /// Least training time, in s, of a run whose time is reported: the first steps of a run are slower than the others.
 const MIN_TRAIN_S: f64 = 5.0;
@@ -68,7 +68,7 @@ impl Progress {
         terminal: &Arc<Terminal>,
         choice: ProgressChoice,
         quiet: bool,
-        metrics_addr: Option<SocketAddr>,
+        metrics_addr: Option<(SocketAddr, RunInfo)>,
         rows: Range<u64>,
         n_epochs: Option<u64>,
     ) -> io::Result<Self> {
@@ -77,7 +77,7 @@ impl Progress {
         let bar = has_bar.then(|| terminal.show_bar(rows.end, rows.start, true, "starting"));
         let live = Arc::new(Live::new(rows));
         let posts = Posts::start(&live);
-        let server = metrics_addr.map(|address| Server::start(&live, address)).transpose()?;
+        let server = metrics_addr.map(|(address, info)| Server::start(&live, address, info)).transpose()?;
         let live = (posts.is_some() || server.is_some()).then_some(live);
         Ok(Self { bar, live, posts, server, n_epochs })
     }
@@ -271,7 +271,7 @@ mod tests {
         };
         assert_eq!(
             progress(Some(30)).step_line(&step),
-            "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
+            "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1,234,568 samples/s"
         );
         let eval = [(EvalMetric::Loss, 0.25), (EvalMetric::Accuracy, 0.97)].into_iter().collect();
         assert_eq!(

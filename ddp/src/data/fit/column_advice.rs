@@ -108,7 +108,7 @@ fn row_numbers(rows: FittedRows<'_>) -> Result<Option<String>> {
     Ok((!counting.is_empty()).then(|| {
         let names = counting.iter().map(|&column| rows.train.layout().features[column].as_str());
         format!(
-            "{} of {} counts the rows, so that a model learns the order of the file\n\
+            "{} of {} is a row number; the model could memorize the order of rows\n\
              hint: if the numbers mean nothing else, list the column in `data.drop`",
             listed(names.collect()),
             rows.train.source(),

@@ -101,10 +101,7 @@ impl Judge<'_> {
                 let names: Vec<String> =
                     dropped.iter().take(SHOWN).map(|name| format!("\"{name}\"")).collect();
                 let more = if dropped.len() > SHOWN { " and others" } else { "" };
-                format!(
-                    "ask whether a model can do without the columns in data.drop: {}{more}",
-                    names.join(", ")
-                )
+                format!("check that data.drop has not removed useful columns: {}{more}", names.join(", "))
             }
         };
         let normalize = if self.is_normalized { "" } else { "data.normalize=standard, " };

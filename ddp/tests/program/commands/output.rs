@@ -119,7 +119,7 @@ fn progress_is_lines_where_no_one_watches() {
         let stderr = text(output.stderr);
         assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "{stderr}");
         let starts = [
-            "digits: 1438 rows",
+            "digits: 1,438 rows",
             "epoch 1/2  ",
             "step 50  ",
             "epoch 2/2  ",
@@ -180,7 +180,7 @@ fn a_terminal_gets_a_bar_with_colors_unless_unwanted() {
     };
     let (colors, none) = (on_terminal("a", None), on_terminal("b", Some("1")));
     for shown in [&colors, &none] {
-        assert!(shown.contains('█') && shown.contains("rows/s"), "{shown}");
+        assert!(shown.contains('█') && shown.contains("samples/s"), "{shown}");
         assert!(shown.contains("epoch 2/2  train_loss") && shown.contains("files in "), "{shown}");
     }
     assert!(colors.contains("\x1b[36m") && !none.contains("\x1b[36m") && !none.contains("\x1b[34m"));

@@ -65,7 +65,7 @@ fn runs_are_listed_compared_and_shown_whatever_has_become_of_them() {
         assert!(show.contains(part), "no {part:?} in {show}");
     }
     let shown = run_line_ok(path, "runs show runs/e").stdout;
-    assert!(shown.contains("2 damaged line(s)") && !shown.contains('\u{1b}'), "{shown}");
+    assert!(shown.contains("2 damaged lines") && !shown.contains('\u{1b}'), "{shown}");
     let json: Value = serde_json::from_str(&run_line_ok(path, "runs show runs/a --json").stdout).unwrap();
     assert_eq!(
         (&json["config"]["train.epochs"], &json["best"]["metric"]),

@@ -166,7 +166,7 @@ fn no_argument_is_help_alone_and_the_digits_under_a_launcher() {
     let mut job = mpirun(&[(2, &[])]);
     job.current_dir(folder.path());
     let outcome = run_ok(job);
-    assert!(outcome.stderr.starts_with("digits: 1438 rows"), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("digits: 1,438 rows"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("2 ranks on cpu"), "{}", outcome.stderr);
     let config = folder.path().join("run.toml");
     std::fs::write(&config, "[data]\ntrain = \"builtin:digits\"\n").unwrap();

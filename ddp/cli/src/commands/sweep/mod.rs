@@ -52,7 +52,11 @@ pub fn sweep(world: &World, signals: &StopSignals, args: &SweepArgs) -> Result<(
     record::check_and_write(&args.out, &config, &points)?;
 
     let (runs, of) = (count(points.runs.len(), "run"), count(points.n, "point"));
-    info!("{runs} of {of} in {}, {} side by side", args.out.display(), jobs.n());
+    let at_a_time = match jobs.n() {
+        1 => "one".to_owned(),
+        n => n.to_string(),
+    };
+    info!("{runs} of {of} in {}, {at_a_time} at a time", args.out.display());
     let ended = jobs.train(signals, &points)?;
     let outcome = Outcome::new(&points, &args.out, ended.failures);
     let page = args.out.join(REPORT_FILE);
