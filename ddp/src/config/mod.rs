@@ -146,7 +146,11 @@ pub struct Config {
 
 /// The settings that a config was read from. They make no difference between configs with the same values.
 #[derive(Debug, Clone)]
-struct Given(RawConfig);
+struct Given {
+    raw: RawConfig,
+    /// Whether the name is that of the run's folder.
+    is_folder_name: bool,
+}
 
 impl PartialEq for Given {
     fn eq(&self, _: &Self) -> bool {
@@ -174,7 +178,8 @@ impl Config {
         };
         let upper = reader::overrides(&TABLE, overrides)?;
         let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
-        let config = Self::resolve(&raw, overrides.folder.as_deref().or_else(|| stem(file)))?;
+        let named = overrides.folder.as_deref();
+        let config = Self::resolve(&raw, named.or_else(|| stem(file)))?.named_by_folder(named);
         match file {
             Some(path) if raw.given("data.train").is_none() => {
                 Err(ConfigError::NoData { path: path.to_owned() })
@@ -203,8 +208,9 @@ impl Config {
         if raw.given("data.train").is_none() {
             return Err(ConfigError::NoData { path: file.to_owned() });
         }
-        let named = overrides.folder.as_deref().or_else(|| stem(Some(file)));
-        Self::resolve(&raw.resuming(&saved), named)
+        let named = overrides.folder.as_deref();
+        let config = Self::resolve(&raw.resuming(&saved), named.or_else(|| stem(Some(file))))?;
+        Ok(config.named_by_folder(named))
     }
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
@@ -225,7 +231,14 @@ impl Config {
     pub fn from_saved_with(text: &str, path: &Path, overrides: &Overrides) -> Result<Self> {
         let settings = reader::document(&TABLE, text, path)?;
         let upper = reader::overrides(&TABLE, overrides)?;
-        Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Saved)?, None)
+        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Saved)?;
+        let named = overrides.folder.as_deref();
+        Ok(Self::resolve(&raw, named)?.named_by_folder(named))
+    }
+
+    fn named_by_folder(mut self, folder: Option<&str>) -> Self {
+        self.given.is_folder_name = folder.is_some() && self.given.raw.given("name").is_none();
+        self
     }
 
     /// Checks the settings; a run without a name is called `named`, as its folder or its config file.
@@ -253,7 +266,7 @@ impl Config {
             run: RunConfig::read(raw)?,
             data,
             loss,
-            given: Given(raw.clone()),
+            given: Given { raw: raw.clone(), is_folder_name: false },
         })
     }
 
@@ -287,7 +300,9 @@ impl Config {
     /// The first key that can't be used.
     pub fn with_setting(&self, set: &str) -> Result<Self> {
         let upper = reader::overrides(&TABLE, &Overrides::of_sets(&[set.to_owned()]))?;
-        Self::resolve(&self.given.0.clone().overlaid(upper)?, None)
+        let mut config = Self::resolve(&self.given.raw.clone().overlaid(upper)?, None)?;
+        config.given.is_folder_name = self.given.is_folder_name;
+        Ok(config)
     }
 
     /// The metrics of each evaluation, and those of the last one; for ordered classes they include the metrics of class

@@ -273,7 +273,7 @@ mod tests {
             ("the update", TimeSplit { update: 4.0, forward: 3.0, backward: 2.5, ..TimeSplit::default() }),
             ("evaluations", TimeSplit { evaluation: 5.0, forward: 4.5, ..TimeSplit::default() }),
             ("checkpoints", TimeSplit { checkpoint: 2.0, backward: 7.5, ..TimeSplit::default() }),
-            ("work between", TimeSplit { forward: 3.0, backward: 3.0, ..TimeSplit::default() }),
+            ("overhead between", TimeSplit { forward: 3.0, backward: 3.0, ..TimeSplit::default() }),
         ] {
             let split =
                 if part == "copies to the GPU" { TimeSplit { backward: 7.5, ..split } } else { split };

@@ -13,8 +13,8 @@ use crate::report::log::LogFormat;
 Starts `mpirun` (Open MPI 4 and 5), `mpiexec` (MPICH) or, in a Slurm job, `srun`; without them, or with `--launcher env`, it starts the ranks \
 of this host itself. One rank on this host needs none of them. \
 When a rank or a host is lost, the ranks start again from the newest valid checkpoint; a run that fails by itself is not repeated.\n\
-`ddp-train launch -n 2 -- run.toml --out runs/big` or `... -- train run.toml ...`: the arguments after `--` are those of `ddp-train train`. \
-To continue a run that was stopped, add --resume auto there.\n\
+`ddp-train launch -n 2 run.toml --out runs/big` or `... train run.toml ...`: the first word that is no flag of `launch`, or `--`, begins the \
+arguments of `ddp-train train`. -np, --nproc-per-node, --num-processes and --gpus are -n; --hostfile is --hosts. To continue a run that was stopped, add --resume auto there.\n\
 SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU and SIGPWR let the run save a checkpoint and end with 85; a second SIGINT, or SIGQUIT, ends it at once (130).\n\
 Exit status: that of the run; 0 only if it wrote `done.json`.")]
 pub struct LaunchArgs {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{EnumValueParser, TypedValueParser, ValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use ddp::config::{CommDtype, DataFormat, Overrides, ShortForm, format_by_name};
+use ddp::config::{CommDtype, DataFormat, Overrides, ShortForm, find_key, format_by_name, is_section};
 use ddp::data::BUILTIN_NAMES;
 use ddp::train::trainer::GraphMode;
 use ddp_rows::{foreign, formats};
@@ -186,10 +186,28 @@ fn list(text: &str) -> Value {
 
 /// Whether a path refers to data rather than a config: by its name, or because it is a folder.
 pub(super) fn is_rows(path: &Path) -> bool {
+    if holds_json_config(path) {
+        return false;
+    }
     names_data(path)
         || path.is_dir()
         || path.to_str().is_some_and(|name| BUILTIN_NAMES.contains(&name) && !path.exists())
         || holds_rows(path)
+}
+
+/// Whether a file holds keys of a config as JSON, which is then refused as a config rather than read as rows.
+fn holds_json_config(path: &Path) -> bool {
+    const MAX_BYTES: u64 = 1 << 16;
+    let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
+    if !is_json || !path.metadata().is_ok_and(|data| data.is_file() && data.len() <= MAX_BYTES) {
+        return false;
+    }
+    let parsed =
+        std::fs::read(path).ok().and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let is_key = |(name, value): (&String, &serde_json::Value)| {
+        name.contains('.') && find_key(name).is_some() || value.as_object().is_some_and(|_| is_section(name))
+    };
+    parsed.as_ref().and_then(|value| value.as_object()).is_some_and(|keys| keys.iter().any(is_key))
 }
 
 /// Whether a word between flags refers to a config or data. Only its name counts, because it may be the value of any flag.

@@ -213,7 +213,7 @@ mod tests {
         assert!(found.contains("data inspect rows.csv") && !found.contains("data.normalize"), "{found}");
         let found = finding([50.0, 5.0], &["data.drop=b"]).unwrap();
         assert!(
-            found.contains("data.drop: \"b\"; then try a lower") && !found.contains("data inspect"),
+            found.contains("useful columns: \"b\"; then try a lower") && !found.contains("data inspect"),
             "{found}"
         );
     }

@@ -32,7 +32,6 @@ fn flags_and_subcommands_of_other_programs_get_a_tip() {
         ("checkpoint list runs/a", "tip: use 'ddp-train checkpoint ls'"),
         ("serve", "there is no server: "),
         ("train --set optimizer.name=adam", "did you mean `optimizer.kind`?"),
-        ("train a.csv b.toml c.csv", "'--eval b.toml' evaluates"),
     ] {
         let outcome = run_line(folder.path(), line);
         assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
@@ -171,6 +170,19 @@ fn missing_files_are_named_by_their_neighbors() {
         "iris_trian.csv",
         &["`iris_trian.csv` does not exist", "did you mean `iris_train.csv`?"],
     );
+    write(folder.path(), "run.json", r#"{"data": {"train": "iris_train.csv", "target": "label"}}"#);
+    refused(
+        folder.path(),
+        "run.json",
+        &["run.json: line 1, column 1: ", "a config is TOML, and this is JSON"],
+    );
+    write(folder.path(), "stray.csv", "x,y\n1,0\n2,1\noops,0\n");
+    let parts = [
+        "got \"oops\"",
+        "`--set 'data.missing_values=[\"oops\"]'`",
+        "else list the column in `data.categorical`",
+    ];
+    refused(folder.path(), "stray.csv --target y", &parts);
     refused(folder.path(), "other.csv", &["hint: relative paths start at the current folder"]);
     refused(
         folder.path(),

@@ -27,7 +27,7 @@ fn a_table_and_flags_make_a_run() {
                 --task classification --out first";
     let outcome = run_line_ok(folder.path(), line);
     assert!(
-        outcome.stderr.starts_with("rows: 30 rows and 10 for evaluation, 3-8-4-4 layers"),
+        outcome.stderr.starts_with("first: 30 rows and 10 for evaluation, 3-8-4-4 layers"),
         "{}",
         outcome.stderr
     );
