@@ -27,6 +27,7 @@ mod find;
 mod runs;
 mod sweep;
 mod other_names;
+mod launch_words;
 mod rewrite;
 mod tips;
 #[cfg(test)]
@@ -36,7 +37,7 @@ mod tests;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -362,7 +363,14 @@ pub struct TrainArgs {
 impl TrainArgs {
     /// Values that override the config file; a run is named after its folder.
     pub fn overrides(&self) -> Overrides {
-        let folder = self.out.as_ref().and_then(|out| out.file_name()?.to_str());
+        let of_resumed = || match &self.resume {
+            Some(ResumeFrom::Path(path)) => {
+                let checkpoints = path.ancestors().find(|folder| folder.ends_with("checkpoints"));
+                Some(checkpoints.and_then(Path::parent).unwrap_or(path))
+            }
+            _ => None,
+        };
+        let folder = self.out.as_deref().or_else(of_resumed).and_then(|out| out.file_name()?.to_str());
         let folder = folder.filter(|name| !is_default_name(name));
         Overrides { folder: folder.map(str::to_owned), ..self.run.overrides() }
     }

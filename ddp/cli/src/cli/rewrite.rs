@@ -9,6 +9,7 @@ use ddp::config::key::{Key, Kind};
 use ddp::config::{find_key, is_section, keys_for_flag, settings_for_value};
 use ddp::data::pattern_of;
 
+use super::launch_words::launch_words;
 use super::other_names::{Meaning, meanings_of, name_of_letter};
 use super::run_config::{is_rows, names_run};
 
@@ -17,11 +18,6 @@ const LISTS: [&str; 7] = ["target", "drop", "categorical", "hidden", "metrics", 
 /// Keys that have short flags of the same name.
 const SHORT: &str = "data.eval data.eval_fraction data.target data.labels data.drop data.categorical data.task model.hidden \
                      train.epochs optimizer.lr train.batch_size train.global_batch_size";
-/// Flags of `launch` for the number of ranks and for the hosts by their names in other launchers.
-const RANKS: &str = "np nproc nproc-per-node num-processes num-procs gpus num-gpus n-gpus gpus-per-node nprocs world-size devices \
-                     num-devices n ntasks";
-const HOSTS: &str = "hostfile machinefile host hostlist host-file hosts-file f H";
-
 /// The words of a command line, and what was made of them.
 pub(super) struct Rewritten {
     /// The words, including the program's name.
@@ -37,9 +33,9 @@ pub(super) fn rewrite(words: Vec<OsString>, program: &Command) -> Rewritten {
         Pass { program, command, out: words[..n_before].to_vec(), taken: Vec::new(), places: Vec::new() };
     let rest = &words[n_before..];
     if command.get_name() == "launch" {
-        pass.launch(rest)
+        pass.out.extend(launch_words(command, program, rest));
     } else {
-        pass.words(rest)
+        pass.words(rest);
     }
     Rewritten { words: pass.out, taken: pass.taken }
 }
@@ -56,6 +52,19 @@ pub(super) fn command_of<'a>(program: &'a Command, words: &[OsString]) -> (&'a C
         }
     }
     (command, n_before)
+}
+
+/// The arguments of `command`, and those of all commands of `program`.
+pub(super) fn arguments<'a>(command: &'a Command, program: &'a Command) -> impl Iterator<Item = &'a Arg> {
+    command.get_arguments().chain(program.get_arguments().filter(|arg| arg.is_global_set()))
+}
+
+/// The argument of the flag `--long`, or of its alias.
+pub(super) fn find_argument<'a>(command: &'a Command, program: &'a Command, long: &str) -> Option<&'a Arg> {
+    let is = |arg: &&Arg| {
+        arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|names| names.contains(&long))
+    };
+    arguments(command, program).find(is)
 }
 
 /// Whether `command` has the flag `--long`.
@@ -145,7 +154,7 @@ impl Pass<'_> {
         let is_known = |letter: char| {
             letter == 'h' || letter == 'V' || self.arguments().any(|arg| arg.get_short() == Some(letter))
         };
-        if is_known(first) && (self.command.get_name() == "launch" || name.chars().all(is_known)) {
+        if name.chars().all(is_known) {
             self.push(word);
             return 0;
         }
@@ -169,15 +178,11 @@ impl Pass<'_> {
     }
 
     fn arguments(&self) -> impl Iterator<Item = &Arg> {
-        let globals = self.program.get_arguments().filter(|arg| arg.is_global_set());
-        self.command.get_arguments().chain(globals)
+        arguments(self.command, self.program)
     }
 
     fn argument(&self, long: &str) -> Option<&Arg> {
-        let is = |arg: &&Arg| {
-            arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|names| names.contains(&long))
-        };
-        self.arguments().find(is)
+        find_argument(self.command, self.program, long)
     }
 
     /// Takes a flag of the command, with its value as typed, and further values of a list.
@@ -467,69 +472,6 @@ impl Pass<'_> {
             self.out.remove(at);
         }
         self.out.extend(named.into_iter().map(OsString::from));
-    }
-
-    /// Takes the flags of `launch`, and ends them where the run begins.
-    fn launch(&mut self, words: &[OsString]) {
-        let mut at = 0;
-        while let Some(word) = words.get(at) {
-            let text = word.to_str().unwrap_or_default();
-            if text == "--" {
-                break;
-            }
-            let name = text.trim_start_matches('-').split('=').next().unwrap_or_default().replace('_', "-");
-            let is_flag = text.starts_with('-') && text.len() > 1;
-            let value = text.split_once('=').map(|(_, value)| value.to_owned());
-            let next = || words.get(at + 1).and_then(|next| next.to_str()).map(str::to_owned);
-            let long = self
-                .argument(&name)
-                .filter(|_| text.starts_with("--"))
-                .and_then(Arg::get_long)
-                .map(str::to_owned);
-            let short = name.chars().next().filter(|_| is_flag && !text.starts_with("--"));
-            let is_named = |names: &str| is_flag && names.split(' ').any(|other| other == name);
-            if is_flag && ["h", "help", "V", "version"].contains(&name.as_str()) {
-                self.push(text);
-            } else if let Some(long) = long {
-                let takes = self.argument(&long).is_some_and(|arg| arg.get_action().takes_values());
-                self.push(value.as_ref().map_or(format!("--{long}"), |value| format!("--{long}={value}")));
-                if takes && value.is_none() && at + 1 < words.len() {
-                    at += 1;
-                    self.push(&words[at]);
-                }
-            } else if is_named(RANKS) || is_named(HOSTS) {
-                let Some(typed) = value.clone().or_else(next) else { break };
-                at += usize::from(value.is_none());
-                let flag = if is_named(RANKS) { "-n" } else { "--hosts" };
-                // torchrun's words for all GPUs.
-                let typed = if flag == "-n" && ["gpu", "all", "-1"].contains(&typed.as_str()) {
-                    "auto".to_owned()
-                } else {
-                    typed
-                };
-                self.out.extend([flag.to_owned(), typed].map(OsString::from));
-            } else if let Some(letter) =
-                short.filter(|letter| self.arguments().any(|arg| arg.get_short() == Some(*letter)))
-            {
-                self.push(text);
-                let takes = self
-                    .arguments()
-                    .any(|arg| arg.get_short() == Some(letter) && arg.get_action().takes_values());
-                if takes && name.len() == 1 && value.is_none() && at + 1 < words.len() {
-                    at += 1;
-                    self.push(&words[at]);
-                }
-            } else {
-                let longs = self.command.get_arguments().filter_map(Arg::get_long);
-                let is_mistyped = is_flag && ddp::config::nearest(&name, longs).is_some();
-                if !is_mistyped {
-                    self.push("--");
-                }
-                break;
-            }
-            at += 1;
-        }
-        self.out.extend_from_slice(words.get(at..).unwrap_or_default());
     }
 
     fn set(&mut self, key: &str, value: &str) {

@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(
             report.to_text(),
-            "4 rows of pets.csv, by m.safetensors\n\
+            "4 rows of pets.csv, using m.safetensors\n\
              \n\
              metric      value\n\
              loss     0.125000\n\
