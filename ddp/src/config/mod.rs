@@ -20,10 +20,10 @@
 
 pub mod conflicts;
 mod data_values;
+mod other_values;
 pub mod key;
 mod limits;
 mod nearest;
-mod other_values;
 mod key_table;
 mod origin;
 mod error;

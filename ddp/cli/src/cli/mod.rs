@@ -409,6 +409,7 @@ fn train_help() -> String {
 
 /// `ddp-train eval`
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Model and rows may be named by place: `ddp-train eval runs/a test.csv`.")]
 pub struct EvalArgs {
     /// Run folder, checkpoint folder or model.safetensors
     #[arg(long, value_name = "PATH")]

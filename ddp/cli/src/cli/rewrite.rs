@@ -22,7 +22,7 @@ const SHORT: &str = "data.eval data.eval_fraction data.target data.labels data.d
 pub(super) struct Rewritten {
     /// The words, including the program's name.
     pub(super) words: Vec<OsString>,
-    /// What the words of other programs were taken for, such as `--seed 3 sets train.seed`.
+    /// Meanings of the words of other programs, such as `--seed 3 sets train.seed`.
     pub(super) taken: Vec<String>,
 }
 

@@ -21,7 +21,8 @@ pub struct RunConfigArgs {
     pub run: Option<PathBuf>,
 
     /// Override one key of the config; may be repeated. For example
-    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`
+    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`; the key may also be the flag: `--optimizer.lr=0.01`, or `--seed 3` where one
+    /// section has it
     #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
 

@@ -161,7 +161,7 @@ fn value_name(command: &Command, flag: &str) -> Option<String> {
     Some(arg.get_value_names()?.first()?.to_string())
 }
 
-/// How a key is set, and its values; `typed` is a value that does not fit.
+/// Words that set a key, and its values; `typed` is a value that does not fit.
 fn key_tip(key: &Key, typed: Option<&str>) -> String {
     let words = key.kind.words();
     let values = match key.kind {
