@@ -61,6 +61,15 @@ pub(super) fn launch_words(command: &Command, program: &Command, words: &[OsStri
         }
         at += 1;
     }
-    out.extend_from_slice(words.get(at..).unwrap_or_default());
+    let mut rest = words.get(at..).unwrap_or_default();
+    if let Some((dashes, run)) = rest.split_first().filter(|(word, _)| *word == "--") {
+        out.push(dashes.clone());
+        rest = run;
+    }
+    // As after mpirun.
+    if let Some((_, run)) = rest.split_first().filter(|(word, _)| *word == "ddp-train") {
+        rest = run;
+    }
+    out.extend_from_slice(rest);
     out
 }

@@ -308,16 +308,21 @@ impl Pass<'_> {
     ) -> Option<usize> {
         let next = rest.first().and_then(|next| next.to_str());
         let typed = value.or(next.filter(|next| is_value(next)));
-        // `--fp16 true` is `--fp16`; `--fp16 false` is left to the answer.
+        // `--fp16 true` is `--fp16`, and `--fp16 false` changes nothing.
+        let is_off = |typed: Option<&str>| {
+            typed.is_some_and(|typed| ["false", "0", "no"].contains(&typed.to_lowercase().as_str()))
+        };
         let switch = |typed: Option<&str>| match typed.map(str::to_lowercase).as_deref() {
             Some("true" | "1" | "yes") => Some(usize::from(value.is_none())),
-            Some("false" | "0" | "no") => None,
             _ => value.is_none().then_some(0),
         };
         let before = word.split('=').next().unwrap_or(word);
         match meaning {
             Meaning::Key(name) => self.key(word, find_key(name)?, value, rest),
             Meaning::Set(set) if sets(self.command, set) => {
+                if is_off(typed) {
+                    return Some(usize::from(value.is_none()));
+                }
                 let n = switch(typed)?;
                 self.note(before, &format!("sets {set}"));
                 self.out.extend(["--set", set].map(OsString::from));
@@ -340,6 +345,9 @@ impl Pass<'_> {
                 let first = words.split(' ').next()?;
                 if first != "-vv" {
                     self.argument(first.strip_prefix("--")?)?;
+                }
+                if is_off(typed) {
+                    return Some(usize::from(value.is_none()));
                 }
                 let n = switch(typed)?;
                 self.note(before, &format!("is {words}"));

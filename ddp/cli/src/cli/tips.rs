@@ -213,6 +213,9 @@ fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<St
             "'--eval {word}' evaluates on these rows; '--data FILE FILE' trains on several files"
         ));
     }
+    if takes_run(command) {
+        return Some(format!("the column to predict is named by a flag: '--target {word}'"));
+    }
     let named = ["checkpoint", "data"].into_iter().filter(|flag| has_flag(command, flag));
     let named = Vec::from_iter(named.map(|flag| format!("--{flag} PATH")));
     (!named.is_empty()).then(|| format!("files are named by flags: '{}'", named.join(" ")))
