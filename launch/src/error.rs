@@ -90,7 +90,7 @@ pub enum LaunchError {
         got: String,
     },
     /// There are more ranks than slots.
-    #[error("-n {n_ranks}: the hosts have {n_slots} slots")]
+    #[error("-n {n_ranks}: the hosts have {n_slots} slot{}", if *n_slots == 1 { "" } else { "s" })]
     #[diagnostic(help("raise the slots of hosts, add hosts, or use -n {n_slots}"))]
     TooFewSlots {
         n_ranks: usize,

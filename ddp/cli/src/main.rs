@@ -17,6 +17,7 @@ use ddp_train::commands::{
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
 use ddp_train::report::stdout::say;
+use tracing::info;
 
 /// The commit given by `launch/build`. It is read only in this file, so that a new commit recompiles the program but not the
 /// library.
@@ -83,6 +84,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
     };
     let log = Log::install(&world, &cli.log_options(std::env::var("RUST_LOG").ok()), cli.is_run());
+    if !cli.taken.is_empty() {
+        info!("{}", cli.taken.join(", "));
+    }
     let result = match &cli.command {
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),

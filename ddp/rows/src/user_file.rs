@@ -158,7 +158,16 @@ fn is_inherited_pipe(path: &Path) -> bool {
 /// The hint for a path that does not exist.
 pub fn missing_hint(path: &Path) -> String {
     if path.to_str().is_some_and(|path| path.contains("://")) {
-        return "addresses are not read: download the file, or mount the store, and name the file".to_owned();
+        return "URLs are not supported: download the file, or mount the store, and name the file".to_owned();
+    }
+    if let Ok(target) = std::fs::read_link(path) {
+        let at = if target.is_relative() { path.with_file_name("").join(&target) } else { target };
+        return format!("it is a link to a file that is not there: `{}`", at.display());
+    }
+    if path == Path::new("-") {
+        return "the rows are read several times, and by all ranks; stdin can be read once: save it first, \
+                `cat > rows.csv`"
+            .to_owned();
     }
     if let Some(near) = near_entry(path) {
         return format!("did you mean `{}`?", near.display());

@@ -137,7 +137,7 @@ pub enum CheckpointError {
     #[diagnostic(help("name another file, or pass --overwrite"))]
     OutExists { path: PathBuf },
     /// Fewer usable checkpoints than requested.
-    #[error("`{}` holds {got} usable checkpoints, expected {expected}", path.display())]
+    #[error("`{}` holds {got} usable checkpoint{}, expected {expected}", path.display(), if *got == 1 { "" } else { "s" })]
     #[diagnostic(help("{}", too_few_hint(*got)))]
     TooFew {
         path: PathBuf,

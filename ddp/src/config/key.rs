@@ -14,7 +14,11 @@
 
 use std::fmt;
 
+use serde::Deserialize as _;
 use toml::Value;
+use toml::de::ValueDeserializer;
+
+use super::other_values::squashed;
 
 /// The properties of a config key.
 #[derive(Debug, Clone, Copy)]
@@ -327,21 +331,80 @@ impl Key {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
 
-    /// Converts `typed` to a TOML value of this key; `None` if its type does not fit.
+    /// Converts `typed` to a TOML value of this key; `None` if its type does not fit. Items of lists are separated by commas, and
+    /// names may be written in capitals or with other separators.
     pub fn as_toml(&self, typed: &str) -> Option<String> {
-        let text = || Value::String(typed.to_owned()).to_string();
+        let typed = typed.trim();
+        let quoted = |text: &str| Value::String(text.to_owned()).to_string();
+        let number = |text: &str| text.trim().parse::<f64>().ok().filter(|value| value.is_finite());
+        let is_list = typed.starts_with('[');
+        let items = || typed.trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
+        let list = |fits: &dyn Fn(&str) -> bool| {
+            items().all(fits).then(|| format!("[{}]", items().collect::<Vec<_>>().join(", ")))
+        };
         match self.kind {
-            Kind::Bool => typed.parse::<bool>().ok().map(|value| value.to_string()),
+            Kind::Bool => as_bool(typed).map(|value| value.to_string()),
+            Kind::BoolOr(name) => match as_bool(typed) {
+                Some(value) => Some(value.to_string()),
+                None => (typed == name).then(|| quoted(name)),
+            },
             Kind::Count { .. } => typed.parse::<u64>().ok().map(|value| value.to_string()),
-            Kind::Number(_) => {
-                typed.parse::<f64>().ok().filter(|value| value.is_finite()).map(|_| typed.to_owned())
+            Kind::Number(_) => number(typed).map(|_| typed.to_owned()),
+            Kind::Counts { .. } => list(&|item| item.parse::<u64>().is_ok()),
+            Kind::Numbers { len, .. } => {
+                list(&|item| number(item).is_some()).filter(|_| len.is_none_or(|len| items().count() == len))
             }
-            Kind::OneOf(names) => names.contains(&typed).then(text),
-            Kind::Text => Some(text()),
-            Kind::Texts { .. } | Kind::AnyTexts => Some(format!("[{}]", text())),
-            _ => None,
+            Kind::NumbersOr(_, name) if squashed(typed) == name => Some(quoted(name)),
+            Kind::NumbersOr(..) => list(&|item| number(item).is_some()),
+            Kind::OneOf(names) => {
+                let typed = squashed(typed);
+                names.iter().find(|name| squashed(name) == typed).map(|name| quoted(name))
+            }
+            Kind::Metric(names) => Some(quoted(metric_name(names, typed)?)),
+            Kind::Text => Some(quoted(typed)),
+            Kind::Texts { .. } | Kind::AnyTexts if is_list => as_list(typed),
+            // A column may have commas in its name.
+            Kind::Texts { may_be_empty: false } => Some(format!("[{}]", quoted(typed))),
+            Kind::Texts { .. } | Kind::AnyTexts => {
+                Some(format!("[{}]", items().map(quoted).collect::<Vec<_>>().join(", ")))
+            }
+            Kind::Tables(_) if is_list => as_list(typed),
+            Kind::Table(_) if typed.starts_with('{') => parsed(typed).map(|_| typed.to_owned()),
+            Kind::Tables(_) | Kind::Table(_) => None,
         }
     }
+}
+
+/// A truth value as programs write it.
+fn as_bool(typed: &str) -> Option<bool> {
+    match typed.to_lowercase().as_str() {
+        "true" | "1" | "yes" | "on" => Some(true),
+        "false" | "0" | "no" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+/// The metric that other programs call `val_accuracy`, `acc` or `auc`.
+fn metric_name(names: &[&'static str], typed: &str) -> Option<&'static str> {
+    let typed = typed.to_lowercase().replace('-', "_");
+    let bare =
+        ["eval_", "val_", "valid_", "validation_", "test_"].iter().find_map(|side| typed.strip_prefix(side));
+    let bare = match bare.unwrap_or(&typed) {
+        "acc" => "accuracy",
+        "auc" | "auroc" => "roc_auc",
+        "logloss" => "log_loss",
+        bare => bare,
+    };
+    names.iter().find(|name| **name == typed || name.strip_prefix("eval_") == Some(bare)).copied()
+}
+
+fn parsed(typed: &str) -> Option<Value> {
+    Value::deserialize(ValueDeserializer::parse(typed).ok()?).ok()
+}
+
+/// A list as it is written in TOML.
+fn as_list(typed: &str) -> Option<String> {
+    parsed(typed).filter(Value::is_array).map(|_| typed.to_owned())
 }
 
 impl Kind {

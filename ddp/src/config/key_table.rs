@@ -69,11 +69,15 @@ impl KeyTable {
         self.sections().contains(&name)
     }
 
-    /// Finds the key for a flag: by the key's name without its section, or by its synonyms from other programs.
-    pub(super) fn for_flag(&self, flag: &str) -> Option<&'static Key> {
+    /// The keys that a flag may mean: by its full name, else by the key's name without its section or by its synonyms from other
+    /// programs.
+    pub(super) fn for_flag(&self, flag: &str) -> Vec<&'static Key> {
         let name = flag.replace('-', "_");
-        let by_name = self.keys().find(|key| !key.section().is_empty() && key.short_name() == name);
-        by_name.or_else(|| self.keys().find(|key| key.synonyms.contains(&name.as_str())))
+        if let Some(key) = self.find(&name) {
+            return vec![key];
+        }
+        let means = |key: &&Key| key.short_name() == name || key.synonyms.contains(&name.as_str());
+        self.keys().filter(means).collect()
     }
 
     /// Hint for the unknown key `name`: the nearest known key, or the list of valid keys.

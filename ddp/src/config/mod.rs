@@ -20,6 +20,7 @@
 
 pub mod conflicts;
 mod data_values;
+mod other_values;
 pub mod key;
 mod limits;
 mod nearest;
@@ -98,6 +99,7 @@ pub use self::nearest::nearest;
 pub(crate) use self::optimizer::AGAINST_DIVERGENCE;
 pub use self::optimizer::{OptimizerConfig, ParamGroup};
 pub use self::origin::Origin;
+pub use self::other_values::settings_for_value;
 pub use self::overrides::{Overrides, ShortForm};
 pub use self::precision::Precision;
 pub use self::presets::ModelKind;
@@ -105,7 +107,7 @@ pub use self::resume::{Difference, resumable_keys};
 pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
-pub use self::table::{key_for_flag, keys, keys_with_prefix};
+pub use self::table::{find_key, is_section, keys, keys_for_flag, keys_with_prefix};
 pub use self::table_text::Datetime;
 pub use self::train::{Batch, Determinism, EmaEval, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
@@ -115,7 +117,7 @@ pub use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_na
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Name of the run, used in the name of its folder. Default: the stem of the config file, else of the data.
+    /// Name of the run, used in the name of its folder. Default: the name of `--out`, else the stem of the config file, else of the data.
     pub name: String,
     /// `[data]`
     pub data: DataConfig,
@@ -144,12 +146,20 @@ pub struct Config {
 
 /// The settings that a config was read from. They make no difference between configs with the same values.
 #[derive(Debug, Clone)]
-struct Given(RawConfig);
+struct Given {
+    raw: RawConfig,
+    /// Whether the name is that of the run's folder.
+    is_folder_name: bool,
+}
 
 impl PartialEq for Given {
     fn eq(&self, _: &Self) -> bool {
         true
     }
+}
+
+fn stem(file: Option<&Path>) -> Option<&str> {
+    file?.file_stem()?.to_str()
 }
 
 impl Config {
@@ -168,7 +178,8 @@ impl Config {
         };
         let upper = reader::overrides(&TABLE, overrides)?;
         let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
-        let config = Self::resolve(&raw, file)?;
+        let named = overrides.folder.as_deref();
+        let config = Self::resolve(&raw, named.or_else(|| stem(file)))?.named_by_folder(named);
         match file {
             Some(path) if raw.given("data.train").is_none() => {
                 Err(ConfigError::NoData { path: path.to_owned() })
@@ -184,7 +195,9 @@ impl Config {
     pub fn load_above(text: &str, overrides: &Overrides) -> Result<Self> {
         let settings = reader::document(&TABLE, text, Path::new("suggested settings"))?;
         let upper = reader::overrides(&TABLE, overrides)?;
-        Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Typed)?, None)
+        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
+        let named = overrides.folder.as_deref();
+        Ok(Self::resolve(&raw, named)?.named_by_folder(named))
     }
 
     /// [`Config::load_with`] with `--set` arguments only.
@@ -207,7 +220,9 @@ impl Config {
         if raw.given("data.train").is_none() {
             return Err(ConfigError::NoData { path: file.to_owned() });
         }
-        Self::resolve(&raw.resuming(&saved), Some(file))
+        let named = overrides.folder.as_deref();
+        let config = Self::resolve(&raw.resuming(&saved), named.or_else(|| stem(Some(file))))?;
+        Ok(config.named_by_folder(named))
     }
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
@@ -228,11 +243,18 @@ impl Config {
     pub fn from_saved_with(text: &str, path: &Path, overrides: &Overrides) -> Result<Self> {
         let settings = reader::document(&TABLE, text, path)?;
         let upper = reader::overrides(&TABLE, overrides)?;
-        Self::resolve(&RawConfig::layered(&TABLE, settings, upper, Source::Saved)?, None)
+        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Saved)?;
+        let named = overrides.folder.as_deref();
+        Ok(Self::resolve(&raw, named)?.named_by_folder(named))
     }
 
-    /// Checks the settings; a run without a name is named after `file`.
-    fn resolve(raw: &RawConfig, file: Option<&Path>) -> Result<Self> {
+    fn named_by_folder(mut self, folder: Option<&str>) -> Self {
+        self.given.is_folder_name = folder.is_some() && self.given.raw.given("name").is_none();
+        self
+    }
+
+    /// Checks the settings; a run without a name is called `named`, as its folder or its config file.
+    fn resolve(raw: &RawConfig, named: Option<&str>) -> Result<Self> {
         let mut data = DataConfig::read(raw)?;
         if data.normalize == Normalize::Auto && model::is_periodic_mlp(raw)? {
             data.normalize = Normalize::Robust;
@@ -244,7 +266,7 @@ impl Config {
         data.normalize_target = loss.normalize_target(raw, data.normalize_target)?;
         let train = TrainConfig::read(raw, &data)?;
         Ok(Config {
-            name: name::read(raw, file, &data)?,
+            name: name::read(raw, named, &data)?,
             model: ModelConfig::read(raw)?,
             optimizer: OptimizerConfig::read(raw)?,
             schedule: ScheduleConfig::read(raw)?,
@@ -256,7 +278,7 @@ impl Config {
             run: RunConfig::read(raw)?,
             data,
             loss,
-            given: Given(raw.clone()),
+            given: Given { raw: raw.clone(), is_folder_name: false },
         })
     }
 
@@ -290,7 +312,9 @@ impl Config {
     /// The first key that can't be used.
     pub fn with_setting(&self, set: &str) -> Result<Self> {
         let upper = reader::overrides(&TABLE, &Overrides::of_sets(&[set.to_owned()]))?;
-        Self::resolve(&self.given.0.clone().overlaid(upper)?, None)
+        let mut config = Self::resolve(&self.given.raw.clone().overlaid(upper)?, None)?;
+        config.given.is_folder_name = self.given.is_folder_name;
+        Ok(config)
     }
 
     /// The metrics of each evaluation, and those of the last one; for ordered classes they include the metrics of class

@@ -9,14 +9,14 @@ use super::raw::RawConfig;
 
 pub(super) const KEYS: &[Key] = &[text("name")
     .help("Name of the run, used in the name of its folder")
-    .default_depends("stem of the config file, else of the data")
+    .default_depends("name of the folder, else stem of the config file, else of the data")
     .example(r#""digits""#)
     .may_change()
     .not_compared()];
 
-/// Reads the run's name; `file` is the config file.
-pub(super) fn read(raw: &RawConfig, file: Option<&Path>, data: &DataConfig) -> Result<String> {
-    let Some(setting) = raw.given("name") else { return Ok(default(file, data)) };
+/// Reads the run's name; `named` is that of its folder or config file.
+pub(super) fn read(raw: &RawConfig, named: Option<&str>, data: &DataConfig) -> Result<String> {
+    let Some(setting) = raw.given("name") else { return Ok(default(named, data)) };
     let name = setting.text()?;
     let fits = name.chars().all(|c| c.is_alphanumeric() || "._-".contains(c)) && !name.starts_with('.');
     if fits && name.len() <= 100 {
@@ -29,11 +29,11 @@ pub(super) fn read(raw: &RawConfig, file: Option<&Path>, data: &DataConfig) -> R
     }
 }
 
-fn default(file: Option<&Path>, data: &DataConfig) -> String {
+fn default(named: Option<&str>, data: &DataConfig) -> String {
     let source = data.train.strip_prefix("builtin:").unwrap_or(&data.train);
-    let stem = file.unwrap_or(Path::new(source)).file_stem().unwrap_or_default();
-    let clean: String = stem
-        .to_string_lossy()
+    let stem = Path::new(source).file_stem().unwrap_or_default().to_string_lossy();
+    let clean: String = named
+        .unwrap_or(&stem)
         .chars()
         .map(|c| if c.is_alphanumeric() || "_-".contains(c) { c } else { '-' })
         .take(25)

@@ -9,6 +9,8 @@ pub struct Overrides {
     pub sets: Vec<String>,
     /// Short forms; each excludes a `--set` of the same key.
     pub shorts: Vec<ShortForm>,
+    /// Name of the run's folder, which a run without a name has.
+    pub folder: Option<String>,
 }
 
 /// A flag or argument that is the short form of a key.
@@ -27,7 +29,7 @@ pub struct ShortForm {
 impl Overrides {
     /// Makes overrides of `--set` arguments only.
     pub fn of_sets(sets: &[String]) -> Self {
-        Overrides { sets: sets.to_vec(), shorts: Vec::new() }
+        Overrides { sets: sets.to_vec(), ..Overrides::default() }
     }
 
     /// Whether nothing is set.

@@ -5,7 +5,19 @@ use std::path::Path;
 use super::{Config, DataConfig, EvalSource};
 
 impl Config {
-    /// [`Config::to_toml`] for a checkpoint, a model or a run's folder: with absolute paths of data.
+    /// [`Config::to_saved_toml`] for a checkpoint or a model: without a name that is the folder's, so that equal runs in two folders
+    /// save equal bytes.
+    pub fn to_model_toml(&self) -> String {
+        let text = self.to_saved_toml();
+        match text.split_once('\n') {
+            Some((first, rest)) if self.given.is_folder_name && first.starts_with("name = ") => {
+                format!("# name: that of the folder\n{rest}")
+            }
+            _ => text,
+        }
+    }
+
+    /// [`Config::to_toml`] for a run's folder: with absolute paths of data.
     pub fn to_saved_toml(&self) -> String {
         let mut config = self.clone();
         config.data.make_absolute();
@@ -34,7 +46,7 @@ fn make_absolute(source: &mut String) {
     if source.starts_with("builtin:") || path.is_absolute() {
         return;
     }
-    let is_pattern = source.contains(['*', '?', '[']) && !path.exists();
+    let is_pattern = source.contains(['*', '?', '[', '{']) && !path.exists();
     let absolute = if is_pattern {
         // The current folder is not a pattern.
         std::env::current_dir()
@@ -52,6 +64,7 @@ fn make_absolute(source: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Overrides, Task};
     use super::*;
 
     #[test]
@@ -74,5 +87,20 @@ mod tests {
         assert_eq!(saved.to_saved_toml(), config.to_saved_toml());
         let digits = Config::load(None, &[]).unwrap();
         assert_eq!(digits.to_saved_toml(), digits.to_toml());
+    }
+
+    #[test]
+    fn a_model_does_not_hold_the_name_of_its_folder() {
+        let in_folder = |folder: &str| {
+            let overrides = Overrides { folder: Some(folder.to_owned()), ..Overrides::default() };
+            Config::load_with(None, &overrides).unwrap()
+        };
+        let (a, b) = (in_folder("lr=0.1"), in_folder("b"));
+        assert_eq!((a.name.as_str(), b.name.as_str()), ("lr-0-1", "b"));
+        assert!(a.to_saved_toml() != b.to_saved_toml() && a.to_model_toml() == b.to_model_toml());
+        let decided = a.decided(Task::Classification).unwrap();
+        assert_eq!(decided.to_model_toml(), b.clone().decided(Task::Classification).unwrap().to_model_toml());
+        let saved = Config::from_saved(&b.to_model_toml(), Path::new("saved")).unwrap();
+        assert_eq!(saved.name, "digits");
     }
 }

@@ -32,6 +32,10 @@ pub(super) fn document(table: &'static KeyTable, text: &str, path: &Path) -> Res
         at: Box::new(Origin::in_file(path, text, offset)),
         message: message.trim().replace('\n', ", "),
     };
+    if text.trim_start().starts_with('{') {
+        let message = "a config is TOML, and this is JSON: a section is a line such as [data], with `train = \"rows.csv\"` below it";
+        return Err(syntax(message, 0));
+    }
     let root = DeTable::parse(text)
         .map_err(|error| syntax(error.message(), error.span().map_or(0, |span| span.start)))?;
 

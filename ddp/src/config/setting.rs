@@ -6,6 +6,7 @@ use super::error::{ConfigError, Result};
 use super::key::{Key, Kind, Range};
 use super::nearest::similar;
 use super::origin::Origin;
+use super::other_values::value_hint;
 
 /// One key with a value.
 #[derive(Debug, Clone)]
@@ -192,10 +193,8 @@ impl Setting {
         if let Some(name) = names.iter().find(|name| **name == text) {
             return Ok(name);
         }
-        let hint = match similar(text, names) {
-            Some(name) => format!("did you mean \"{name}\"?"),
-            None => self.for_example(),
-        };
+        let similar = || similar(text, names).map(|name| format!("did you mean \"{name}\"?"));
+        let hint = value_hint(self.key.name, text).or_else(similar).unwrap_or_else(|| self.for_example());
         let expected = match names {
             [only] => format!("\"{only}\""),
             _ => format!("one of {}", names.join(", ")),

@@ -29,9 +29,19 @@ pub fn keys() -> impl Iterator<Item = &'static Key> + Clone {
     TABLE.keys()
 }
 
-/// The key for a flag of this name, such as `seed` or `num-classes`.
-pub fn key_for_flag(flag: &str) -> Option<&'static Key> {
+/// The keys that a flag of this name may mean, such as `seed`, `num-classes` or `train.seed`; several sections have a `kind`.
+pub fn keys_for_flag(flag: &str) -> Vec<&'static Key> {
     TABLE.for_flag(flag)
+}
+
+/// The key of this name.
+pub fn find_key(name: &str) -> Option<&'static Key> {
+    TABLE.find(name)
+}
+
+/// Whether a section has this name.
+pub fn is_section(name: &str) -> bool {
+    TABLE.is_section(name)
 }
 
 /// The keys whose names begin with `prefix`, which is a section or a part of a name; all keys for "".

@@ -30,8 +30,14 @@ pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
         }
         return Ok(files);
     }
-    if path.symlink_metadata().is_ok() || !source.contains(['*', '?', '[']) {
+    if path.symlink_metadata().is_ok() || !is_pattern(source) {
         return Ok(vec![path.to_owned()]);
+    }
+    if let Some((before, names, after)) = braces(source) {
+        let named = names.split(',').map(|name| files_of(&format!("{before}{name}{after}")));
+        let mut files = named.collect::<Result<Vec<_>>>()?.concat();
+        files.sort();
+        return Ok(files);
     }
     let pattern =
         glob::glob(source).map_err(|error| no_files(&format!("the pattern is invalid: {error}")))?;
@@ -46,6 +52,41 @@ pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     folders.dedup();
     folders.into_iter().try_for_each(folder::check_table)?;
     if files.is_empty() { Err(no_files("no file name matches the pattern")) } else { Ok(files) }
+}
+
+/// Whether `source` names files by a pattern: `part-*.csv`, or `{a,b}.csv` for a list.
+pub(crate) fn is_pattern(source: &str) -> bool {
+    source.contains(['*', '?', '[']) || braces(source).is_some()
+}
+
+/// The text before the first list in braces, the list, and the text after it.
+fn braces(source: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = source.split_once('{')?;
+    let (names, after) = rest.split_once('}')?;
+    names.contains(',').then_some((before, names, after))
+}
+
+/// The pattern that names exactly these files: by a `*` if no other file fits it, else by a list in braces.
+pub fn pattern_of(files: &[&str]) -> Option<String> {
+    let first = files.first()?;
+    let shared = |file: &&str, at: usize, c: char| file.get(at..).is_some_and(|rest| rest.starts_with(c));
+    let prefix = first.char_indices().find(|(at, c)| !files.iter().all(|file| shared(file, *at, *c)))?.0;
+    let rests: Vec<&str> = files.iter().map(|file| &file[prefix..]).collect();
+    let ends = |n: usize| rests.iter().all(|rest| rest.ends_with(&rests[0][rests[0].len() - n..]));
+    let lengths = rests[0].char_indices().map(|(at, _)| rests[0].len() - at);
+    let suffix = lengths.filter(|n| rests.iter().all(|rest| rest.len() > *n) && ends(*n)).max().unwrap_or(0);
+    let (prefix, suffix) = (&first[..prefix], &first[first.len() - suffix..]);
+    let star = format!("{}*{}", glob::Pattern::escape(prefix), glob::Pattern::escape(suffix));
+    let mut sorted: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+    sorted.sort();
+    if files_of(&star).is_ok_and(|found| found == sorted) {
+        return Some(star);
+    }
+    let folder = prefix.rfind('/').map_or(0, |slash| slash + 1);
+    let names: Vec<&str> = files.iter().map(|file| &file[folder..]).collect();
+    let is_plain = !names.iter().any(|name| name.starts_with('/') || name.contains(['{', '}', ',']))
+        && !prefix.contains('{');
+    is_plain.then(|| format!("{}{{{}}}", &prefix[..folder], names.join(",")))
 }
 
 /// The folder of the table to which a file belongs: the nearest one that is not named like a column and its value.
@@ -173,4 +214,32 @@ fn first_bytes(file: std::fs::File, path: &Path) -> Vec<u8> {
         begin = user_file::read_regular(path, formats::SIGNATURE_BYTES as u64).unwrap_or_default();
     }
     begin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_files_become_patterns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        for name in ["part-1.csv", "part-2.csv", "part-10.csv", "other.csv"] {
+            std::fs::write(path(name), "x,y\n1,2\n").unwrap();
+        }
+        let listed = |names: &[&str]| {
+            let files: Vec<_> = names.iter().map(|name| path(name)).collect();
+            let pattern = pattern_of(&files.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+            let mut files: Vec<_> = files.into_iter().map(PathBuf::from).collect();
+            files.sort();
+            assert_eq!(files_of(&pattern).unwrap(), files, "{pattern}");
+            pattern.strip_prefix(&path("")).unwrap().to_owned()
+        };
+        assert_eq!(listed(&["part-2.csv", "part-1.csv", "part-10.csv"]), "part-*.csv");
+        assert_eq!(listed(&["part-1.csv", "part-2.csv"]), "{part-1.csv,part-2.csv}");
+        assert_eq!(listed(&["other.csv", "part-1.csv"]), "{other.csv,part-1.csv}");
+        assert_eq!(pattern_of(&["a,b.csv", "c.csv"]), None);
+        assert_eq!(pattern_of(&["a.csv", "/b.csv"]), None);
+        assert!(files_of("{missing.csv").is_ok_and(|files| files.len() == 1));
+    }
 }

@@ -87,7 +87,7 @@ pub use self::{
     datasets::target_scale::{OutputUnits, TargetScale},
     errors::split_error::SplitError,
     errors::target_error::TargetError,
-    files::{files_and_format, files_of},
+    files::{files_and_format, files_of, pattern_of},
     fit::column_advice::{ONE_HOT, far_value, has_one_label},
     fit::embedding_spec::EmbeddingSpec,
     fit::normalize::{DeviceNormalizer, Normalizer},

@@ -56,7 +56,7 @@ pub enum ExportError {
     },
     /// A second file for the weights is possible only in ONNX.
     #[error("--external-data is for ONNX, and the output is safetensors")]
-    #[diagnostic(help("add --format onnx, or leave --external-data out"))]
+    #[diagnostic(help("add --format onnx, or remove --external-data"))]
     ExternalDataOfSafetensors,
     /// The name of the output does not select a format.
     #[error("`{}` ends in neither .onnx nor .safetensors", path.display())]

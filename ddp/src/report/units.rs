@@ -11,13 +11,18 @@ pub fn mib(bytes: u64) -> String {
     }
 }
 
-/// Formats a rate as a whole number, in groups of three digits.
+/// Formats a rate as a whole number with commas between thousands.
 pub fn rate(per_s: f64) -> String {
-    let digits = format!("{:.0}", per_s.max(0.0));
+    grouped(per_s.max(0.0).round() as u64)
+}
+
+/// Formats a number with commas between thousands.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
     let mut text = String::new();
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(' ');
+            text.push(',');
         }
         text.push(digit);
     }
@@ -42,7 +47,8 @@ mod tests {
 
     #[test]
     fn rates_are_whole_numbers() {
-        assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1 000", "12", "0"]);
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([rate(999.6), rate(12.3), rate(-1.0)], ["1,000", "12", "0"]);
     }
 
     #[test]

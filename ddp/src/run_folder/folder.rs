@@ -362,6 +362,15 @@ fn make_default(runs: &Path, name: &str, now: SystemTime) -> Result<PathBuf> {
     unreachable!("a free number exists")
 }
 
+/// Whether a folder has a name that ends in a time, as the default ones do: such a name is not that of a run.
+pub fn is_default_name(name: &str) -> bool {
+    let mut parts = name.rsplit('-').skip_while(|part| part.len() < 6);
+    let is_number = |part: Option<&str>, n: usize| {
+        part.is_some_and(|part| part.len() == n && part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    is_number(parts.next(), 6) && is_number(parts.next(), 8)
+}
+
 #[cfg(test)]
 #[path = "folder_tests.rs"]
 mod tests;

@@ -179,3 +179,12 @@ fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {
         "{lost}"
     );
 }
+
+#[test]
+fn names_with_a_time_are_default_ones() {
+    let name = format!("digits-{}", utc(SystemTime::now()));
+    assert!(is_default_name(&name) && is_default_name(&format!("{name}-2")));
+    for own in ["abc", "lr-0.1", "2024-10-11", "run-123456", "a-20240101"] {
+        assert!(!is_default_name(own), "{own}");
+    }
+}

@@ -49,7 +49,7 @@ impl<'a> Autosave<'a> {
         let settings = SaveSettings {
             // `train.stop_after_steps` applies to this leg of the run only.
             info: ModelInfo {
-                config: config.without_stop().to_saved_toml(),
+                config: config.without_stop().to_model_toml(),
                 preprocessor: data.preprocessor.clone(),
             },
             data_fingerprint: data.fingerprint_hex(),

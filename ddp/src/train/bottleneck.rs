@@ -114,7 +114,7 @@ impl Comparison {
     /// Why a rank is late: for want of a core, or by the part in which it exceeds the median rank most.
     fn cause(&self, late: &RankTimes, for_want_of_a_core: bool) -> String {
         let no_core = format!(
-            "has no core for {:.0}% of its time: other processes use it, or its container is throttled",
+            "waited for a CPU {:.0}% of its time: other processes use it, or its container is throttled",
             late.core_wait * 100.0
         );
         if for_want_of_a_core {
@@ -125,7 +125,7 @@ impl Comparison {
         let cause = match part {
             Part::Data => "it waits for its rows".to_owned(),
             Part::CopyToGpu => "its rows reach the GPU late".to_owned(),
-            Part::Other => "it is held up between the parts of a step".to_owned(),
+            Part::Other => "it is held up by overhead between steps".to_owned(),
             part => format!("it computes slower, most of all {}", part.name()),
         };
         if late.core_wait > CORE_WAIT_SHARE { format!("{cause}, and {no_core}") } else { cause }
@@ -166,7 +166,8 @@ impl Comparison {
                 "try a larger `train.eval_every_steps`, or fewer rows to evaluate on".to_owned()
             }
             Part::Checkpoint => {
-                "try rarer checkpoints (`checkpoint.every_minutes`), or `checkpoint.async = true`".to_owned()
+                "try less frequent checkpoints (`checkpoint.every_minutes`), or `checkpoint.async = true`"
+                    .to_owned()
             }
             Part::Other => "try a larger `train.batch_size`, or a larger `log.every_steps`".to_owned(),
             Part::Forward | Part::Backward => String::new(),
@@ -191,7 +192,10 @@ impl Comparison {
     fn without_cores(&self) -> Option<String> {
         let share = self.0.iter().map(|times| times.core_wait).sum::<f64>() / self.0.len() as f64;
         (share > CORE_WAIT_SHARE).then(|| {
-            format!("the training threads have no core for {:.0}% of the time, since other processes use them; else ", share * 100.0)
+            format!(
+                "threads waited for a CPU {:.0}% of the time, since other processes use them; else ",
+                share * 100.0
+            )
         })
     }
 }
@@ -227,7 +231,7 @@ fn name_of(part: Part) -> &'static str {
         Part::Update => "the update",
         Part::Evaluation => "evaluations",
         Part::Checkpoint => "checkpoints",
-        Part::Other => "work between the parts of a step",
+        Part::Other => "overhead between steps",
         Part::Forward | Part::Backward => part.name(),
     }
 }
@@ -269,7 +273,7 @@ mod tests {
             ("the update", TimeSplit { update: 4.0, forward: 3.0, backward: 2.5, ..TimeSplit::default() }),
             ("evaluations", TimeSplit { evaluation: 5.0, forward: 4.5, ..TimeSplit::default() }),
             ("checkpoints", TimeSplit { checkpoint: 2.0, backward: 7.5, ..TimeSplit::default() }),
-            ("work between", TimeSplit { forward: 3.0, backward: 3.0, ..TimeSplit::default() }),
+            ("overhead between", TimeSplit { forward: 3.0, backward: 3.0, ..TimeSplit::default() }),
         ] {
             let split =
                 if part == "copies to the GPU" { TimeSplit { backward: 7.5, ..split } } else { split };
@@ -284,7 +288,7 @@ mod tests {
         for (late, cause) in [
             (rank(times(3.5, 3.0, 0.6), 0.0), "it waits for its rows"),
             (rank(times(0.1, 6.4, 0.6), 0.0), "it computes slower, most of all forward"),
-            (rank(times(0.1, 6.4, 0.6), 0.3), "has no core for 30% of its time"),
+            (rank(times(0.1, 6.4, 0.6), 0.3), "waited for a CPU 30% of its time"),
         ] {
             let ranks = [usual(), usual(), late, usual()];
             let compared = Comparison(ranks.to_vec());
@@ -304,13 +308,12 @@ mod tests {
         let (late, warning) = Comparison(ranks.to_vec()).late_rank().unwrap();
         assert!(late == 1 && warning.contains("30.000 ms"), "{warning}");
         assert!(warning.ends_with(
-            "it has no core for 30% of its time: other processes use it, or its container is throttled"
+            "it waited for a CPU 30% of its time: other processes use it, or its container is throttled"
         ));
         assert_eq!(Comparison(vec![usual(), usual()]).late_rank(), None);
         let crowded = rank(times(0.1, 3.0, 4.0), 0.2);
         let got = bound(&[crowded.clone(), crowded]);
-        let want =
-            "bound by exposed communication (40%): the training threads have no core for 20% of the time";
+        let want = "bound by exposed communication (40%): threads waited for a CPU 20% of the time";
         assert!(got.starts_with(want), "{got}");
     }
 

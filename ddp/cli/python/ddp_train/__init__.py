@@ -52,35 +52,42 @@ def program() -> str:
 
 
 def run(
-    config: Config,
+    config: Union[Config, Any],
     *,
     ranks: int = 1,
     out: Optional[Path] = None,
     args: Sequence[str] = (),
     quiet: bool = False,
+    **settings: Any,
 ) -> Run:
     """Trains and returns the complete run.
 
-    config: a file (TOML, or a table to train on), or the keys of docs/config.md as nested dicts.
+    config: a file (TOML, or a table to train on), the keys of docs/config.md as nested dicts, or the training rows: a pyarrow table, a data
+        frame or an array, which is saved in the run's folder. Needs pyarrow for the first two.
     ranks: processes of this host, which share the rows of each step.
     out: folder of the run [default: a new one in runs].
     args: more arguments of `ddp-train train`, such as ["--set", "train.epochs=3"].
     quiet: shows nothing; otherwise progress appears on stderr.
+    settings: flags of `ddp-train train` and keys of the config, such as target="y", epochs=3, seed=1, optimizer={"lr": 0.01}.
 
     Raises TrainError if the program fails.
     """
     if ranks < 1:
         raise ValueError(f"ranks: expected at least 1, got {ranks}")
     with tempfile.TemporaryDirectory(prefix="ddp-train-") as folder:
-        if isinstance(config, Mapping):
-            file = pathlib.Path(folder, "run.toml")
-            file.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in config.items()), encoding="utf-8")
-        else:
-            file = pathlib.Path(config)
-        start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
+        is_path = isinstance(config, (str, os.PathLike))
+        file = pathlib.Path(config if is_path else pathlib.Path(folder, "run.toml" if isinstance(config, Mapping) else "rows"))
         if out is None:
             out = pathlib.Path("runs", f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-        line = [*start, "train", str(file), "--out", os.fspath(out), *args]
+        if isinstance(config, Mapping):
+            file.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in config.items()), encoding="utf-8")
+        elif not is_path:
+            # Next to the run, which reads them again when it is resumed or evaluated.
+            rows = _rows(config, folder)
+            pathlib.Path(out).mkdir(parents=True, exist_ok=True)
+            file = pathlib.Path(shutil.move(rows, os.path.join(out, os.path.basename(rows))))
+        start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
+        line = [*start, "train", str(file), "--out", os.fspath(out), *_flags(settings), *args]
         _output([*line, "--quiet"] if quiet else line, shows_progress=not quiet)
     return Run(out)
 
@@ -169,6 +176,22 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
 def _predict(checkpoint: pathlib.Path, data: str, out: str, proba: bool, args: Sequence[str]) -> None:
     line = ["predict", "--checkpoint", str(checkpoint), "--data", data, "--out", out, *args]
     _output(line + ["--proba"] if proba else line)
+
+
+def _flags(settings: Mapping[str, Any], section: str = "") -> List[str]:
+    """Keywords as flags: drop=["a", "b"] is --drop a --drop b, and optimizer={"lr": 0.01} is --optimizer.lr=0.01."""
+    flags: List[str] = []
+    for name, value in settings.items():
+        flag = "--" + section + name.replace("_", "-")
+        if isinstance(value, Mapping):
+            flags += _flags(value, f"{section}{name}.")
+        elif isinstance(value, (list, tuple)) and name in ("target", "drop", "categorical"):
+            flags += [word for item in value for word in (flag, str(item))]
+        elif isinstance(value, bool) or value is None:
+            flags += [] if value is None else [f"{flag}={str(value).lower()}"]
+        else:
+            flags.append(f"{flag}={value if isinstance(value, (str, os.PathLike)) else _toml(value)}")
+    return flags
 
 
 def _rows(data: Any, folder: str) -> str:

@@ -18,7 +18,7 @@ pub enum BenchCommand {
     Copy(BenchCopyArgs),
     /// Time all-reduce by size: ms, and algorithm and bus bandwidth in GB/s as in nccl-tests
     Allreduce(BenchAllreduceArgs),
-    /// Time data loading of a run: rows/s and GB/s, next to a plain copy
+    /// Time data loading of a run: samples/s and GB/s, next to a plain copy
     Loader(Box<BenchLoaderArgs>),
     /// Time checkpoints: pause of the snapshot, write, read
     Checkpoint(BenchCheckpointArgs),

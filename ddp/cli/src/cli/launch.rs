@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, ValueEnum};
 
 use super::count;
+use crate::report::log::LogFormat;
 
 /// `ddp-train launch`
 #[derive(Debug, Clone, Args)]
@@ -12,8 +13,8 @@ use super::count;
 Starts `mpirun` (Open MPI 4 and 5), `mpiexec` (MPICH) or, in a Slurm job, `srun`; without them, or with `--launcher env`, it starts the ranks \
 of this host itself. One rank on this host needs none of them. \
 When a rank or a host is lost, the ranks start again from the newest valid checkpoint; a run that fails by itself is not repeated.\n\
-`ddp-train launch -n 2 -- run.toml --out runs/big` or `... -- train run.toml ...`: the arguments after `--` are those of `ddp-train train`. \
-To continue a run that was stopped, add --resume auto there.\n\
+`ddp-train launch -n 2 run.toml --out runs/big` or `... train run.toml ...`: the first word that is no flag of `launch`, or `--`, begins the \
+arguments of `ddp-train train`. -np, --nproc-per-node, --num-processes and --gpus are -n; --hostfile is --hosts. To continue a run that was stopped, add --resume auto there.\n\
 SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU and SIGPWR let the run save a checkpoint and end with 85; a second SIGINT, or SIGQUIT, ends it at once (130).\n\
 Exit status: that of the run; 0 only if it wrote `done.json`.")]
 pub struct LaunchArgs {
@@ -42,6 +43,24 @@ pub struct LaunchArgs {
     /// Arguments of `ddp-train train`; the word `train` may be left out
     #[arg(last = true, value_name = "RUN.toml|TABLE ...")]
     pub train: Vec<OsString>,
+}
+
+impl LaunchArgs {
+    /// Gives the ranks the form of lines that `launch` itself has, or takes theirs, so that all lines have one form.
+    pub(super) fn share_log_format(&mut self, own: LogFormat) -> LogFormat {
+        let words: Vec<_> = self.train.iter().filter_map(|word| word.to_str()).collect();
+        let at = words.iter().position(|word| word.starts_with("--log-format"));
+        let typed =
+            at.map(|at| words[at].split_once('=').map_or(words.get(at + 1).copied(), |(_, form)| Some(form)));
+        match (typed, own) {
+            (Some(Some("json")), _) => LogFormat::Json,
+            (None, LogFormat::Json) => {
+                self.train.extend(["--log-format", "json"].map(OsString::from));
+                own
+            }
+            _ => own,
+        }
+    }
 }
 
 /// The starter of several ranks, as typed.
@@ -94,6 +113,25 @@ mod tests {
         let args = parse("launch").unwrap();
         assert_eq!((args.ranks, args.train.len(), args.launcher), (RankCount::Auto, 0, LauncherName::Auto));
         assert_eq!(parse("launch --launcher env").unwrap().launcher, LauncherName::Env);
+    }
+
+    #[test]
+    fn all_lines_have_one_form() {
+        let shared = |line: &str| {
+            let words = std::iter::once("ddp-train").chain(line.split_whitespace()).map(OsString::from);
+            let cli = Cli::parse_arguments(words.collect(), None).unwrap();
+            let Command::Launch(args) = cli.command else { panic!() };
+            (cli.log.log_format, args.train)
+        };
+        let typed = shared("launch -n 2 run.toml --log-format json");
+        assert_eq!((typed.0, typed.1.len()), (LogFormat::Json, 3));
+        assert_eq!(shared("launch -- run.toml --log-format=json").0, LogFormat::Json);
+        let (form, train) = shared("launch --log-format json -n 2 run.toml");
+        assert_eq!(
+            (form, train),
+            (LogFormat::Json, vec!["run.toml".into(), "--log-format".into(), "json".into()])
+        );
+        assert_eq!(shared("launch run.toml").0, LogFormat::Text);
     }
 
     #[test]

@@ -26,17 +26,23 @@ mod bench;
 mod find;
 mod runs;
 mod sweep;
+mod other_names;
+mod launch_words;
+mod rewrite;
 mod tips;
+#[cfg(test)]
+mod guesses;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use ddp::config::{CommDtype, MissingTarget, UnknownLabel, resumable_keys};
+use ddp::config::{CommDtype, MissingTarget, Overrides, UnknownLabel, resumable_keys};
+use ddp::run_folder::folder::is_default_name;
 use ddp::train::resume::ResumeFrom;
 use ddp::train::trainer::GraphMode;
 use ddp_kernels::OTHER_DEVICES;
@@ -64,6 +70,7 @@ pub use self::predict::{BadRows, PredictArgs};
 pub use self::run_config::{RunConfigArgs, ShortFlags};
 pub use self::runs::{RunsCommand, RunsDiffArgs, RunsLsArgs, RunsShowArgs};
 pub use self::sweep::{Grid, Range, SweepArgs};
+use crate::cli::rewrite::Rewritten;
 pub use crate::cli::run_config::graph_mode_name;
 pub use crate::cli::tips::with_implied_command;
 use crate::report::log::{LogFormat, LogOptions};
@@ -91,6 +98,10 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+
+    /// Words of other programs and what they were taken for, such as `--seed 3 sets train.seed`.
+    #[arg(skip)]
+    pub taken: Vec<String>,
 }
 
 /// Flags of all commands about notes and warnings.
@@ -123,9 +134,15 @@ impl Cli {
     pub fn parse_arguments(args: Vec<OsString>, commit: Option<&str>) -> Result<Self, clap::Error> {
         // clap requires a string that lives as long as the program.
         let mut command = Self::command().version(&*version(commit).leak());
-        let matches = command.try_get_matches_from_mut(&args);
-        let matches = matches.map_err(|error| tips::with_tip(error, &command, &args))?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        let Rewritten { words, taken } = rewrite::rewrite(args, &command);
+        let matches = command.try_get_matches_from_mut(&words);
+        let matches = matches.map_err(|error| tips::with_tip(error, &command, &words))?;
+        let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+        cli.taken = taken;
+        if let Command::Launch(args) = &mut cli.command {
+            cli.log.log_format = args.share_log_format(cli.log.log_format);
+        }
+        Ok(cli)
     }
 
     /// Whether the command is a training run, rather than only the check of one.
@@ -344,6 +361,20 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// Values that override the config file; a run is named after its folder.
+    pub fn overrides(&self) -> Overrides {
+        let of_resumed = || match &self.resume {
+            Some(ResumeFrom::Path(path)) => {
+                let checkpoints = path.ancestors().find(|folder| folder.ends_with("checkpoints"));
+                Some(checkpoints.and_then(Path::parent).unwrap_or(path))
+            }
+            _ => None,
+        };
+        let folder = self.out.as_deref().or_else(of_resumed).and_then(|out| out.file_name()?.to_str());
+        let folder = folder.filter(|name| !is_default_name(name));
+        Overrides { folder: folder.map(str::to_owned), ..self.run.overrides() }
+    }
+
     /// Whether steps on a GPU are captured.
     pub fn graph_mode(&self) -> GraphMode {
         if self.safe { GraphMode::Off } else { self.cuda_graph }
@@ -378,6 +409,7 @@ fn train_help() -> String {
 
 /// `ddp-train eval`
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Model and rows may be named by place: `ddp-train eval runs/a test.csv`.")]
 pub struct EvalArgs {
     /// Run folder, checkpoint folder or model.safetensors
     #[arg(long, value_name = "PATH")]

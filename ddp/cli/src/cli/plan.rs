@@ -11,7 +11,7 @@ use super::{RunConfigArgs, count};
 /// `ddp-train plan`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
-Neither the ranks nor the GPUs need to exist. Memory comes from the code that allocates it; times are estimates until hardware has shown them.
+Neither the ranks nor the GPUs need to exist. Memory comes from the code that allocates it; times are estimates: one H100 was measured, several GPUs were not.
 For example: `ddp-train plan run.toml --world 1,8,64 --gpu h100`; without the data: `--rows 1000000 --features 512 --set data.classes=10`.
 With measured constants: `ddp-train bench addmm --json >> m.json`, the same with `copy` and `step`, `mpirun -n N ddp-train bench allreduce --json >> m.json`, \
 then `ddp-train plan run.toml --calibrate m.json`.")]

@@ -8,6 +8,9 @@ use ddp::config::DataFormat;
 
 /// `ddp-train predict`
 #[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Model and rows may be named by place: `ddp-train predict runs/a new.csv --out predictions.csv`."
+)]
 pub struct PredictArgs {
     /// Run folder, checkpoint folder or model.safetensors
     #[arg(long, value_name = "PATH")]

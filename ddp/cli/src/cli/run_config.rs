@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{EnumValueParser, TypedValueParser, ValueParser};
 use clap::{ArgAction, Args, ValueEnum};
-use ddp::config::{CommDtype, DataFormat, Overrides, ShortForm, format_by_name};
+use ddp::config::{CommDtype, DataFormat, Overrides, ShortForm, find_key, format_by_name, is_section};
 use ddp::data::BUILTIN_NAMES;
 use ddp::train::trainer::GraphMode;
 use ddp_rows::{foreign, formats};
@@ -21,7 +21,8 @@ pub struct RunConfigArgs {
     pub run: Option<PathBuf>,
 
     /// Override one key of the config; may be repeated. For example
-    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`
+    /// `--set optimizer.lr=0.01 --set model.hidden=[64,32]`; the key may also be the flag: `--optimizer.lr=0.01`, or `--seed 3` where one
+    /// section has it
     #[arg(long, value_name = "SECTION.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
 
@@ -96,19 +97,19 @@ pub struct ShortFlags {
 impl RunConfigArgs {
     /// The config file; `None` if the run is given by its data, or not at all.
     pub fn file(&self) -> Option<&Path> {
-        self.run.as_deref().filter(|path| !is_data(path))
+        self.run.as_deref().filter(|path| !is_rows(path))
     }
 
     /// Whether the run is given by the files of its rows.
     pub fn names_rows(&self) -> bool {
-        let run = self.run.as_deref().filter(|run| is_data(run)).map(Path::to_string_lossy);
+        let run = self.run.as_deref().filter(|run| is_rows(run)).map(Path::to_string_lossy);
         let named = self.short.data.as_deref().or(run.as_deref());
         self.file().is_none() && named.is_some_and(|named| !named.starts_with("builtin:"))
     }
 
     /// Values that override the config file.
     pub fn overrides(&self) -> Overrides {
-        let table = self.run.as_ref().filter(|path| is_data(path)).map(|path| path.display().to_string());
+        let table = self.run.as_ref().filter(|path| is_rows(path)).map(|path| path.display().to_string());
         let mut shorts: Vec<_> = table
             .map(|path| short("data.train", "", path.clone(), Value::String(path)))
             .into_iter()
@@ -161,12 +162,12 @@ impl RunConfigArgs {
             };
             shorts.push(short(key, flag, names.join(&format!(" {flag} ")), value));
         }
-        Overrides { sets: self.set.clone(), shorts }
+        Overrides { sets: self.set.clone(), shorts, folder: None }
     }
 
     /// Arguments of `train` for this run with `sets`, key by value, which take the place of values given for the same keys.
     pub fn words_with(&self, sets: &[(&str, String)]) -> Vec<String> {
-        let Overrides { sets: typed, shorts } = self.overrides();
+        let Overrides { sets: typed, shorts, .. } = self.overrides();
         let is_kept = |key: &str| sets.iter().all(|(of, _)| *of != key);
         let typed = typed.into_iter().filter(|set| is_kept(set.split('=').next().unwrap_or_default().trim()));
         // The run itself has no flag.
@@ -199,11 +200,29 @@ fn list(text: &str) -> Value {
 }
 
 /// Whether a path refers to data rather than a config: by its name, or because it is a folder.
-fn is_data(path: &Path) -> bool {
+pub(super) fn is_rows(path: &Path) -> bool {
+    if holds_json_config(path) {
+        return false;
+    }
     names_data(path)
         || path.is_dir()
         || path.to_str().is_some_and(|name| BUILTIN_NAMES.contains(&name) && !path.exists())
         || holds_rows(path)
+}
+
+/// Whether a file holds keys of a config as JSON, which is then refused as a config rather than read as rows.
+fn holds_json_config(path: &Path) -> bool {
+    const MAX_BYTES: u64 = 1 << 16;
+    let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json"));
+    if !is_json || !path.metadata().is_ok_and(|data| data.is_file() && data.len() <= MAX_BYTES) {
+        return false;
+    }
+    let parsed =
+        std::fs::read(path).ok().and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let is_key = |(name, value): (&String, &serde_json::Value)| {
+        name.contains('.') && find_key(name).is_some() || value.as_object().is_some_and(|_| is_section(name))
+    };
+    parsed.as_ref().and_then(|value| value.as_object()).is_some_and(|keys| keys.iter().any(is_key))
 }
 
 /// Whether a word between flags refers to a config or data. Only its name counts, because it may be the value of any flag.
@@ -242,7 +261,7 @@ fn holds_rows(path: &Path) -> bool {
 /// Whether a word in place of a subcommand refers to a run: data, or a path that exists or has an ending, because no subcommand
 /// has one.
 pub(super) fn is_run(word: &Path) -> bool {
-    word.exists() || is_data(word) || word.extension().is_some()
+    word.exists() || is_rows(word) || word.extension().is_some()
 }
 
 /// Values of `--cuda-graph`.

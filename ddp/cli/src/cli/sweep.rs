@@ -40,7 +40,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     pub seeds: usize,
 
-    /// Runs side by side; each has GPUs, or threads, of its own [default: as many as there are GPUs for, or 1]
+    /// Runs at a time; each has GPUs, or threads, of its own [default: as many as there are GPUs for, or 1]
     #[arg(long, value_name = "K", value_parser = count)]
     pub jobs: Option<usize>,
 

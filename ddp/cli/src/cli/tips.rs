@@ -1,6 +1,5 @@
 //! The subcommand that a command line omits: `ddp-train run.toml` means `ddp-train train run.toml`.
-//! And tips for words that the command line does not know: a flag of another program, a config key written as a flag, a subcommand of
-//! another command.
+//! And tips for words that the command line does not know and can't take for others: see `rewrite`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,134 +7,82 @@ use std::path::Path;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory as _, Error};
-use ddp::config::key_for_flag;
+use ddp::config::key::{Key, Kind};
+use ddp::config::{find_key, keys, nearest};
 
 use super::Cli;
-use super::run_config::{is_run, names_run};
-
-/// Subcommands by their names in other programs.
-const COMMANDS: &[(&str, &str)] = &[
-    ("fit", "train"),
-    ("run", "train"),
-    ("evaluate", "eval"),
-    ("test", "eval"),
-    ("score", "eval"),
-    ("infer", "predict"),
-    ("inference", "predict"),
-    ("transform", "predict"),
-    ("gpus", "devices"),
-    ("check", "doctor"),
-    ("diagnose", "doctor"),
-    ("summary", "describe"),
-    ("estimate", "plan"),
-    ("benchmark", "bench"),
-    ("lr-find", "find-lr"),
-    ("lr_find", "find-lr"),
-    ("scale-batch-size", "find-batch-size"),
-    ("tune", "sweep"),
-    ("search", "sweep"),
-    ("resume", "train --resume RUN"),
-    ("continue", "train --resume RUN"),
-    ("list", "runs ls"),
-    ("ls", "runs ls"),
-    ("diff", "runs diff"),
-    ("compare", "runs diff"),
-];
-
-/// Flags by their names in other programs.
-const FLAGS: &[(&str, &str)] = &[
-    ("gpu", "--device cuda"),
-    ("cuda", "--device cuda"),
-    ("cpu", "--device cpu"),
-    ("no-cuda", "--device cpu"),
-    ("output", "--out"),
-    ("output-dir", "--out"),
-    ("checkpoint-dir", "--out"),
-    ("save-dir", "--out"),
-    ("log-dir", "--out"),
-    ("run-dir", "--out"),
-    ("force", "--overwrite"),
-    ("model", "--checkpoint"),
-    ("weights", "--checkpoint"),
-    ("input", "--data"),
-    ("dataset", "--data"),
-    ("train-data", "--data"),
-    ("label", "--target"),
-    ("debug", "-vv"),
-    ("amp", "--set train.precision=\"bf16\""),
-    ("mixed-precision", "--set train.precision=\"bf16\""),
-    ("bf16", "--set train.precision=\"bf16\""),
-    ("fp16", "--set train.precision=\"f16\""),
-    ("half", "--set train.precision=\"f16\""),
-    ("fp32", "--set train.precision=\"f32\""),
-];
-
-const ONE_PROCESS_PER_GPU: &str =
-    "each GPU is a rank of its own: 'mpirun -n N ddp-train train ...', or 'ddp-train launch -n auto -- ...'";
-const RANKS_BY_LAUNCHER: &str = "no flag joins ranks: 'mpirun -n N --hostfile HOSTS ddp-train train ...', 'torchrun --no-python ... ddp-train train ...', or 'ddp-train launch --hosts A:8,B:8 -- ...'";
-const COLUMNS: &str =
-    "all columns but the target are features; '--set data.drop=[\"NAME\"]' leaves columns out";
-const METRICS: &str =
-    "metrics are written to metrics.jsonl in the folder of the run, one JSON object per line";
-
-/// Tips for flags of other training programs that correspond to no flag or key.
-const SENTENCES: &[(&str, &str)] = &[
-    ("gpus", ONE_PROCESS_PER_GPU),
-    ("num-gpus", ONE_PROCESS_PER_GPU),
-    ("n-gpus", ONE_PROCESS_PER_GPU),
-    ("devices", ONE_PROCESS_PER_GPU),
-    ("nproc", ONE_PROCESS_PER_GPU),
-    ("nproc-per-node", ONE_PROCESS_PER_GPU),
-    ("num-processes", ONE_PROCESS_PER_GPU),
-    ("np", ONE_PROCESS_PER_GPU),
-    ("ranks", ONE_PROCESS_PER_GPU),
-    ("world-size", ONE_PROCESS_PER_GPU),
-    ("rank", RANKS_BY_LAUNCHER),
-    ("local-rank", RANKS_BY_LAUNCHER),
-    ("node-rank", RANKS_BY_LAUNCHER),
-    ("nnodes", RANKS_BY_LAUNCHER),
-    ("hosts", RANKS_BY_LAUNCHER),
-    ("hostfile", RANKS_BY_LAUNCHER),
-    ("master-addr", RANKS_BY_LAUNCHER),
-    ("master-port", RANKS_BY_LAUNCHER),
-    ("rdzv-endpoint", RANKS_BY_LAUNCHER),
-    ("backend", "GPUs exchange gradients by NCCL and CPUs by MPI; '--device cpu' or '--device cuda' chooses"),
-    ("features", COLUMNS),
-    ("columns", COLUMNS),
-    ("usecols", COLUMNS),
-    ("wandb", METRICS),
-    ("tensorboard", METRICS),
-    ("logger", METRICS),
-];
+use super::other_names::{Meaning, command_called, meanings_of, name_of_letter};
+use super::rewrite::{command_of, has_flag, is_value, keys_of, sets, takes_run};
+use super::run_config::{is_rows, is_run, names_run};
 
 /// Replaces clap's tip in an error about a word that has a different name here.
 ///
 /// - `args`: the command line, including the program's name
 pub(super) fn with_tip(mut error: Error, program: &Command, args: &[OsString]) -> Error {
+    let (command, _) = command_of(program, args);
     let tip = match error.kind() {
-        ErrorKind::UnknownArgument => invalid(&error, ContextKind::InvalidArg)
-            .and_then(|word| argument_tip(&word, named_command(program, args), args)),
-        ErrorKind::InvalidSubcommand => {
-            invalid(&error, ContextKind::InvalidSubcommand).and_then(|word| subcommand_tip(&word, program))
+        ErrorKind::UnknownArgument => {
+            invalid(&error, ContextKind::InvalidArg).and_then(|word| argument_tip(&word, command, args))
         }
-        _ => None,
+        ErrorKind::InvalidSubcommand => invalid(&error, ContextKind::InvalidSubcommand)
+            .and_then(|word| subcommand_tip(&word, program, command)),
+        _ => return error,
     };
     // None of our arguments begins with a dash, so clap's tip "to pass it as a value" never helps.
     error.remove(ContextKind::TrailingArg);
-    let tip = tip.or_else(|| {
-        let is_unknown =
-            error.kind() == ErrorKind::UnknownArgument && error.get(ContextKind::SuggestedArg).is_none();
-        (is_unknown && has_flag(named_command(program, args), "set")).then(|| {
-            "'ddp-train config keys' lists the settings of a run; '--set KEY=VALUE' sets one".to_owned()
-        })
-    });
+    let tip = tip.or_else(|| (!has_near_tip(&error)).then(|| general_tip(&error, command)));
     if let Some(tip) = tip {
         for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand] {
             error.remove(kind);
         }
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
     }
+    // It names flags that were not typed.
+    error.remove(ContextKind::Usage);
     error
+}
+
+/// Whether clap suggests a word that differs in a few letters.
+fn has_near_tip(error: &Error) -> bool {
+    let is_near = |typed: ContextKind, suggested: ContextKind| {
+        let Some(word) = invalid(error, typed) else { return false };
+        let word = word.trim_start_matches('-').split('=').next().unwrap_or_default().to_owned();
+        let near = |other: &str| nearest(&word, std::iter::once(other.trim_start_matches('-'))).is_some();
+        match error.get(suggested) {
+            Some(ContextValue::String(other)) => near(other),
+            Some(ContextValue::Strings(others)) => others.iter().any(|other| near(other)),
+            _ => false,
+        }
+    };
+    is_near(ContextKind::InvalidArg, ContextKind::SuggestedArg)
+        || is_near(ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)
+}
+
+/// A tip for a word that is like none, or like a key.
+fn general_tip(error: &Error, command: &Command) -> String {
+    if takes_run(command) {
+        let word = invalid(error, ContextKind::InvalidArg).unwrap_or_default();
+        let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
+        let full = keys().map(|key| key.name).filter(|_| flag.contains('.'));
+        let names =
+            keys().flat_map(|key| std::iter::once(key.short_name()).chain(key.synonyms.iter().copied()));
+        if let Some(key) = nearest(&flag, full.chain(names)).and_then(find_short) {
+            return format!("did you mean {}, which sets {}?", flag_words(key), key.name);
+        }
+        return "'ddp-train config keys' lists the settings of a run; '--set KEY=VALUE' sets one".to_owned();
+    }
+    match command.get_name() {
+        "ddp-train" => "'ddp-train --help' lists the commands; 'ddp-train TABLE --target COLUMN' trains".to_owned(),
+        "launch" => "its flags stand before the run, those of `train` after it: 'ddp-train launch -n 2 -- RUN.toml --epochs 3'".to_owned(),
+        name => format!("'--help' lists what {name} takes"),
+    }
+}
+
+fn find_short(name: &str) -> Option<&'static Key> {
+    match keys_of(name).as_slice() {
+        [key] => Some(key),
+        _ => None,
+    }
 }
 
 /// The word that an error is about.
@@ -146,66 +93,58 @@ fn invalid(error: &Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The innermost subcommand on the command line.
-fn named_command<'a>(program: &'a Command, args: &[OsString]) -> &'a Command {
-    let words = args.iter().skip(1);
-    words
-        .fold((program, true), |(command, goes_on), word| {
-            match command.find_subcommand(word).filter(|_| goes_on) {
-                Some(inner) => (inner, true),
-                None => (command, command.has_subcommands() && goes_on),
-            }
-        })
-        .0
-}
-
-fn has_flag(command: &Command, long: &str) -> bool {
-    command.get_arguments().any(|arg| arg.get_long() == Some(long))
-}
-
 /// A tip for an argument that `command` does not accept.
 fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
-    if word == "-c" && takes_a_config(command) {
-        return Some(config_tip(command));
+    let is_config = ["-c", "--config", "--config-file", "--cfg", "--config_file", "--yaml"];
+    if is_config.contains(&word.split('=').next().unwrap_or(word)) && takes_run(command) {
+        return Some(format!("the config needs no flag: 'ddp-train {} RUN.toml'", command.get_name()));
     }
-    let Some(flag) = word.strip_prefix("--") else { return positional_tip(word, command, args) };
-    let flag = &flag.split('=').next().unwrap_or(flag).replace('_', "-");
-    if ["config", "config-file", "cfg"].contains(&&**flag) && takes_a_config(command) {
-        return Some(config_tip(command));
+    if !word.starts_with('-') {
+        return positional_tip(word, command, args);
     }
-    // For a mistyped flag of this command, clap's own tip is better.
-    if let Some((_, known)) = FLAGS.iter().find(|(name, _)| name == flag) {
-        let long = known.split(' ').next().and_then(|known| known.strip_prefix("--"));
-        if long.is_none_or(|long| has_flag(command, long)) {
-            return Some(format!("use '{known}'"));
+    let flag = word.trim_start_matches('-').split('=').next().unwrap_or(word).replace('_', "-");
+    let mut letters = flag.chars();
+    let flag = match (letters.next().and_then(name_of_letter), letters.next()) {
+        (Some(name), None) if !word.starts_with("--") => name.to_owned(),
+        _ => flag,
+    };
+    let typed = value_of(word, args).filter(|typed| is_value(typed));
+    let keys = keys_of(&flag);
+    let is_name = keys
+        .first()
+        .is_some_and(|key| key.short_name().replace('_', "-") == flag || key.name.replace('_', "-") == flag);
+    let is_simple = |key: &Key| !matches!(key.kind, Kind::Tables(_) | Kind::Table(_));
+    if let Some(key) = find_short(&flag).filter(|key| is_name && is_simple(key) && sets(command, key.name)) {
+        return Some(key_tip(key, typed));
+    }
+    let mut tips = Vec::new();
+    for meaning in meanings_of(&flag) {
+        tips.extend(match meaning {
+            Meaning::Tip(tip) if takes_run(command) => return Some(tip.to_owned()),
+            Meaning::Flag(known) => value_name(command, known).map(|value| format!("use '{known} {value}'")),
+            Meaning::Words(words) => {
+                let first = words.split(' ').next().and_then(|first| first.strip_prefix("--"));
+                first.is_some_and(|first| has_flag(command, first)).then(|| format!("use '{words}'"))
+            }
+            Meaning::Key(name) => {
+                find_key(name).filter(|_| sets(command, name)).map(|key| key_tip(key, typed))
+            }
+            Meaning::Set(set) => sets(command, set).then(|| format!("use '--set {set}'")),
+            Meaning::Tip(_) => None,
+        });
+    }
+    if let Some(tip) = tips.into_iter().next() {
+        return Some(tip);
+    }
+    match keys.as_slice() {
+        [] => None,
+        [key] if sets(command, key.name) => Some(key_tip(key, typed)),
+        several if takes_run(command) => {
+            let sets: Vec<_> = several.iter().map(|key| set_words(key)).collect();
+            Some(format!("several keys have this name: {}", sets.join(", ")))
         }
+        [key, ..] => Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name)),
     }
-    if let Some((_, sentence)) = SENTENCES.iter().find(|(name, _)| name == flag)
-        && takes_a_config(command)
-    {
-        return Some((*sentence).to_owned());
-    }
-    let key = key_for_flag(flag)?;
-    let short = key.short_name().replace('_', "-");
-    if has_flag(command, &short) {
-        return Some(format!("use '--{short}', which sets {}", key.name));
-    }
-    if has_flag(command, "set") {
-        let value = value_of(word, args).and_then(|typed| key.as_toml(typed));
-        let value = value.unwrap_or_else(|| key.example.to_owned());
-        Some(format!("set the config key: '--set {}={value}'", key.name))
-    } else {
-        Some(format!("{} is a key of the run's config, which `train` takes by --set", key.name))
-    }
-}
-
-/// Whether `command` is configured by a config, which is a positional argument.
-fn takes_a_config(command: &Command) -> bool {
-    has_flag(command, "set") && command.get_positionals().next().is_some()
-}
-
-fn config_tip(command: &Command) -> String {
-    format!("the config needs no flag: 'ddp-train {} RUN.toml'", command.get_name())
 }
 
 /// The value typed with the flag `word`: after an equals sign, or as the next word.
@@ -213,39 +152,95 @@ fn value_of<'a>(word: &str, args: &'a [OsString]) -> Option<&'a str> {
     let name = word.split('=').next()?;
     let mut words = args.iter().filter_map(|arg| arg.to_str());
     let typed = words.find(|arg| arg.split('=').next() == Some(name))?;
-    match typed.split_once('=') {
-        Some((_, value)) => Some(value),
-        None => words.next().filter(|next| !next.starts_with('-')),
+    typed.split_once('=').map(|(_, value)| value).or_else(|| words.next())
+}
+
+/// The name of the value of a flag that `command` has.
+fn value_name(command: &Command, flag: &str) -> Option<String> {
+    let arg = command.get_arguments().find(|arg| arg.get_long() == flag.strip_prefix("--"))?;
+    Some(arg.get_value_names()?.first()?.to_string())
+}
+
+/// Words that set a key, and its values; `typed` is a value that does not fit.
+fn key_tip(key: &Key, typed: Option<&str>) -> String {
+    let words = key.kind.words();
+    let values = match key.kind {
+        Kind::OneOf(_) | Kind::Metric(_) => format!("one of {words}"),
+        _ => words,
+    };
+    match typed {
+        Some(typed) => format!("'{typed}' is no value of {} ({values}): {}", key.name, flag_words(key)),
+        None => format!("{} needs a value ({values}): {}", key.name, flag_words(key)),
     }
+}
+
+/// The flag that sets a key, with an example.
+fn flag_words(key: &Key) -> String {
+    let flag = key.short_name().replace('_', "-");
+    let is_plain = !matches!(key.kind, Kind::Tables(_) | Kind::Table(_) | Kind::Bool | Kind::BoolOr(_));
+    if !is_plain || find_short(&flag).is_none() {
+        return set_words(key);
+    }
+    format!("'--{flag} {}'", example(key).replace(['"', '[', ']'], ""))
+}
+
+/// A value of a key that is not its default.
+fn example(key: &Key) -> String {
+    match key.kind {
+        // The first names are the defaults.
+        Kind::OneOf([first, others @ ..]) => {
+            let other = others.iter().find(|name| **name != "tf32").unwrap_or(first);
+            format!("\"{other}\"")
+        }
+        _ => key.example.replace(", ", ",").replace(' ', ""),
+    }
+}
+
+fn set_words(key: &Key) -> String {
+    format!("'--set {}={}'", key.name, example(key))
 }
 
 /// A tip for a word that is not a flag.
 fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<String> {
-    if word.starts_with('-') {
-        return None;
-    }
     let before = args.iter().position(|arg| arg == word).and_then(|at| args.get(at.checked_sub(2)?));
     if word.parse::<f64>().is_ok()
         && let Some(flag) = before.and_then(|flag| flag.to_str()).filter(|flag| flag.starts_with("--"))
     {
         return Some(format!("several values are separated by commas: '{flag} A,B'"));
     }
-    if command.get_name() == "launch" {
-        return Some(format!("the arguments of the run go after '--': '-- {word}'"));
+    if takes_run(command) && is_rows(Path::new(word)) {
+        return Some(format!(
+            "'--eval {word}' evaluates on these rows; '--data FILE FILE' trains on several files"
+        ));
+    }
+    if takes_run(command) {
+        return Some(format!("the column to predict is named by a flag: '--target {word}'"));
     }
     let named = ["checkpoint", "data"].into_iter().filter(|flag| has_flag(command, flag));
     let named = Vec::from_iter(named.map(|flag| format!("--{flag} PATH")));
     (!named.is_empty()).then(|| format!("files are named by flags: '{}'", named.join(" ")))
 }
 
-/// A tip for a word that is not a subcommand.
-fn subcommand_tip(word: &str, program: &Command) -> Option<String> {
-    let known = COMMANDS.iter().find(|(name, _)| *name == word).map(|(_, known)| (*known).to_owned());
-    let below = program.get_subcommands().find_map(|outer| {
-        let inner = outer.find_subcommand(word)?;
-        Some(format!("{} {}", outer.get_name(), inner.get_name()))
-    });
-    Some(format!("use '{} {}'", program.get_name(), below.or(known)?))
+/// A tip for a word that is not a subcommand of `outer`.
+fn subcommand_tip(word: &str, program: &Command, outer: &Command) -> Option<String> {
+    let is_top = outer.get_name() == program.get_name();
+    let known = command_called(if is_top { "" } else { outer.get_name() }, word);
+    let below = || {
+        program.get_subcommands().filter(|_| is_top).find_map(|outer| {
+            let inner = outer.find_subcommand(word)?;
+            Some(format!("use '{} {} {}'", program.get_name(), outer.get_name(), inner.get_name()))
+        })
+    };
+    let near = || {
+        let names = outer.get_subcommands().map(Command::get_name);
+        let outer = if is_top { String::new() } else { format!("{} ", outer.get_name()) };
+        nearest(word, names).map(|name| format!("did you mean '{} {outer}{name}'?", program.get_name()))
+    };
+    match known {
+        Some(Ok(known)) => Some(format!("use '{} {known}'", program.get_name())),
+        Some(Err(way)) => Some(way.to_owned()),
+        None => below().or_else(near),
+    }
 }
 
 /// Returns the arguments, with `train` added if it is implied: before a config, a table or another path in place of a subcommand,

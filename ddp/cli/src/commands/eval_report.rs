@@ -6,7 +6,7 @@ use ddp::report::metrics::json_line;
 use ddp::report::{EvalMetrics, NamedFigures};
 use serde::Serialize;
 
-use crate::report::stdout::table;
+use crate::report::stdout::{count, table};
 
 /// An evaluation with its model and its rows.
 #[derive(Debug, Serialize)]
@@ -34,7 +34,7 @@ impl EvalReport<'_> {
     pub(super) fn headline(&self) -> String {
         let EvalReport { rows, skipped_rows, data, model, .. } = self;
         let skipped = skipped_rows.map(|n| format!(" (left out {n} whose labels the model does not know)"));
-        format!("{rows} rows of {data}{}, by {}", skipped.unwrap_or_default(), model.display())
+        format!("{} of {data}{}, using {}", count(*rows, "row"), skipped.unwrap_or_default(), model.display())
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(
             report.to_text(),
-            "4 rows of pets.csv, by m.safetensors\n\
+            "4 rows of pets.csv, using m.safetensors\n\
              \n\
              metric      value\n\
              loss     0.125000\n\

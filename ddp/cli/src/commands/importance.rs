@@ -201,7 +201,7 @@ impl ImportanceReport<'_> {
             metric.title(),
             number(value),
             unit(metric.metric),
-            table(&["<column", &title, "deviation"], &lines),
+            table(&["<column", &title, "std. dev."], &lines),
         )
     }
 }
@@ -255,6 +255,6 @@ fn unit(metric: EvalMetric) -> &'static str {
         EvalMetric::R2 => "shares of the targets' variance",
         EvalMetric::Loss => "units of the training loss",
         EvalMetric::LogLoss => "nats",
-        _ => "shares from 0 to 1",
+        _ => "a fraction",
     }
 }

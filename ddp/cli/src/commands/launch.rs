@@ -96,7 +96,7 @@ impl TrainCommand {
             return no_run("--dry-run", "`ddp-train train --dry-run` checks a run by itself or under mpirun");
         }
         if args.job_id.is_some() {
-            return no_run("--job-id", "leave it out: each job gets an id of its own");
+            return no_run("--job-id", "remove it: each job gets an id of its own");
         }
         Ok(TrainCommand { args, words: words.to_vec() })
     }

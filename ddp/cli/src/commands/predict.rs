@@ -22,6 +22,7 @@ use crate::commands::watchdog::{self, Watched};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
+use crate::report::stdout::count;
 
 /// Name of stdin and stdout.
 const STREAM: &str = "-";
@@ -82,7 +83,12 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         match place {
             OutputPlace::Stdout => info!("{} rows{bad}", summary.n_rows),
             OutputPlace::File(path) => {
-                info!("{} rows{bad} -> {}, by {}", summary.n_rows, path.display(), saved.path.display())
+                info!(
+                    "{}{bad} -> {}, using {}",
+                    count(summary.n_rows, "row"),
+                    path.display(),
+                    saved.path.display()
+                )
             }
         }
     }

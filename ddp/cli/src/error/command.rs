@@ -20,7 +20,7 @@ pub enum CommandError {
     #[error(
         "--rank-threads {n_threads} makes ranks of threads, and the launcher has started {world_size} processes"
     )]
-    #[diagnostic(help("start one process, or leave --rank-threads out"))]
+    #[diagnostic(help("start one process, or remove --rank-threads"))]
     RankThreadsUnderLauncher {
         /// The flag's value.
         n_threads: usize,
@@ -32,7 +32,7 @@ pub enum CommandError {
         "--threads {n_threads}: expected at most {max}, which is {} per core of this host",
         MAX_THREADS_PER_CORE
     )]
-    #[diagnostic(help("leave --threads out, and each rank takes its share of the cores"))]
+    #[diagnostic(help("remove --threads, and each rank takes its share of the cores"))]
     TooManyThreads {
         /// The flag's value.
         n_threads: usize,
@@ -40,7 +40,7 @@ pub enum CommandError {
     },
     /// A CUDA graph is requested, but there is no GPU.
     #[error("--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs")]
-    #[diagnostic(help("add --device cuda to see why there is no GPU, or leave --cuda-graph out"))]
+    #[diagnostic(help("add --device cuda to see why there is no GPU, or remove --cuda-graph"))]
     NoGraphOnCpu,
     /// A GPU computes something else than the CPU, or its check failed.
     #[error("the check of a GPU against the CPU failed: {what} ({gpu})")]
@@ -263,7 +263,7 @@ pub enum CommandError {
     },
     /// A flag about the folder of a run, for a command that makes none.
     #[error("{flag}: this command makes no run, so it has no folder")]
-    #[diagnostic(help("leave {flag} out"))]
+    #[diagnostic(help("remove {flag}"))]
     NoFolder { flag: &'static str },
     /// The range of learning rates is empty.
     #[error("--from {from:e} --to {to:e}: expected a rate above that of --from")]
@@ -299,11 +299,11 @@ pub enum CommandError {
     /// A flag that only a single run can have was given to a sweep or a finder.
     #[error("{flag} after --: the runs of a sweep have folders of their own")]
     #[diagnostic(help(
-        "leave it out: runs that were interrupted are resumed, and --out of the sweep names their folder"
+        "remove it: runs that were interrupted are resumed, and --out of the sweep names their folder"
     ))]
     FlagOfOneRun { flag: &'static str },
     /// There are not enough GPUs for the runs side by side.
-    #[error("--jobs {jobs}: the GPUs here are enough for {max} side by side, with {ranks} GPU(s) each")]
+    #[error("--jobs {jobs}: the GPUs here are enough for {max} runs at a time, of {ranks} {} each", if *ranks == 1 { "GPU" } else { "GPUs" })]
     #[diagnostic(help("lower --jobs or --ranks, or compute on the CPU with `-- --device cpu`"))]
     TooManyJobs { jobs: usize, max: usize, ranks: usize },
     /// The folder holds a sweep of another config.

@@ -20,7 +20,7 @@ use crate::report::kubeflow::Posts;
 use crate::report::live::{Live, TIME};
 use crate::report::log::{ShownBar, Terminal};
 use crate::report::progress_text::{Columns, Evaluated, LINE_WIDTH, end_lines, short};
-use crate::report::prometheus::Server;
+use crate::report::prometheus::{RunInfo, Server};
 
 /// Least time between two lines of evaluations, and from any line to that of a step.
 const EVAL_LINE: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ pub(crate) struct Progress {
     posts: Option<Posts>,
     /// `None` unless metrics are served.
     server: Option<Server>,
-    /// Which lines of steps and evaluations are printed, and when.
+    /// Chooses the lines of steps and evaluations that are printed.
     pace: RefCell<Pace>,
     n_epochs: Option<u64>,
 }
@@ -73,7 +73,7 @@ impl Progress {
         terminal: &Arc<Terminal>,
         choice: ProgressChoice,
         quiet: bool,
-        metrics_addr: Option<SocketAddr>,
+        metrics_addr: Option<(SocketAddr, RunInfo)>,
         rows: Range<u64>,
         n_epochs: Option<u64>,
     ) -> io::Result<Self> {
@@ -82,7 +82,7 @@ impl Progress {
         let bar = has_bar.then(|| terminal.show_bar(rows.end, rows.start, true, "starting"));
         let live = Arc::new(Live::new(rows));
         let posts = Posts::start(&live);
-        let server = metrics_addr.map(|address| Server::start(&live, address)).transpose()?;
+        let server = metrics_addr.map(|(address, info)| Server::start(&live, address, info)).transpose()?;
         let live = (posts.is_some() || server.is_some()).then_some(live);
         let pace = RefCell::new(Pace::new(choice == ProgressChoice::Plain, has_bar));
         Ok(Self { bar, live, posts, server, pace, n_epochs })
@@ -339,7 +339,7 @@ mod tests {
         };
         assert_eq!(
             progress(Some(30)).step_line(&step),
-            "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1 234 568 samples/s"
+            "step 50  epoch 2/30  loss 0.5123  lr 0.001  grad_norm 1.500e-7  1,234,568 samples/s"
         );
     }
 

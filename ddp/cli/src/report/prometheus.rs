@@ -34,6 +34,18 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Labels of `ddp_train_info`, which tells runs apart.
+#[derive(Debug, Clone)]
+pub(crate) struct RunInfo(String);
+
+impl RunInfo {
+    /// Labels of a run of this name, which needs no escapes.
+    pub(crate) fn new(name: &str, world_size: usize) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        RunInfo(format!("{{version=\"{version}\",run=\"{name}\",world_size=\"{world_size}\"}}"))
+    }
+}
+
 /// A thread that answers requests until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -47,7 +59,7 @@ impl Server {
     ///
     /// # Errors
     /// The address is in use or not one of this host.
-    pub(super) fn start(run: &Arc<Live>, address: SocketAddr) -> io::Result<Self> {
+    pub(super) fn start(run: &Arc<Live>, address: SocketAddr, info: RunInfo) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let ends = Arc::new(AtomicBool::new(false));
@@ -58,7 +70,7 @@ impl Server {
                     return;
                 }
                 // A client that leaves early is no concern of the run.
-                let _ = client.and_then(|client| answer(client, &run));
+                let _ = client.and_then(|client| answer(client, &run, &info));
             }
         };
         let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(serve)?;
@@ -78,7 +90,7 @@ impl Drop for Server {
     }
 }
 
-fn answer(mut client: TcpStream, run: &Live) -> io::Result<()> {
+fn answer(mut client: TcpStream, run: &Live, info: &RunInfo) -> io::Result<()> {
     client.set_read_timeout(Some(CLIENT))?;
     client.set_write_timeout(Some(CLIENT))?;
     let (mut request, mut piece) = (Vec::new(), [0; 1024]);
@@ -91,8 +103,12 @@ fn answer(mut client: TcpStream, run: &Live) -> io::Result<()> {
     let line = String::from_utf8_lossy(&request);
     let mut words = line.split_whitespace();
     let (status, body) = match (words.next(), words.next()) {
-        (Some("GET"), Some("/metrics")) => ("200 OK", text(run)),
-        (Some("GET"), _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+        (Some("GET"), Some("/metrics")) => ("200 OK", text(run, info)),
+        // The process answers; a run is ready when it trains.
+        (Some("GET"), Some("/healthz")) => ("200 OK", "ok\n".to_owned()),
+        (Some("GET"), Some("/readyz")) if run.last_step_s().is_some() => ("200 OK", "ok\n".to_owned()),
+        (Some("GET"), Some("/readyz")) => ("503 Service Unavailable", "no step yet\n".to_owned()),
+        (Some("GET"), _) => ("404 Not Found", "there are /metrics, /healthz and /readyz\n".to_owned()),
         _ => ("405 Method Not Allowed", "GET /metrics\n".to_owned()),
     };
     write!(
@@ -103,7 +119,7 @@ fn answer(mut client: TcpStream, run: &Live) -> io::Result<()> {
 }
 
 /// The metrics of a run. Names that begin alike are one metric with a label: `time.forward` is `step_seconds{part="forward"}`.
-fn text(run: &Live) -> String {
+fn text(run: &Live, info: &RunInfo) -> String {
     let mut text = String::new();
     let mut add = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
         if values.is_empty() {
@@ -124,6 +140,7 @@ fn text(run: &Live) -> String {
         let named = metrics.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, *value)));
         named.map(|(name, value)| (format!("{{{label}=\"{name}\"}}"), value)).collect()
     };
+    add("info", "gauge", "Version, name and ranks of the run.", &[(info.0.clone(), 1.0)]);
     add(
         "last_step_timestamp_seconds",
         "gauge",
@@ -175,11 +192,14 @@ mod tests {
     #[test]
     fn metrics_have_help_type_and_value() {
         let run = Live::new(100..1000);
-        assert!(!text(&run).contains("last_step"), "{}", text(&run));
+        let info = RunInfo::new("digits", 2);
+        assert!(!text(&run, &info).contains("last_step"), "{}", text(&run, &info));
         run.advance(400);
         run.set([("loss", 0.5), ("time.forward", 2e-3), ("eval_accuracy", f64::NAN)]);
-        let text = text(&run);
+        let text = text(&run, &info);
         for part in [
+            "# TYPE ddp_train_info gauge\nddp_train_info{version=\"",
+            ",run=\"digits\",world_size=\"2\"} 1\n",
             "# HELP ddp_train_loss Loss of the last logged step.\n# TYPE ddp_train_loss gauge\nddp_train_loss 0.5\n",
             "# TYPE ddp_train_rows_total counter\nddp_train_rows_total 500\n",
             "ddp_train_done_ratio 0.5\n",

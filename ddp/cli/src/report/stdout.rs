@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ddp::report::ReportError;
+use ddp::report::units::grouped;
 use ddp::report::visible::{visible, visible_result};
 
 /// Writes all of `text` to stdout, with what a terminal would obey or hide escaped. A closed pipe is not an error, because the reader has stopped on purpose.
@@ -47,8 +48,8 @@ pub(crate) fn count(n: impl TryInto<u64>, noun: &str) -> String {
     let n = n.try_into().unwrap_or(u64::MAX);
     match (n, noun.ends_with("ch")) {
         (1, _) => format!("1 {noun}"),
-        (_, true) => format!("{n} {noun}es"),
-        (_, false) => format!("{n} {noun}s"),
+        (_, true) => format!("{} {noun}es", grouped(n)),
+        (_, false) => format!("{} {noun}s", grouped(n)),
     }
 }
 

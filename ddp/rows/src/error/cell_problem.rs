@@ -1,5 +1,7 @@
 //! Faults of one cell of a table.
 
+use miette::Diagnostic as _;
+
 use crate::values::time;
 
 /// Fault of one cell of a CSV file, with a remedy.
@@ -150,6 +152,22 @@ pub enum CellProblem {
     #[error("expected 0 or 1 for task \"multilabel\", got {text}")]
     #[diagnostic(help("for real-valued targets set `data.task` to \"regression\""))]
     NotBinary { text: String },
+}
+
+impl CellProblem {
+    /// The remedy at a line. Lines before it had numbers in the column, so that a text there likely marks a missing value.
+    pub(super) fn hint_at(&self, line: u64) -> String {
+        let hint = self.help().map(|hint| hint.to_string()).unwrap_or_default();
+        match self {
+            CellProblem::NotANumber { text, .. } if line > 2 && !is_formatted(text) => {
+                let set =
+                    shell_word(&format!("data.missing_values=[{}]", serde_json::Value::from(text.as_str())));
+                let else_ = hint.split("; if the text marks").next().unwrap_or_default();
+                format!("if it marks a missing value, `--set {set}` and set `data.missing`; else {else_}")
+            }
+            _ => hint,
+        }
+    }
 }
 
 /// The remedy for a text in a feature.

@@ -380,7 +380,7 @@ pub enum CsvError {
     },
     /// A cell that can't be used.
     #[error("data file `{}`: line {line}, column \"{column}\": {problem}", path.display())]
-    #[diagnostic(forward(problem))]
+    #[diagnostic(help("{}", problem.hint_at(*line)))]
     Cell {
         path: PathBuf,
         /// Line on which the row starts, from 1.

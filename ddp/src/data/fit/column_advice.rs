@@ -109,10 +109,11 @@ fn row_numbers(rows: FittedRows<'_>) -> Result<Option<String>> {
     Ok((!counting.is_empty()).then(|| {
         let names = counting.iter().map(|&column| rows.train.layout().features[column].as_str());
         format!(
-            "{} of {} counts the rows, so that a model learns the order of the file\n\
+            "{} of {} {}; the model could memorize the order of rows\n\
              hint: if the numbers mean nothing else, list the column in `data.drop`",
             listed(names.collect()),
             rows.train.source(),
+            if counting.len() == 1 { "is a row number" } else { "are row numbers" },
         )
     }))
 }
@@ -369,7 +370,7 @@ mod tests {
         for sets in [&[][..], &["data.eval_fraction=0.2"]] {
             let found = warnings("rows.csv", &rows, sets);
             assert!(found.len() == 1 && found[0].starts_with("\"id\" of "), "{found:?}");
-            assert!(found[0].contains("counts the rows") && found[0].contains("`data.drop`"), "{found:?}");
+            assert!(found[0].contains("is a row number") && found[0].contains("`data.drop`"), "{found:?}");
         }
         assert!(warnings("rows.csv", &rows, &["data.drop=id"]).is_empty());
     }

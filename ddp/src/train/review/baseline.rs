@@ -101,10 +101,7 @@ impl Judge<'_> {
                 let names: Vec<String> =
                     dropped.iter().take(SHOWN).map(|name| format!("\"{name}\"")).collect();
                 let more = if dropped.len() > SHOWN { " and others" } else { "" };
-                format!(
-                    "ask whether a model can do without the columns in data.drop: {}{more}",
-                    names.join(", ")
-                )
+                format!("check that data.drop has not removed useful columns: {}{more}", names.join(", "))
             }
         };
         let normalize = if self.is_normalized { "" } else { "data.normalize=standard, " };
@@ -216,7 +213,7 @@ mod tests {
         assert!(found.contains("data inspect rows.csv") && !found.contains("data.normalize"), "{found}");
         let found = finding([50.0, 5.0], &["data.drop=b"]).unwrap();
         assert!(
-            found.contains("data.drop: \"b\"; then try a lower") && !found.contains("data inspect"),
+            found.contains("useful columns: \"b\"; then try a lower") && !found.contains("data inspect"),
             "{found}"
         );
     }

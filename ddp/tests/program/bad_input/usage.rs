@@ -10,7 +10,7 @@ fn refuses(line: &str, parts: &[&str]) {
 
 #[test]
 fn unknown_words() {
-    refuses("trian", &["unrecognized subcommand 'trian'", "similar subcommand", "'train'"]);
+    refuses("trian", &["unrecognized subcommand 'trian'", "did you mean 'ddp-train train'?"]);
     refuses("train --thread 2", &["unexpected argument '--thread'", "'--threads'"]);
     refuses("train a.toml b.toml", &["unexpected argument 'b.toml'"]);
     refuses("bench steps", &["unrecognized subcommand 'steps'"]);

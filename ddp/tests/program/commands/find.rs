@@ -64,7 +64,7 @@ fn a_table_shows_both_suggestions_and_the_next_command() {
         "{next}"
     );
     assert_eq!(next.matches("optimizer.lr").count(), 1, "it takes the place of --lr: {next}");
-    refused(folder.path(), "find-lr --out x", &["--out: this command makes no run", "hint: leave --out out"]);
+    refused(folder.path(), "find-lr --out x", &["--out: this command makes no run", "hint: remove --out"]);
     refused(folder.path(), "find-batch-size --resume auto", &["--resume: this command makes no run"]);
     refused(folder.path(), "find-lr --from 1 --to 0.1", &["expected a rate above that of --from"]);
     let high = run_line(folder.path(), "find-lr --from 5 --to 50 --device cpu --threads 1");

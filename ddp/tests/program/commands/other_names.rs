@@ -6,52 +6,131 @@ use crate::common::{made_up_csv, refused, run_line, run_line_ok, temp_dir, write
 fn flags_and_subcommands_of_other_programs_get_a_tip() {
     let folder = temp_dir();
     for (line, tip) in [
-        // The tip contains the typed value if the key accepts it, else an example.
-        ("train --seed 12", "tip: set the config key: '--set train.seed=12'"),
-        ("train --weight=w.npy", "tip: set the config key: '--set data.weight=\"w.npy\"'"),
-        ("train --class-order low", "--set data.class_order=[\"low\"]'"),
-        ("train --exclude customer", "tip: use '--drop', which sets data.drop"),
-        ("train --cat-features city", "tip: use '--categorical', which sets data.categorical"),
-        ("train --patience 3", "--set train.early_stop_patience=3'"),
-        ("train --optimizer lion", "--set optimizer.kind=\"lion\"'"),
-        ("train --optimizer ranger", "--set optimizer.kind=\"adamw\"'"),
-        ("train --loss huber", "--set loss.kind=\"huber\"'"),
-        ("train --log-interval --data x.csv", "--set log.every_steps=50'"),
-        ("train --bs 32", "tip: use '--batch-size', which sets train.batch_size"),
-        ("train --amp", "tip: use '--set train.precision=\"bf16\"'"),
-        ("train --label y", "tip: use '--target'"),
+        ("train --optimizer ranger", "'ranger' is no value of optimizer.kind (one of \"sgd\", \"adam\""),
+        ("train --log-interval --data x.csv", "log.every_steps needs a value (whole number from 1"),
+        ("train --precision 64", "'64' is no value of train.precision (one of \"f32\""),
+        ("train --kind mlp", "several keys have this name: '--set model.kind="),
         ("train --config run.toml", "tip: the config needs no flag: 'ddp-train train RUN.toml'"),
         ("train -c run.toml", "tip: the config needs no flag: 'ddp-train train RUN.toml'"),
         ("describe --config run.toml", "tip: the config needs no flag: 'ddp-train describe RUN.toml'"),
-        ("train --gpus 2", "'mpirun -n N ddp-train train ...'"),
-        ("train --nproc_per_node=2", "'mpirun -n N ddp-train train ...'"),
-        ("--nproc_per_node 2 x.csv", "'mpirun -n N ddp-train train ...'"),
+        ("train --gpus 2", "'ddp-train launch -n N -- RUN.toml'"),
+        ("train --nproc_per_node=2", "'mpirun -n N ddp-train train RUN.toml'"),
+        ("--nproc_per_node 2 x.csv", "'mpirun -n N ddp-train train RUN.toml'"),
         ("train --local_rank=0", "no flag joins ranks: "),
         ("train --wandb", "metrics.jsonl"),
         ("train --unheard-of", "'ddp-train config keys' lists the settings of a run"),
-        ("train --test-size 0.2", "tip: use '--eval-fraction', which sets data.eval_fraction"),
-        ("train --validation-split=0.2", "tip: use '--eval-fraction'"),
-        ("train --gpu", "tip: use '--device cuda'"),
-        ("train x.csv --hidden 64 32", "tip: several values are separated by commas: '--hidden A,B'"),
-        ("predict --model m --data x.csv --out y.csv", "tip: use '--checkpoint'"),
-        ("predict runs/a x.csv", "tip: files are named by flags: '--checkpoint PATH --data PATH'"),
+        ("train --checkpoint runs/a", "'--init-from PATH' starts from a model's weights"),
+        ("train --force", "'--overwrite' deletes the run"),
+        ("train --ema", "train.ema_decay=0.999"),
         (
-            "eval --checkpoint a --seed 1 --drop x",
+            "eval --checkpoint a --batch-size 1 --drop x",
             "is a key of the run's config, which `train` takes by --set",
         ),
-        ("launch -n 2 x.csv", "tip: the arguments of the run go after '--': '-- x.csv'"),
         ("inspect x.csv", "tip: use 'ddp-train data inspect'"),
         ("export a", "tip: use 'ddp-train checkpoint export'"),
         ("fit x.csv", "tip: use 'ddp-train train'"),
+        ("checkpoint list runs/a", "tip: use 'ddp-train checkpoint ls'"),
+        ("serve", "there is no server: "),
         ("train --set optimizer.name=adam", "did you mean `optimizer.kind`?"),
     ] {
         let outcome = run_line(folder.path(), line);
         assert_eq!(outcome.status.code(), Some(2), "{line}: {outcome:?}");
         assert!(outcome.stderr.contains(tip), "{line}: no {tip:?} in {}", outcome.stderr);
         assert!(!outcome.stderr.contains("as a value, use '--"), "{line}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("Usage:"), "{line}: {}", outcome.stderr);
     }
     // clap's own tip is kept for a mistyped flag.
     refused(folder.path(), "train --epoch 3", &["a similar argument exists: '--epochs'"]);
+}
+
+#[test]
+fn flags_that_name_one_key_are_taken() {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", &made_up_csv(60, 3, "classification", 0));
+    let line = "rows.csv --label label --seed 12 --optimizer lion --patience 3 --dropout 0.1 --precision 32 \
+                --hidden 16 8 --max-epochs 2 --optimizer.weight_decay=0.2 train.init=xavier --set model.norm layer \
+                --no-shuffle --test-size 0.2 --output-dir runs/abc --cpu";
+    let taken = run_line_ok(folder.path(), line);
+    let said = taken.stderr.lines().next().unwrap();
+    for part in [
+        "--seed 12 sets train.seed, ",
+        "--precision 32 sets train.precision=\"f32\"",
+        "--label label is --target label",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    let config = std::fs::read_to_string(folder.path().join("runs/abc/config.toml")).unwrap();
+    for part in [
+        // The run is named after its folder.
+        "name = \"abc\"",
+        "seed = 12",
+        "kind = \"lion\"",
+        "early_stop_patience = 3",
+        "dropout = 0.1",
+        "precision = \"f32\"",
+        "hidden = [16, 8]",
+        "epochs = 2",
+        "weight_decay = 0.2",
+        "init = \"xavier\"",
+        "norm = \"layer\"",
+        "shuffle = false",
+        "eval_fraction = 0.2",
+    ] {
+        assert!(config.contains(part), "no {part:?} in {config}");
+    }
+    // A flag of the command itself wins, and its errors are those of the key.
+    refused(folder.path(), "rows.csv --target label --epochs five", &["`--epochs five`", "a whole number"]);
+    refused(
+        folder.path(),
+        "rows.csv --target label --dropout 2",
+        &["`--set model.dropout=2`", "probability"],
+    );
+    let named =
+        run_line_ok(folder.path(), "rows.csv --target label --name own --epochs 1 --out runs/other -q");
+    assert!(named.stderr.is_empty(), "{}", named.stderr);
+    let config = std::fs::read_to_string(folder.path().join("runs/other/config.toml")).unwrap();
+    assert!(config.contains("name = \"own\""), "{config}");
+}
+
+#[test]
+fn several_files_and_places_are_taken() {
+    let folder = temp_dir();
+    std::fs::create_dir(folder.path().join("parts")).unwrap();
+    for part in 0..3 {
+        let name = format!("parts/{part}.csv");
+        write(folder.path(), &name, &made_up_csv(20, 3, "classification", part));
+    }
+    let train = "--target label --epochs 1 --device cpu";
+    let all = run_line_ok(folder.path(), &format!("parts/0.csv parts/1.csv parts/2.csv {train} --out all"));
+    assert!(all.stderr.contains("3 files are --data parts/*.csv"), "{}", all.stderr);
+    assert!(all.stderr.contains("all: 60 rows, "), "{}", all.stderr);
+    let two = run_line_ok(folder.path(), &format!("--data parts/2.csv parts/0.csv {train} --out two"));
+    assert!(two.stderr.contains("reads parts/{2.csv,0.csv}"), "{}", two.stderr);
+    assert!(two.stderr.contains("two: 40 rows, "), "{}", two.stderr);
+    // A saved run finds them from anywhere.
+    run_line_ok(folder.path(), "train --resume auto --out two --epochs 2 -q");
+    let resumed = std::fs::read_to_string(folder.path().join("two/config.toml")).unwrap();
+    assert!(resumed.contains("/parts/{2.csv,0.csv}\""), "{resumed}");
+
+    let evaluated = run_line_ok(folder.path(), "eval all parts/1.csv");
+    assert!(
+        evaluated.stdout.contains("20 rows of parts/1.csv, using all/model.safetensors"),
+        "{}",
+        evaluated.stdout
+    );
+    let predicted = run_line_ok(folder.path(), "predict all parts/0.csv parts/1.csv --out out.csv");
+    assert!(predicted.stderr.contains("40 rows -> out.csv, using all"), "{}", predicted.stderr);
+    refused(folder.path(), "eval", &["--checkpoint <PATH>"]);
+    write(folder.path(), "train.csv", &made_up_csv(20, 3, "classification", 0));
+    write(folder.path(), "test.csv", &made_up_csv(20, 3, "classification", 0));
+    refused(
+        folder.path(),
+        "train.csv test.csv --target label",
+        &["'--eval test.csv' evaluates on these rows"],
+    );
+    refused(folder.path(), "train --data - --target label", &["stdin can be read once: save it first"]);
+    std::os::unix::fs::symlink("gone.csv", folder.path().join("link.csv")).unwrap();
+    refused(folder.path(), "link.csv --target label", &["a link to a file that is not there: `gone.csv`"]);
 }
 
 #[test]
@@ -91,11 +170,24 @@ fn missing_files_are_named_by_their_neighbors() {
         "iris_trian.csv",
         &["`iris_trian.csv` does not exist", "did you mean `iris_train.csv`?"],
     );
+    write(folder.path(), "run.json", r#"{"data": {"train": "iris_train.csv", "target": "label"}}"#);
+    refused(
+        folder.path(),
+        "run.json",
+        &["run.json: line 1, column 1: ", "a config is TOML, and this is JSON"],
+    );
+    write(folder.path(), "stray.csv", "x,y\n1,0\n2,1\noops,0\n");
+    let parts = [
+        "got \"oops\"",
+        "`--set 'data.missing_values=[\"oops\"]'`",
+        "else list the column in `data.categorical`",
+    ];
+    refused(folder.path(), "stray.csv --target y", &parts);
     refused(folder.path(), "other.csv", &["hint: relative paths start at the current folder"]);
     refused(
         folder.path(),
         "train --data https://example.org/x.csv",
-        &["addresses are not read: download the file"],
+        &["URLs are not supported: download the file"],
     );
 }
 

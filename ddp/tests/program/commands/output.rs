@@ -118,7 +118,8 @@ fn progress_is_lines_where_no_one_watches() {
         assert!(output.stdout.is_empty());
         let stderr = text(output.stderr);
         assert!(!stderr.contains('\x1b') && !stderr.contains('\r'), "{stderr}");
-        let starts = ["digits: 1438 rows", "epoch 1/2  ", "step 50  ", "epoch 2/2  ", "done  ", "report: "];
+        let first = format!("{progress}: 1,438 rows");
+        let starts = [first.as_str(), "epoch 1/2  ", "step 50  ", "epoch 2/2  ", "done  ", "report: "];
         // Steps are printed as time passes, unless all are wanted.
         let starts = starts.iter().filter(|start| progress == "plain" || !start.starts_with("step"));
         let starts: Vec<_> = starts.copied().collect();
@@ -173,7 +174,7 @@ fn a_terminal_gets_a_bar_with_colors_unless_unwanted() {
     };
     let (colors, none) = (on_terminal("a", None), on_terminal("b", Some("1")));
     for shown in [&colors, &none] {
-        assert!(shown.contains('█') && shown.contains("rows/s"), "{shown}");
+        assert!(shown.contains('█') && shown.contains("samples/s"), "{shown}");
         assert!(
             shown.contains("epoch     step  train_loss")
                 && shown.contains("2/2")

@@ -44,7 +44,7 @@ fn a_run_on_gpus_and_data_that_are_not_here_is_planned() {
     let line = format!("plan {ABSENT} --gpu h100 --world 1,8");
     let text = run_line_ok(temp_dir().path(), &line).stdout;
     for part in [
-        "an estimate that no hardware has confirmed",
+        "an estimate; constants from data sheets and from runs on one H100",
         "\nparameters",
         "fits into 81559.000",
         "8 ranks: all-reduce",

@@ -55,17 +55,17 @@ fn runs_are_listed_compared_and_shown_whatever_has_become_of_them() {
 
     let show = run_line_ok(path, "runs show runs/c").stdout;
     for part in [
-        "digits: stopped\n",
+        "c: stopped\n",
         "359 for evaluation, 64-8-10 layers",
         "\nhidden = [8]",
         "\nresumed after step 3 on 1 rank",
-        "2 checkpoint(s), the last one after step 5",
+        "2 checkpoints, the last one after step 5",
         "train.stop_after_steps\n",
     ] {
         assert!(show.contains(part), "no {part:?} in {show}");
     }
     let shown = run_line_ok(path, "runs show runs/e").stdout;
-    assert!(shown.contains("2 damaged line(s)") && !shown.contains('\u{1b}'), "{shown}");
+    assert!(shown.contains("2 damaged lines") && !shown.contains('\u{1b}'), "{shown}");
     let json: Value = serde_json::from_str(&run_line_ok(path, "runs show runs/a --json").stdout).unwrap();
     assert_eq!(
         (&json["config"]["train.epochs"], &json["best"]["metric"]),

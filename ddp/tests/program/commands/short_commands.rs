@@ -27,7 +27,7 @@ fn a_table_and_flags_make_a_run() {
                 --task classification --out first";
     let outcome = run_line_ok(folder.path(), line);
     assert!(
-        outcome.stderr.starts_with("rows: 30 rows and 10 for evaluation, 3-8-4-4 layers"),
+        outcome.stderr.starts_with("first: 30 rows and 10 for evaluation, 3-8-4-4 layers"),
         "{}",
         outcome.stderr
     );
@@ -166,7 +166,7 @@ fn no_argument_is_help_alone_and_the_digits_under_a_launcher() {
     let mut job = mpirun(&[(2, &[])]);
     job.current_dir(folder.path());
     let outcome = run_ok(job);
-    assert!(outcome.stderr.starts_with("digits: 1438 rows"), "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("digits: 1,438 rows"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("2 ranks on cpu"), "{}", outcome.stderr);
     let config = folder.path().join("run.toml");
     std::fs::write(&config, "[data]\ntrain = \"builtin:digits\"\n").unwrap();

@@ -196,7 +196,7 @@ fn runs_side_by_side_have_gpus_of_their_own() {
     let refused = sweep("--jobs 3").unwrap();
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     assert!(
-        refused.stderr.contains("--jobs 3: the GPUs here are enough for 2 side by side"),
+        refused.stderr.contains("--jobs 3: the GPUs here are enough for 2 runs at a time"),
         "{}",
         refused.stderr
     );

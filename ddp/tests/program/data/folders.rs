@@ -40,7 +40,7 @@ fn rows_in_sub_folders_are_read() {
     // A run among the rows is none of them.
     output(folder.path(), &format!("train --plain rows {quick} --out rows/run"));
     let again = output(folder.path(), &format!("train --plain rows {quick} --out run"));
-    assert!(again.contains("rows: 120 rows"), "{again}");
+    assert!(again.contains("run: 120 rows"), "{again}");
 
     write(&folder.path().join("rows/test/f.csv"), None);
     let note = "sub-folder rows/test is left out: to evaluate on its rows, set `data.eval` to it (--eval)";

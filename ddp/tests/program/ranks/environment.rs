@@ -252,8 +252,31 @@ fn gpus_are_joined_without_mpi() {
         let Some(outcome) = command_under_virtual_gpus(2, &two_ranks(before, &args)) else { return };
         outcome.ok();
         let log = std::fs::read_to_string(path(name).join("logs/rank-0.log")).unwrap();
-        assert!(log.contains(", 2 ranks on cuda:0 (Virtual GPU)"), "{log}");
+        // On two hosts a rank does not know the other one's GPUs.
+        let gpus = if before.is_empty() { ", one GPU each: cuda:0 and 1" } else { ", one GPU each" };
+        assert!(log.contains(&format!(", 2 ranks{gpus} (Virtual GPU)")), "{log}");
         let (gap, place) = largest_gap(&weights(name), &weights("cpu"));
         assert!(gap <= 2e-5, "{name}: {place}: {gap:e} apart");
     }
+}
+
+/// One process of a Slurm job, or on a machine of several GPUs, says what it leaves idle.
+#[test]
+fn one_process_names_the_tasks_and_gpus_that_it_leaves_idle() {
+    let folder = temp_dir();
+    let train = |out: &str, device: &str| {
+        let mut command =
+            single(&["train", "--epochs", "1", "--device", device, "--threads", "1", "--out", out]);
+        command.current_dir(folder.path()).env_remove("SLURM_NTASKS");
+        command
+    };
+    let mut of_slurm = train("slurm", "cpu");
+    of_slurm.envs([("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "4")]);
+    let said = run_ok(of_slurm).stderr;
+    assert!(said.contains("one process in a Slurm job of 4 tasks: `ddp-train launch -- "), "{said}");
+    let Some(idle) = command_under_virtual_gpus(2, &train("idle", "cuda")) else { return };
+    assert!(idle.stderr.contains("uses 1 of 2 GPUs; all of them: `ddp-train launch -- "), "{}", idle.stderr);
+    let chosen = command_under_virtual_gpus(2, &train("chosen", "cuda:1")).unwrap();
+    assert!(chosen.stderr.contains("1 rank on cuda:1 (Virtual GPU)"), "{}", chosen.stderr);
+    assert!(!chosen.stderr.contains("uses 1 of"), "{}", chosen.stderr);
 }

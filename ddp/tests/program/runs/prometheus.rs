@@ -57,6 +57,10 @@ fn a_running_job_serves_its_metrics() {
         let (before, _) = text.split_once(line).unwrap();
         assert_eq!(before.matches(&format!("# TYPE {name} ")).count(), 1, "{name}: {text}");
     }
+    assert!(text.contains(",run=\"run\",world_size=\"2\"} 1\n"), "{text}");
+    for path in ["healthz", "readyz"] {
+        assert!(get(port, &format!("GET /{path}")).starts_with("HTTP/1.1 200 OK"), "{path}");
+    }
     assert!(get(port, "GET /").starts_with("HTTP/1.1 404"));
     assert!(get(port, "POST /metrics").starts_with("HTTP/1.1 405"));
 

@@ -113,7 +113,7 @@ fn measure(
         .plain("threads", "loader_threads", loader_threads)
         .times(times)
         .value("rows_timed", rows_timed)
-        .number("rows/s", "rows_per_s", rows_per_s)
+        .number("samples/s", "rows_per_s", rows_per_s)
         .number("GB/s", "gb_per_s", gb_per_s)
         .value("memcpy_gb_per_s", memcpy_gb_per_s)
         .value("row_memcpy_gb_per_s", row_memcpy_gb_per_s)

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{one_at, print_result};
 use crate::cli::CheckpointShowArgs;
 use crate::error::Result;
-use crate::report::stdout::table;
+use crate::report::stdout::{count, table};
 
 /// Shows one checkpoint.
 pub(super) fn show(args: &CheckpointShowArgs) -> Result<()> {
@@ -169,7 +169,7 @@ fn evaluation(eval: &EvalMetrics) -> String {
 
 fn patience(run: &RunState) -> String {
     match run.early_stopping.best {
-        Some(best) => format!("{} evaluations since the best of {best}", run.early_stopping.n_worse),
+        Some(best) => format!("{} since the best of {best}", count(run.early_stopping.n_worse, "evaluation")),
         None => "early stopping is off or has not started".to_owned(),
     }
 }

@@ -8,6 +8,7 @@ use ddp::cost::step_traffic::StepTraffic;
 use ddp::data::{self, LabelVocabulary, Loaded};
 use ddp::model::{self, ModelSpec};
 use ddp::report::metrics::json_line;
+use ddp::report::units;
 use ddp::train::setup;
 use ddp_comm::World;
 use ddp_kernels::Device;
@@ -250,15 +251,7 @@ pub(super) fn mib(bytes: usize) -> String {
 
 /// Formats a number with commas between thousands.
 pub(super) fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    units::grouped(number as u64)
 }
 
 #[cfg(test)]
@@ -376,10 +369,5 @@ mod tests {
         // Nine numbers and the four of the table.
         let n_weights = 13 * 20 + 60;
         assert_eq!((flop.forward_a_row, flop.backward_a_row), (2 * n_weights, 4 * n_weights));
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 }

@@ -203,7 +203,7 @@ impl Report {
         let end = if self.diverged { "the loss diverged" } else { "the last rate" };
         let named = if self.suggested_lr < self.steepest_lr { "minimum / 10" } else { "steepest descent" };
         format!(
-            "{}\n{} steps, up to {end}\nsteepest descent: {:.1e}; minimum / 10: {:.1e}\nsuggested: {:.1e}, {named}, the lower one\nnext: {}\n",
+            "{}\n{} steps, up to {end}\nsteepest descent: {:.1e}; minimum / 10: {:.1e}\nsuggested: {:.1e}, {named}, the lower of the two\nnext: {}\n",
             table(&["lr", "loss", "<"], &rows.collect::<Vec<_>>()),
             self.steps,
             self.steepest_lr,

@@ -17,7 +17,7 @@ pub(super) struct Outlook {
     device: &'static str,
     per_host: usize,
     pub(super) world_size: usize,
-    /// Always true: no hardware has confirmed the times.
+    /// Always true.
     is_estimate: bool,
     /// The error that would keep the run from training.
     #[serde(skip_serializing_if = "Option::is_none")]

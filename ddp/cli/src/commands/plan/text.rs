@@ -17,10 +17,10 @@ pub(super) fn to_text(subject: &Subject, outlooks: &[Outlook], is_measured: bool
     let constants = if is_measured {
         "constants measured where --calibrate has them"
     } else {
-        "constants from data sheets"
+        "constants from data sheets and from runs on one H100"
     };
     let mut text = format!(
-        "{} on {}, {} ranks per host: an estimate that no hardware has confirmed; {constants}\n\n",
+        "{} on {}, {} ranks per host: an estimate; {constants}\n\n",
         subject.config.name, hardware.name, subject.machine.per_host
     );
     let possible = || outlooks.iter().filter_map(|outlook| Some((outlook, outlook.estimate.as_ref()?)));

@@ -13,7 +13,7 @@ use crate::cli::RunsShowArgs;
 use crate::error::Result;
 use crate::report::page::parts::duration;
 use crate::report::page::record::{Record, Restart, Status};
-use crate::report::stdout::{print_result, table};
+use crate::report::stdout::{count, print_result, table};
 
 /// Prints the run.
 pub(super) fn show(args: &RunsShowArgs) -> Result<()> {
@@ -85,18 +85,22 @@ fn text(run: &Record) -> String {
     let chosen = run.chosen_settings();
     text += &format!("\nsettings other than the defaults:\n{}\n", chosen.trim_end());
     for Restart { step, world_size, world_size_before } in &run.restarts {
-        text += &format!("\nresumed after step {step} on {world_size} rank(s), was {world_size_before}");
+        text += &format!(
+            "\nresumed after step {step} on {}, was {world_size_before}",
+            count(*world_size, "rank")
+        );
     }
     if let Some(last) = run.checkpoints.last() {
         let n = run.checkpoints.len();
         text += &format!(
-            "\n{n} checkpoint(s), the last one after step {}, {}",
+            "\n{}, the last one after step {}, {}",
+            count(n, "checkpoint"),
             last.step,
             mib(last.bytes as u64)
         );
     }
     if run.n_damaged > 0 {
-        text += &format!("\n{} damaged line(s) of metrics.jsonl left out", run.n_damaged);
+        text += &format!("\n{} of metrics.jsonl left out", count(run.n_damaged, "damaged line"));
     }
     visible_lines(text.trim_end()).into_owned() + "\n"
 }

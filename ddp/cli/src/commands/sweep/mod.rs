@@ -53,7 +53,11 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     record::check_and_write(&args.out, &config, &points)?;
 
     let (runs, of) = (count(points.runs.len(), "run"), count(points.n, "point"));
-    info!("{runs} of {of} in {}, {} at a time", args.out.display(), jobs.n());
+    let at_a_time = match jobs.n() {
+        1 => "one".to_owned(),
+        n => n.to_string(),
+    };
+    info!("{runs} of {of} in {}, {at_a_time} at a time", args.out.display());
     let terminal = log.terminal();
     let bar = terminal.takes_bar().then(|| terminal.show_bar(points.runs.len() as u64, 0, false, "runs"));
     let ended = jobs.train(signals, &points, bar.as_ref())?;

@@ -8,6 +8,7 @@ use ddp::data::loader::DataLoader;
 use ddp::data::order::partition::PartitionKind;
 use ddp::data::{Loaded, Summary, holds_eval_rows};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
+use ddp::report::units::grouped;
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::{ExchangeBytes, Trainer};
 use ddp_comm::{DeviceChoice, World};
@@ -15,6 +16,7 @@ use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, Unavailable};
 
+use crate::cli::TrainArgs;
 use crate::report::stdout::{count, table};
 
 /// The run to report.
@@ -30,23 +32,24 @@ pub(crate) struct Banner<'a> {
 
 impl Banner<'_> {
     /// The run in one line: rows, widths, ranks, device.
-    pub(crate) fn line(&self, device: &DeviceChoice) -> String {
+    pub(crate) fn line(&self, device: &DeviceChoice, share_gpu: bool) -> String {
         let Banner { world, config, data, spec, trainer, .. } = *self;
         let widths: Vec<_> = spec.dims.iter().map(ToString::to_string).collect();
         let embeddings = match spec.embeddings.len() {
             0 => String::new(),
             n => format!("{}, ", count(n, "embedding")),
         };
-        let eval =
-            data.eval.as_ref().map_or(String::new(), |eval| format!(" and {} for evaluation", eval.len()));
+        let eval = data
+            .eval
+            .as_ref()
+            .map_or(String::new(), |eval| format!(" and {} for evaluation", whole(eval.len())));
         format!(
-            "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {} on {}, {} each",
+            "{}: {} rows{eval}, {embeddings}{} layers ({} parameters), {}, {} each",
             config.name,
-            data.train.len(),
+            whole(data.train.len()),
             widths.join("-"),
-            trainer.model().layout().n_params(),
-            count(world.world_size(), "rank"),
-            device_words(device.device),
+            whole(trainer.model().layout().n_params()),
+            place_words(world, device.device, share_gpu),
             count(threads::current(), "thread"),
         )
     }
@@ -231,15 +234,53 @@ pub(crate) fn loading(loader: &DataLoader) -> Option<String> {
     }
 }
 
-/// The device, with the product name of a GPU.
-fn device_words(device: Device) -> String {
-    match device {
-        Device::Cuda(index) => match Gpu::get(index) {
-            Ok(gpu) => format!("{device} ({})", gpu.info().name),
-            Err(_) => device.to_string(),
+fn whole(n: usize) -> String {
+    grouped(n as u64)
+}
+
+/// The ranks and their devices, with the product name of a GPU.
+fn place_words(world: &World, device: Device, share_gpu: bool) -> String {
+    let ranks = count(world.world_size(), "rank");
+    let Device::Cuda(index) = device else { return format!("{ranks} on cpu") };
+    let name = Gpu::get(index).map_or(String::new(), |gpu| format!(" ({})", gpu.info().name));
+    let n_here = if world.local_size() == world.world_size() { world.local_size() } else { 0 };
+    let gpus = gpus_words(world.world_size(), n_here, index, Gpu::count(), share_gpu);
+    format!("{ranks}{gpus}{name}")
+}
+
+/// The GPUs of a run: `on cuda:0` for one rank, `one GPU each: cuda:0 and 1` for two.
+///
+/// - `n_here`: the ranks of this host, if all are here, else 0
+/// - `n_gpus`: the GPUs that this rank sees; a launcher may show one to each
+fn gpus_words(world_size: usize, n_here: usize, index: u32, n_gpus: usize, share_gpu: bool) -> String {
+    match (world_size, n_here) {
+        (1, _) => format!(" on cuda:{index}"),
+        _ if share_gpu && (n_gpus == 1 || n_gpus < n_here) => match n_gpus {
+            1 => format!(" that share cuda:{index}"),
+            n => format!(" that share {n} GPUs"),
         },
-        Device::Cpu => "cpu".to_owned(),
+        (_, 2) if n_gpus >= 2 => ", one GPU each: cuda:0 and 1".to_owned(),
+        (_, 3..) if n_gpus >= n_here => format!(", one GPU each: cuda:0 to {}", n_here - 1),
+        _ => ", one GPU each".to_owned(),
     }
+}
+
+/// Reports a process that is alone in a job of several tasks, or next to GPUs that it leaves idle.
+pub(crate) fn alone(world: &World, device: Device, args: &TrainArgs) -> Option<String> {
+    if world.world_size() > 1 || world.launcher().is_some() {
+        return None;
+    }
+    let run = args.run.run.as_ref().map_or("...".to_owned(), |run| run.display().to_string());
+    let n_tasks = std::env::var("SLURM_NTASKS").ok().and_then(|n| n.trim().parse::<usize>().ok());
+    if let Some(n_tasks) = n_tasks.filter(|n| *n > 1) {
+        return Some(format!(
+            "one process in a Slurm job of {n_tasks} tasks: `ddp-train launch -- {run}` or `srun ddp-train train {run}` starts a rank in each"
+        ));
+    }
+    let n_gpus = Gpu::count();
+    let is_chosen = args.device.contains(':');
+    (device != Device::Cpu && n_gpus > 1 && !is_chosen)
+        .then(|| format!("uses 1 of {n_gpus} GPUs; all of them: `ddp-train launch -- {run}`"))
 }
 
 /// Why `auto` chose the CPU although there is a driver, and the fix, in one line. A machine without a driver is as expected.
@@ -365,7 +406,7 @@ mod tests {
     fn reports_every_layer() {
         let sets = ["model.dropout=0.5", "model.norm=layer", "train.batch_size=8"];
         let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
-            (banner.details(), banner.line(&cpu()))
+            (banner.details(), banner.line(&cpu(), false))
         });
         for part in [
             "train  builtin:digits: 1438 rows x 64 features, 10 classes",
@@ -376,7 +417,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "no {part:?} in\n{text}");
         }
-        assert!(line.starts_with("digits: 1438 rows and 359 for evaluation, 64-128-64-10 layers"));
+        assert!(line.starts_with("digits: 1,438 rows and 359 for evaluation, 64-128-64-10 layers"));
         assert!(line.contains("1 rank on cpu"), "{line}");
     }
 
@@ -384,7 +425,7 @@ mod tests {
     fn reports_every_layer_of_a_list() {
         let sets = ["model.layers=[{kind=\"glu\",out_features=24},{kind=\"rms_norm\",repeat=2}]"];
         let (text, line) = with_banner(&World::single(), &sets, Vec::new(), |banner| {
-            (banner.details(), banner.line(&cpu()))
+            (banner.details(), banner.line(&cpu(), false))
         });
         let part = "\n\nlayer            parameters\n\
             linear 64 -> 48        3120\n\
@@ -393,15 +434,16 @@ mod tests {
             rms norm                 24\n\
             linear 24 -> 10         250\n";
         assert!(text.contains(part), "{text}");
-        assert!(line.contains(", 64-24-10 layers (3418 parameters)"), "{line}");
+        assert!(line.contains(", 64-24-10 layers (3,418 parameters)"), "{line}");
     }
 
     #[test]
     fn reports_every_embedding() {
         let embedding = |name: &str, n_codes| EmbeddingSpec { name: name.to_owned(), n_codes, dim: 3 };
         let embeddings = vec![embedding("zip", 70_001), embedding("day of the week", 8)];
-        let (text, line) =
-            with_banner(&World::single(), &[], embeddings, |banner| (banner.details(), banner.line(&cpu())));
+        let (text, line) = with_banner(&World::single(), &[], embeddings, |banner| {
+            (banner.details(), banner.line(&cpu(), false))
+        });
         for part in [
             "\n\nembedding        codes x width  parameters\n",
             "\nzip              70001 x 3          210003\n",
@@ -494,5 +536,17 @@ mod tests {
         };
         let after: Vec<_> = (0..3).map(|layer| after(&spec, layer)).collect();
         assert_eq!(after, ["gelu", "gelu, plus its input", "output"]);
+    }
+
+    #[test]
+    fn gpus_of_a_run_are_named() {
+        assert_eq!(gpus_words(1, 1, 3, 8, false), " on cuda:3");
+        assert_eq!(gpus_words(2, 2, 0, 2, false), ", one GPU each: cuda:0 and 1");
+        assert_eq!(gpus_words(8, 8, 0, 8, false), ", one GPU each: cuda:0 to 7");
+        // The launcher shows one to each rank, or there are other hosts.
+        assert_eq!(gpus_words(2, 2, 0, 1, false), ", one GPU each");
+        assert_eq!(gpus_words(16, 0, 0, 8, false), ", one GPU each");
+        assert_eq!(gpus_words(2, 2, 0, 1, true), " that share cuda:0");
+        assert_eq!(gpus_words(4, 4, 0, 2, true), " that share 2 GPUs");
     }
 }

@@ -50,6 +50,7 @@ use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
 use crate::report::progress::Progress;
+use crate::report::prometheus::RunInfo;
 use crate::report::{FailedRun, page};
 
 /// Trains as `args` say; every rank of the world calls it.
@@ -283,7 +284,8 @@ impl<'w> Run<'w> {
             Length::Steps(n) => ((n as u64).saturating_mul(n_rows.min(partition.global_rows as u64)), None),
         };
         let (rows, address) = (state.cursor..total_rows, args.metrics_addr);
-        let progress = Progress::new(log.terminal(), args.progress, args.quiet, address, rows, n_epochs);
+        let served = address.map(|address| (address, RunInfo::new(&config.name, world.world_size())));
+        let progress = Progress::new(log.terminal(), args.progress, args.quiet, served, rows, n_epochs);
         let unserved =
             |source| CommandError::MetricsAddress { address: address.map(|of| of.to_string()), source };
         Ok(Box::new(progress.map_err(unserved)?))

@@ -171,7 +171,7 @@ pub(super) fn save(
         Ok(folder.map(|_| model.weights_and_statistics()).transpose()?)
     })?;
     let (Some(folder), Some(last)) = (folder, last) else { return Ok(()) };
-    let info = ModelInfo { config: config.to_saved_toml(), preprocessor: data.preprocessor.clone() };
+    let info = ModelInfo { config: config.to_model_toml(), preprocessor: data.preprocessor.clone() };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
         Ok(file::write(&folder.file(name), &layout, weights, &info)?)
     };

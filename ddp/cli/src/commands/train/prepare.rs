@@ -140,7 +140,8 @@ impl<'w> Run<'w> {
         }
         data.notes().iter().for_each(|note| info!("{note}"));
         let banner = Banner { world, config, data, spec, partition, trainer };
-        info!("{}", banner.line(choice));
+        info!("{}", banner.line(choice, args.share_gpu));
+        banner::alone(world, *device, args).iter().for_each(|line| info!("{line}"));
         pin_device::log_features(config, args, trainer, world, *device);
         data::notes_on_folders(&config.data.train, &config.data.eval).iter().for_each(|note| info!("{note}"));
         // Evaluation rows of the same source have the same columns.
@@ -207,7 +208,7 @@ fn load_config(
     args: &TrainArgs,
     resumed: Option<&Resumed>,
 ) -> Result<Config, Stop> {
-    let mut overrides = args.run.overrides();
+    let mut overrides = args.overrides();
     overrides.sets.extend(args.safe.then(without_all).into_iter().flatten());
     overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
     let keeps = resumed.filter(|_| args.keep_schedule).map(Resumed::schedule_steps).transpose();

@@ -244,7 +244,7 @@ fn bar_style(form: Form, has_speed: bool) -> ProgressStyle {
     template(&format!("{on}{{wide_bar}}{off} {{percent:>3}}%{{speed}}{{left}}  {{msg}}"))
         .with_key("speed", move |state: &ProgressState, text: &mut dyn fmt::Write| {
             if shows(state, ROOM_FOR_SPEED) {
-                let _ = write!(text, "  {} rows/s", rate(state.per_sec()));
+                let _ = write!(text, "  {} samples/s", rate(state.per_sec()));
             }
         })
         .with_key("left", move |state: &ProgressState, text: &mut dyn fmt::Write| {

@@ -81,5 +81,5 @@ impl Meter {
 fn speed(n_rows: usize, n_bytes: usize, started: Instant) -> String {
     let elapsed_s = started.elapsed().as_secs_f64().max(1e-9);
     let (rows_per_s, mb_per_s) = (n_rows as f64 / elapsed_s, n_bytes as f64 / 1e6 / elapsed_s);
-    format!("{} rows  {} rows/s  {mb_per_s:.1} MB/s", rate(n_rows as f64), rate(rows_per_s))
+    format!("{} rows  {} samples/s  {mb_per_s:.1} MB/s", rate(n_rows as f64), rate(rows_per_s))
 }

@@ -218,7 +218,7 @@ fn parts_hold_the_same_rows() {
         let parts = folder.path().join("parts/");
         let mut in_parts = words(&first, &parts, &keys_from);
         in_parts.extend(["--to", ending, "--rows-per-file", "300"].map(str::to_owned));
-        assert!(convert_rows(&in_parts).unwrap().starts_with("1 000 rows in 4 files, "));
+        assert!(convert_rows(&in_parts).unwrap().starts_with("1,000 rows in 4 files, "));
         let named = parts.join(format!("part-00003.{ending}"));
         assert!(named.exists());
         let mut keys_to = keys(&parts, "classification", true);
@@ -467,7 +467,7 @@ fn places_that_make_no_sense_are_refused() {
     assert_refused(&[&at("none.csv"), &at("rows.npy")], &["none.csv` does not exist"]);
     assert_eq!(names_in(folder.path()), [""; 0]);
     let summary = run(&args(&[input, &at("digits.npz")])).unwrap();
-    assert!(summary.starts_with("1 438 rows in 1 file, 0.4 MB in "), "{summary}");
+    assert!(summary.starts_with("1,438 rows in 1 file, 0.4 MB in "), "{summary}");
 }
 
 #[test]
