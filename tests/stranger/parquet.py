@@ -59,7 +59,8 @@ def simple_types(draw):
 
 
 def array(kind, values, draw, has_nulls):
-    values = [None if has_nulls and at % 3 == draw.randrange(3) else value for at, value in enumerate(values)]
+    phase = draw.randrange(3)
+    values = [None if has_nulls and at % 3 == phase else value for at, value in enumerate(values)]
     if has_nulls:
         values[1] = None
     if pa.types.is_date64(kind) or pa.types.is_temporal(kind):
