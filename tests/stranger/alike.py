@@ -137,7 +137,7 @@ def judge(program, folder, columns, seed):
 
 
 def check(program, folder, seed, counts, faults):
-    counts.update({"kinds refused": 0}, alike=0, different=0, refused=0, untrained=0, faults=0)
+    counts.update({"kinds refused": 0}, alike=0, different=0, refused=0, untrained=0)
     draw = random.Random(f"{seed} alike")
     trials = []
     for at in range(N_TABLES):
@@ -148,6 +148,6 @@ def check(program, folder, seed, counts, faults):
     def one(name, trial):
         counted, wrong = judge(program, *trial)
         faults.extend(f"{name}, columns {', '.join(trial[1])}: {fault}" for fault in wrong)
-        return [*counted, *["faults"] * len(wrong)]
+        return counted
 
     of_program.each(trials, one, counts, faults)

@@ -492,7 +492,7 @@ def command(program, folder, typed, pattern):
 
 
 def check(program, folder, seed, counts, faults):
-    counts.update(accepted=0, answered=0, misleading=0, faults=0)
+    counts.update(accepted=0, answered=0, misleading=0)
     trained = folder / "trained"
     trained.mkdir()
     prepare(trained, seed)

@@ -323,7 +323,7 @@ def judge(program, path, may_refuse):
 
 
 def check(program, folder, seed, counts, faults):
-    counts.update(equal=0, refused=0, faults=0)
+    counts.update(equal=0, refused=0)
     made = trials(folder, seed)
     of_program.each(made, lambda _, trial: judge(program, *trial), counts, faults)
     counts["wrong"] = sum("wrong with status 0" in fault for fault in faults)

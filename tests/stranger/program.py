@@ -84,9 +84,9 @@ def each(trials, judge, counts, faults):
         try:
             return judge(name, trial), None
         except Fault as fault:
-            return ["faults"], f"{name}: {fault}"
+            return [], f"{name}: {fault}"
         except Exception:
-            return ["faults"], f"{name}: {shorten(traceback.format_exc(), 600)}"
+            return [], f"{name}: {shorten(traceback.format_exc(), 600)}"
 
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         for words, fault in pool.map(one, trials):

@@ -229,7 +229,7 @@ def judge(program, folder, path, shape):
 
 
 def check(program, folder, seed, counts, faults):
-    counts.update({"tables": 0, "trained": 0, "trained after a hint": 0, "predicted": 0, "evaluated": 0, "exported": 0, "faults": 0})
+    counts.update({"tables": 0, "trained": 0, "trained after a hint": 0, "predicted": 0, "evaluated": 0, "exported": 0})
     draw = random.Random(f"{seed} tables")
     dresses = list(DRESSES)
     trials = []
