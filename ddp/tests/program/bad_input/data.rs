@@ -76,7 +76,8 @@ fn cells_that_are_no_numbers() {
         "x,y,label\n0,1,0\n1,red,1\n",
         &[
             "data file `rows.csv`: line 3, column \"y\": expected a number, got \"red\"",
-            "hint: list the column in `data.categorical` or `data.drop`, such as `--set data.categorical=y`;",
+            "hint: if it marks a missing value, `--set 'data.missing_values=[\"red\"]'` and set `data.missing`; else list the column in \
+             `data.categorical` or `data.drop`, such as `--set data.categorical=y`",
         ],
     );
     for (name, word) in [("a b", "'data.categorical=a b'"), ("7 km", "'data.categorical=\"7 km\"'")] {
