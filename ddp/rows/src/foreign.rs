@@ -106,6 +106,11 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"\xff\xd8\xff", IMAGE),
     (b"GIF8", IMAGE),
     (b"%PDF-", of("a PDF document", AS_CSV)),
+    (b"\x1f\x9d", of("compressed by compress", UNPACK)),
+    (b"7z\xbc\xaf\x27\x1c", of("a 7-Zip archive", UNPACK)),
+    (b"Rar!\x1a\x07", of("a RAR archive", UNPACK)),
+    (b"\x7fELF", of("a program", "name the file of the rows")),
+    (b"<?xml", of("XML", AS_CSV)),
     (b"<!DOCTYPE html", HTML),
     (b"<!doctype html", HTML),
     (b"<html", HTML),
@@ -119,6 +124,9 @@ pub fn find(begin: &[u8]) -> Option<Foreign> {
     let text = begin.trim_ascii_start();
     match () {
         () if begin.starts_with(b"PK\x03\x04") => Some(of_zip(begin)),
+        () if begin.get(8..12) == Some(b"DUCK") => {
+            Some(of("a DuckDB database", "export a table: COPY t TO 't.parquet' (FORMAT parquet)"))
+        }
         () if begin.get(257..262) == Some(b"ustar") => Some(TAR),
         () if is_json_of_lists(text) => Some(JSON_LISTS),
         () if is_json_of_all_rows(text) => Some(JSON),
@@ -270,6 +278,9 @@ mod tests {
             (b"+1 3:0.5 7:-1e-3\n-1 1:2\n", "LIBSVM"),
             (b"3 qid:1 1:0.5 2:0.2", "LIBSVM"),
             (b"@RELATION iris\n", "ARFF"),
+            (b"\0\0\0\0\0\0\0\0DUCK\x40\0", "DuckDB"),
+            (b"7z\xbc\xaf\x27\x1c\0", "7-Zip"),
+            (b"<?xml version=\"1.0\"?>", "XML"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:07\nsize 12345\n", "Git LFS pointer"),
             // saveRDS: binary, little-endian numbers aside, and with ascii = TRUE; save.
             (b"X\n\0\0\0\x03\0\x04\x03\x02", "saveRDS"),

@@ -276,7 +276,7 @@ mod tests {
             "done  eval_accuracy 0.9700
       best eval_loss: the weights after step 8, epoch 4, are the model
       last weights:  last_accuracy 0.7500  train_loss NaN
-      10 steps, 3 200 samples in 5.00 s of training on 2 ranks, 640 samples/s,
+      10 steps, 3,200 samples in 5.00 s of training on 2 ranks, 640 samples/s,
       1.60 MFLOP/s, 2.50 s in all
       time: backward 80%, forward 20%
       bound by computing

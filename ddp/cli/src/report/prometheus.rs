@@ -6,16 +6,20 @@ use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tracing::info;
 
 use super::live::{Live, TIME};
 
-/// Time in which a client sends its request and takes the answer.
+/// Time in which a client sends its request and takes the answer, however slowly.
 const CLIENT: Duration = Duration::from_secs(2);
+/// Most clients at a time; others are turned away.
+const MAX_CLIENTS: usize = 64;
+/// Stack of the thread of a client.
+const STACK_BYTES: usize = 256 << 10;
 /// Most bytes of a request.
 const MAX_REQUEST: usize = 8192;
 
@@ -46,12 +50,12 @@ impl RunInfo {
     }
 }
 
-/// A thread that answers requests until this value is dropped.
+/// A thread that answers requests until this value is dropped, each client on a thread of its own, so that none keeps others or the end of
+/// the run waiting.
 #[derive(Debug)]
 pub(super) struct Server {
     address: SocketAddr,
     ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -64,37 +68,52 @@ impl Server {
         let address = listener.local_addr()?;
         let ends = Arc::new(AtomicBool::new(false));
         let (run, ended) = (Arc::clone(run), Arc::clone(&ends));
+        let n_clients = Arc::new(AtomicUsize::new(0));
         let serve = move || {
             for client in listener.incoming() {
                 if ended.load(Ordering::Relaxed) {
                     return;
                 }
-                // A client that leaves early is no concern of the run.
-                let _ = client.and_then(|client| answer(client, &run, &info));
+                let Ok(client) = client else { continue };
+                if n_clients.load(Ordering::Relaxed) >= MAX_CLIENTS {
+                    continue;
+                }
+                n_clients.fetch_add(1, Ordering::Relaxed);
+                let (run, info, n) = (Arc::clone(&run), info.clone(), Arc::clone(&n_clients));
+                let serve_one = move || {
+                    // A client that leaves early is no concern of the run.
+                    let _ = answer(client, &run, &info);
+                    n.fetch_sub(1, Ordering::Relaxed);
+                };
+                let client = thread::Builder::new().name("metrics".to_owned()).stack_size(STACK_BYTES);
+                if client.spawn(serve_one).is_err() {
+                    n_clients.fetch_sub(1, Ordering::Relaxed);
+                }
             }
         };
-        let thread = std::thread::Builder::new().name("metrics".to_owned()).spawn(serve)?;
+        thread::Builder::new().name("metrics".to_owned()).spawn(serve)?;
         info!("metrics for Prometheus at http://{address}/metrics");
-        Ok(Server { address, ends, thread: Some(thread) })
+        Ok(Server { address, ends })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // The thread waits for a client.
-        let is_awake = TcpStream::connect_timeout(&self.address, CLIENT).is_ok();
-        if let (true, Some(thread)) = (is_awake, self.thread.take()) {
-            let _ = thread.join();
-        }
+        // The thread waits for a client; nobody waits for the thread.
+        let _ = TcpStream::connect_timeout(&self.address, CLIENT);
     }
 }
 
 fn answer(mut client: TcpStream, run: &Live, info: &RunInfo) -> io::Result<()> {
-    client.set_read_timeout(Some(CLIENT))?;
-    client.set_write_timeout(Some(CLIENT))?;
+    let deadline = Instant::now() + CLIENT;
+    let left = || match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        left => Ok(Some(left)),
+    };
     let (mut request, mut piece) = (Vec::new(), [0; 1024]);
     while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") && request.len() < MAX_REQUEST {
+        client.set_read_timeout(left()?)?;
         match client.read(&mut piece)? {
             0 => break,
             n => request.extend_from_slice(&piece[..n]),
@@ -111,6 +130,7 @@ fn answer(mut client: TcpStream, run: &Live, info: &RunInfo) -> io::Result<()> {
         (Some("GET"), _) => ("404 Not Found", "there are /metrics, /healthz and /readyz\n".to_owned()),
         _ => ("405 Method Not Allowed", "GET /metrics\n".to_owned()),
     };
+    client.set_write_timeout(left()?)?;
     write!(
         client,
         "HTTP/1.1 {status}\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -210,5 +230,35 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains("learning_rate"), "{text}");
+    }
+
+    /// Neither clients that send nothing nor one that sends a byte at a time keeps others or the end waiting.
+    #[test]
+    fn slow_clients_keep_nobody_waiting() {
+        let server =
+            Server::start(&Arc::new(Live::new(0..10)), "127.0.0.1:0".parse().unwrap(), RunInfo::new("a", 1));
+        let server = server.unwrap();
+        let connect = || TcpStream::connect(server.address).unwrap();
+        let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+        let mut slow = connect();
+        let drips = thread::spawn(move || {
+            let began = Instant::now();
+            while slow.write_all(b"x").is_ok() && began.elapsed() < 5 * CLIENT {
+                thread::sleep(Duration::from_millis(50));
+            }
+            began.elapsed()
+        });
+        let mut client = connect();
+        client.set_read_timeout(Some(CLIENT / 2)).unwrap();
+        client.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+        let mut got = String::new();
+        client.read_to_string(&mut got).unwrap();
+        assert!(got.starts_with("HTTP/1.1 200 OK"), "{got}");
+        assert!(drips.join().unwrap() < 3 * CLIENT, "a client has {CLIENT:?} in all");
+        let began = Instant::now();
+        let more = connect();
+        drop(server);
+        assert!(began.elapsed() < CLIENT, "{:?}", began.elapsed());
+        drop((silent, more));
     }
 }

@@ -57,7 +57,10 @@ pub(crate) fn put(
                 [missing(rows.may_miss, cell)?; time::PARTS.len()]
             } else {
                 match number(cell, notation, false) {
-                    Ok(Number { moment: Some(moment), .. }) if moment.has_date => time::parts(moment.seconds),
+                    Ok(Number { moment: Some(moment), .. }) if moment.has_date => {
+                        rows.kinds.add_parts(first, &moment);
+                        time::parts(moment.seconds)
+                    }
                     Err(CellProblem::NotFinite { .. }) if time::is_infinite(&shown(cell)) => {
                         let value = missing(rows.may_miss, cell)?;
                         rows.kinds.add_infinite(first, 1);

@@ -1,5 +1,6 @@
 //! Kinds of the values that the features of a table have shown, compared with those of the training rows.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ddp_rows::values::time::{Moment, date_of_parts};
@@ -23,6 +24,8 @@ pub(crate) struct FeatureKinds {
     n_infinite: Vec<u64>,
     /// Features whose time zones were named.
     are_named: Vec<bool>,
+    /// Zones of the dates that become parts, by the first of these: of the file that is read, and of those before it.
+    zones: BTreeMap<usize, [SeenKinds; 2]>,
 }
 
 impl FeatureKinds {
@@ -37,6 +40,7 @@ impl FeatureKinds {
             all: vec![SeenKinds::default(); n_features],
             n_infinite: vec![0; n_features],
             are_named: vec![false; n_features],
+            zones: BTreeMap::new(),
         }
     }
 
@@ -50,6 +54,14 @@ impl FeatureKinds {
         self.add(feature, if moment.has_date { SeenKinds::DATE } else { SeenKinds::TIME });
         if moment.has_date && moment.has_time {
             self.add(feature, if moment.has_offset { SeenKinds::ZONED } else { SeenKinds::NAIVE });
+        }
+    }
+
+    /// Adds a date that becomes parts from `feature` on, which are numbers.
+    pub(crate) fn add_parts(&mut self, feature: usize, moment: &Moment) {
+        if moment.has_date && moment.has_time {
+            let zone = if moment.has_offset { SeenKinds::ZONED } else { SeenKinds::NAIVE };
+            self.zones.entry(feature).or_default()[0].add(zone);
         }
     }
 
@@ -78,6 +90,9 @@ impl FeatureKinds {
             self.of = of;
         }
         self.seen.fill(SeenKinds::default());
+        for [file, before] in self.zones.values_mut() {
+            before.add(std::mem::take(file));
+        }
     }
 
     /// Compares the kinds in the file `path` with those that are known; `has_value` says whether a feature has a value in its last rows.
@@ -87,6 +102,18 @@ impl FeatureKinds {
         path: &Path,
         has_value: impl Fn(usize) -> bool,
     ) -> Result<()> {
+        for (&feature, [file, before]) in &self.zones {
+            let differ = |here, there| file.has(here) && before.has(there) && !before.has(here);
+            let has = match () {
+                () if differ(SeenKinds::ZONED, SeenKinds::NAIVE) => ["a", "none"],
+                () if differ(SeenKinds::NAIVE, SeenKinds::ZONED) => ["no", "one"],
+                () => continue,
+            };
+            if !std::mem::replace(&mut self.are_named[feature], true) {
+                let name = date_of_parts(&names[feature..]).unwrap_or(&names[feature]);
+                note_zones(path, name, has, &self.of);
+            }
+        }
         for (feature, name) in names.iter().enumerate() {
             let seen = &mut self.seen[feature];
             // Numbers are not marked one by one.
@@ -110,13 +137,7 @@ impl FeatureKinds {
                 _ => continue,
             };
             if !std::mem::replace(&mut self.are_named[feature], true) {
-                info!(
-                    "{}: times of \"{name}\" have {} time zone, and {} in {}: without one, a time is in UTC",
-                    path.display(),
-                    has[0],
-                    has[1],
-                    self.of
-                );
+                note_zones(path, name, has, &self.of);
             }
         }
         Ok(())
@@ -132,4 +153,11 @@ impl FeatureKinds {
             *n = 0;
         }
     }
+}
+
+fn note_zones(path: &Path, name: &str, [here, there]: [&str; 2], of: &str) {
+    info!(
+        "{}: times of \"{name}\" have {here} time zone, and {there} in {of}: without one, a time is in UTC",
+        path.display()
+    );
 }

@@ -100,7 +100,7 @@ fn several_files_and_places_are_taken() {
         let name = format!("parts/{part}.csv");
         write(folder.path(), &name, &made_up_csv(20, 3, "classification", part));
     }
-    let train = "--target label --epochs 1 --device cpu";
+    let train = "--plain --target label --epochs 1 --device cpu";
     let all = run_line_ok(folder.path(), &format!("parts/0.csv parts/1.csv parts/2.csv {train} --out all"));
     assert!(all.stderr.contains("3 files are --data parts/*.csv"), "{}", all.stderr);
     assert!(all.stderr.contains("all: 60 rows, "), "{}", all.stderr);
@@ -182,7 +182,7 @@ fn missing_files_are_named_by_their_neighbors() {
         "`--set 'data.missing_values=[\"oops\"]'`",
         "else list the column in `data.categorical`",
     ];
-    refused(folder.path(), "stray.csv --target y", &parts);
+    refused(folder.path(), "stray.csv --plain --target y", &parts);
     refused(folder.path(), "other.csv", &["hint: relative paths start at the current folder"]);
     refused(
         folder.path(),

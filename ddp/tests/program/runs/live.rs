@@ -20,7 +20,7 @@ fn endless(out: &Path, n_ranks: usize) -> Job {
         vec!["train", "--out", out.to_str().unwrap(), "--quiet", "--threads", "1", "--device", "cpu"];
     // In one phase only: without evaluations and comparisons of replicas.
     let rows = write(out.parent().unwrap(), "rows.csv", &made_up_csv(600, 4, "classification", 0));
-    args.extend(["--data", rows.to_str().unwrap(), "--target", "label"]);
+    args.extend(["--plain", "--data", rows.to_str().unwrap(), "--target", "label"]);
     let sets = [
         "train.epochs=1000000",
         "train.replica_check_steps=0",

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::{Outcome, refused, run_line_ok, temp_dir, write};
 
-const QUICK: &str = "--epochs 1 --hidden 4 --device cpu --target y";
+const QUICK: &str = "--plain --epochs 1 --hidden 4 --device cpu --target y";
 
 /// A table whose label follows from its column `t`, whose cell in row `n` is `t(n)`.
 fn table(t: impl Fn(usize) -> String) -> String {
@@ -128,6 +128,7 @@ fn time_zones_that_differ_between_files_are_named() {
     let note = "times of \"t\" have a time zone, and none in";
     let notes = |text: String| text.replace("\n  ", " ").matches(note).count();
     assert_eq!(notes(trained(folder, "parts", "--out parts-run")), 1);
+    assert_eq!(notes(trained(folder, "parts", "--set data.datetime=parts --out of-parts")), 1);
     assert_eq!(notes(trained(folder, "naive.csv", "--eval zoned.csv --out run")), 1);
     assert_eq!(
         notes(shown(&run_line_ok(folder, "predict --checkpoint run --data zoned.csv --out p.csv"))),

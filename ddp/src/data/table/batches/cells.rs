@@ -78,7 +78,10 @@ impl BatchCells {
                 None => names.push(name.clone()),
             }
             let is_usable = width.is_some() || matches!(kind(of), Kind::Number | Kind::Text);
-            let (name, is_text, cells) = (type_name(of), matches!(kind(of), Kind::Text), cell_kind(of));
+            // Lists of no length, or of several, have no cells.
+            let has_cells = width.is_some() || !matches!(kind(of), Kind::List);
+            let cells = cell_kind(of).filter(|_| has_cells);
+            let (name, is_text) = (type_name(of), matches!(kind(of), Kind::Text));
             columns.are_dates.resize(columns.names.len(), is_date(of));
             types.resize(columns.names.len(), ColumnType { name, is_usable, is_text, cells });
             widths.push(width.unwrap_or(0));
@@ -150,7 +153,9 @@ fn cell_kind(of: &DataType) -> Option<CellKind> {
     match of {
         DataType::Boolean => Some(CellKind::Truth),
         DataType::Dictionary(_, of) => cell_kind(of),
-        of if of.is_temporal() && !matches!(of, DataType::Duration(_)) => Some(CellKind::Text),
+        of if of.is_temporal() && !matches!(of, DataType::Duration(_) | DataType::Interval(_)) => {
+            Some(CellKind::Text)
+        }
         _ => match kind(of) {
             Kind::Number | Kind::List => Some(CellKind::Number),
             Kind::Text => Some(CellKind::Text),

@@ -8,7 +8,7 @@ use arrow_array::types;
 use arrow_schema::DataType;
 use ddp_rows::values::time;
 
-use super::arrays::{is_infinite, keys, seconds_and_nanoseconds};
+use super::arrays::{is_infinite, keys, seconds_and_nanoseconds, ticks};
 
 /// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones; `infinity` for a date beyond the
 /// calendar.
@@ -71,8 +71,14 @@ pub(super) fn put(array: &dyn Array, row: usize, out: &mut Vec<u8>) {
             out.extend_from_slice(time::format_time(seconds, nanoseconds).as_bytes());
         }
         DataType::Duration(_) => {
-            let (seconds, nanoseconds) = seconds_and_nanoseconds(array, row);
-            float!(seconds as f64 + f64::from(nanoseconds) / 1e9);
+            // Exact, also where neither part of a negative one is.
+            let (ticks, per_s) = ticks(array, row);
+            let (whole, rest) = (ticks.unsigned_abs() / per_s as u64, ticks.unsigned_abs() % per_s as u64);
+            let digits = per_s.ilog10() as usize;
+            let fraction = if digits == 0 { String::new() } else { format!(".{rest:0digits$}") };
+            let sign = if ticks < 0 { "-" } else { "" };
+            let text = format!("{sign}{whole}{}", fraction.trim_end_matches('0').trim_end_matches('.'));
+            out.extend_from_slice(text.as_bytes());
         }
         DataType::Dictionary(..) => {
             let mut place = None;
