@@ -20,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ddp_comm::{Launcher, LauncherProcess, Watchdog, World, failure};
+use ddp_kernels::cpu::start_thread::start_thread;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
@@ -245,7 +246,7 @@ impl StopSignals {
                 }
             }
         };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+        start_thread("signals", watch).map(drop)
     }
 
     /// Starts the thread that watches the processes that started this rank.
@@ -266,7 +267,7 @@ impl StopSignals {
                 _ => signals.say_once(LAUNCHER_ENDED),
             }
         };
-        std::thread::Builder::new().name("launcher".to_owned()).spawn(watch).map(drop)
+        start_thread("launcher", watch).map(drop)
     }
 
     /// Name of the last received signal, if any; called between two steps or evaluation batches.
