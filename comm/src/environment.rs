@@ -194,6 +194,15 @@ pub(crate) fn variables(numbers: [usize; 4], host: &str, port: &str) -> Vec<(&'s
     numbers.chain(place.map(|(name, value)| (name, value.to_owned()))).collect()
 }
 
+/// Whether accelerate has started this process alone although it was asked for several: without `--multi_gpu` it sets the place where
+/// they meet, but no ranks.
+///
+/// Source: Accelerate 1.15, `accelerate/utils/launch.py`, `prepare_simple_launcher_cmd_env`.
+pub(crate) fn is_alone_by_accelerate(lookup: impl Fn(&str) -> Option<String>) -> bool {
+    ["ACCELERATE_MIXED_PRECISION", MASTER_ADDR, MASTER_PORT].iter().all(|name| lookup(name).is_some())
+        && NAMES.iter().all(|name| lookup(name).is_none())
+}
+
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

@@ -342,7 +342,11 @@ mod tests {
     #[test]
     fn errors_of_lower_crates_name_the_flag_to_change() {
         let threads = KernelError::Threads { threads: 9, reason: "no memory".to_owned() };
-        assert!(Error::from(threads.clone()).to_string().ends_with("\nhint: raise that limit, or lower --threads"));
+        assert!(
+            Error::from(threads.clone())
+                .to_string()
+                .ends_with("\nhint: raise that limit, or lower --threads")
+        );
         let through_comm = Error::from(CommError::from(threads)).to_string();
         assert!(through_comm.ends_with("\nhint: raise that limit, or lower --threads"), "{through_comm}");
         let text = Error::from(CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }).to_string();
