@@ -83,6 +83,8 @@ pub(crate) struct Meeting {
     pub(crate) ports: RangeInclusive<u16>,
     /// The first words of each rank, so that processes of other jobs are not taken for ranks.
     pub(crate) token: Token,
+    /// Whether the token tells the job from every other one: there is a secret, or a launcher has given the job a name.
+    pub(crate) is_named: bool,
 }
 
 impl Meeting {
@@ -147,8 +149,18 @@ impl Meeting {
         let ports =
             if is_taken { port.saturating_add(1)..=port.saturating_add(N_PORTS) } else { port..=port };
         let is_one_host = local_size.map_or_else(|| is_loopback(&host), |size| size == world_size);
-        let token = token(&[set(SECRET), set(RUN_ID)].map(Option::unwrap_or_default));
-        Ok(Some(Meeting { rank, world_size, local_rank, is_one_host, host, ports, token }))
+        // torchrun's default.
+        let run_id = set(RUN_ID).filter(|id| id != "none");
+        let is_named = set(SECRET).is_some() || run_id.is_some();
+        let token = token(&[set(SECRET), run_id].map(Option::unwrap_or_default));
+        Ok(Some(Meeting { rank, world_size, local_rank, is_one_host, host, ports, token, is_named }))
+    }
+
+    /// The same meeting, of the job that `job` names where the environment names none.
+    pub(crate) fn of_job(&self, job: u128) -> Self {
+        let parts = [self.token, job.to_le_bytes()].concat();
+        let token = if self.is_named { self.token } else { fnv1a_128(&parts).to_le_bytes() };
+        Meeting { token, ..self.clone() }
     }
 }
 
@@ -180,6 +192,15 @@ pub(crate) fn variables(numbers: [usize; 4], host: &str, port: &str) -> Vec<(&'s
     let numbers = names.into_iter().zip(numbers.map(|number| number.to_string()));
     let place = [(MASTER_ADDR, host), (MASTER_PORT, port), (USES_AGENT_STORE, "False")];
     numbers.chain(place.map(|(name, value)| (name, value.to_owned()))).collect()
+}
+
+/// Whether accelerate has started this process alone although it was asked for several: without `--multi_gpu` it sets the place where
+/// they meet, but no ranks.
+///
+/// Source: Accelerate 1.15, `accelerate/utils/launch.py`, `prepare_simple_launcher_cmd_env`.
+pub(crate) fn is_alone_by_accelerate(lookup: impl Fn(&str) -> Option<String>) -> bool {
+    ["ACCELERATE_MIXED_PRECISION", MASTER_ADDR, MASTER_PORT].iter().all(|name| lookup(name).is_some())
+        && NAMES.iter().all(|name| lookup(name).is_none())
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -257,6 +278,9 @@ mod tests {
         let token = |changed: &[(&str, &str)]| find(changed).unwrap().unwrap().token;
         assert_ne!(token(&[(RUN_ID, "a")]), token(&[(RUN_ID, "b")]));
         assert_ne!(token(&[(SECRET, "a")]), token(&[(RUN_ID, "a")]));
+        let of_job = |id, job: &[u8]| find(&[(RUN_ID, id)]).unwrap().unwrap().of_job(fnv1a_128(job)).token;
+        assert_ne!(of_job("none", b"a"), of_job("none", b"b"));
+        assert_eq!(of_job("7", b"a"), of_job("7", b"b"));
     }
 
     #[test]

@@ -346,9 +346,7 @@ pub enum CommError {
     #[error("rank {rank} was not joined by rank 0: {text}")]
     NotJoined {
         rank: usize,
-        /// Whether rank 0 reports it for all ranks, which are on its host.
-        is_reported: bool,
-        /// The reason that rank 0 has, or the error of the connection to it.
+        /// The reason that rank 0 has, or the error of a thread.
         text: String,
     },
 
@@ -458,14 +456,15 @@ impl CommError {
     }
 }
 
-/// `waiting for 1 of 4 ranks: 3`
+/// `waiting for 1 of 4 ranks (rank 3)`
 pub(crate) fn waiting_for(missing: &[usize], world_size: usize) -> String {
     /// Ranks that are named.
     const MAX_NAMED: usize = 16;
     let named: Vec<_> = missing.iter().take(MAX_NAMED).map(usize::to_string).collect();
     let more = missing.len().saturating_sub(MAX_NAMED);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    format!("waiting for {} of {world_size} ranks: {}{more}", missing.len(), named.join(", "))
+    let noun = if missing.len() == 1 { "rank" } else { "ranks" };
+    format!("waiting for {} of {world_size} ranks ({noun} {}{more})", missing.len(), named.join(", "))
 }
 
 fn abort_note(aborted: bool) -> &'static str {

@@ -139,14 +139,17 @@ pub fn abort_with(
 
 /// Reports `error` of [`World::init`], with `message`, and ends the job: there is no world to abort.
 ///
-/// An error that all ranks have is reported by rank 0; the others wait up to 10 s to be ended, or end without a message where rank 0
-/// has reported it.
+/// An error that all ranks have is reported by rank 0, and the others wait up to 10 s to be ended. Ranks that have not met report each
+/// for themselves: each may have a log of its own.
 pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
-    match error {
-        CommError::DifferentPrograms { rank: 1.., .. } => std::thread::sleep(REPORTER_GRACE),
-        CommError::NotJoined { is_reported: true, .. } => end_job(exit_code),
-        _ => {}
+    if matches!(error, CommError::DifferentPrograms { rank: 1.., .. }) {
+        std::thread::sleep(REPORTER_GRACE);
     }
+    end_unjoined(exit_code, message)
+}
+
+/// Reports `message` and ends this process, and the job as far as it is joined. Any thread may call it.
+pub fn end_unjoined(exit_code: i32, message: impl Display) -> ! {
     write_stderr(&format!("{message}\n"));
     end_job(exit_code)
 }

@@ -31,6 +31,12 @@ impl Launcher {
         found.map_or(Some(Launcher::Environment), |found| found.map(|found| found.launcher))
     }
 
+    /// Whether MPI joins the ranks of this process's job, which takes seconds; it is not initialized.
+    pub fn joins_by_mpi() -> bool {
+        let found = detect(|name| std::env::var(name).ok());
+        matches!(found, Ok(Some(found)) if found.meeting.is_none() && found.n_ranks != Some(1))
+    }
+
     pub(crate) fn mismatch_hint(self) -> &'static str {
         match self {
             Launcher::Slurm => {

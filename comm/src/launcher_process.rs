@@ -9,7 +9,7 @@ use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 
 /// Programs that start ranks on a host, as `/proc/PID/comm` shows them: at most 15 characters.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "mpirun",
     "mpiexec",
     "orterun",
@@ -23,7 +23,13 @@ const NAMES: [&str; 13] = [
     "pmi_proxy",
     "slurmstepd",
     "torchrun",
+    "pt_elastic",
 ];
+
+/// Programs whose end does not end what they have started in the background: shells, and those that start sessions. Of a parent of
+/// another name, such as a Python program that sets `RANK` for each rank, the ranks are nothing without it.
+const LEFT_BEHIND: &str = "sh bash dash zsh ksh fish csh tcsh ash busybox sshd login su sudo screen tmux init systemd tini dumb-init \
+                           docker-init catatonit";
 
 /// The processes above this one that started it: mpirun or its daemon on this host, and this same program as their supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +38,8 @@ pub struct LauncherProcess {
 }
 
 impl LauncherProcess {
-    /// Finds them among the ancestors of this process. With `is_rank`, a launcher of unknown name is the parent; otherwise `None`.
+    /// Finds them among the ancestors of this process. With `is_rank`, a launcher of unknown name is the parent, unless that is a shell or
+    /// the like, which ranks in its background outlive; otherwise `None`.
     pub fn find(is_rank: bool) -> Option<Self> {
         let own = fs::read_link("/proc/self/exe").ok();
         let is_one = |pid: &u32| {
@@ -42,7 +49,7 @@ impl LauncherProcess {
         let ancestors: Vec<u32> = ancestors(parent_id()).map_while(Result::ok).collect();
         let mut pids: Vec<u32> = ancestors.iter().copied().filter(is_one).collect();
         if pids.is_empty() && is_rank {
-            pids.extend(ancestors.first());
+            pids.extend(ancestors.first().filter(|pid| !is_left_behind(&comm(**pid).unwrap_or_default())));
         }
         (!pids.is_empty()).then_some(LauncherProcess { pids })
     }
@@ -70,8 +77,19 @@ pub(crate) fn launcher_folder() -> Option<PathBuf> {
 
 /// The name of the process, if it is one that starts ranks.
 fn name_of(pid: u32) -> Option<&'static str> {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    NAMES.into_iter().find(|known| *known == name.trim_end())
+    let name = comm(pid)?;
+    NAMES.into_iter().find(|known| *known == name)
+}
+
+fn comm(pid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
+}
+
+/// Whether a process of this name starts others that outlive it, such as `bash`, `-bash`, `sshd-session` or `tmux: server`.
+fn is_left_behind(name: &str) -> bool {
+    let name = name.trim_start_matches('-');
+    let word = name.split([':', ' ']).next().unwrap_or_default();
+    LEFT_BEHIND.split(' ').any(|known| known == word) || name.starts_with("sshd-")
 }
 
 /// The processes from `first` up to the first one of the system or container, without that one: it ends with all others.
@@ -104,6 +122,14 @@ mod tests {
             let others = LauncherProcess { pids: vec![std::process::id()] };
             assert!(others.is_gone(), "no process is its own ancestor");
         }
+    }
+
+    #[test]
+    fn shells_and_sessions_are_no_launchers() {
+        let names = ["bash", "-zsh", "sh", "sshd", "sshd-session", "tmux: server", "systemd", "tini"];
+        assert!(names.iter().all(|name| is_left_behind(name)));
+        let others = ["python3", "pt_elastic", "bash-launcher"];
+        assert!(!others.iter().any(|name| is_left_behind(name)));
     }
 
     #[test]

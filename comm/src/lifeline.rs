@@ -12,6 +12,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use ddp_kernels::cpu::start_thread::start_thread;
+
 use crate::stderr::write_stderr;
 
 /// Time that the watchdog has to report a rank that died: it ends a process within 1.3 s.
@@ -78,7 +80,7 @@ pub(crate) fn start(rank: usize, host: &str, peers: Vec<Peer>, lost_exit_code: i
     if LIFELINE.set(lifeline.clone()).is_err() {
         return Err(io::Error::other("this process has joined other ranks before"));
     }
-    std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || lifeline.watch()).map(drop)
+    start_thread("lifeline", move || lifeline.watch()).map(drop)
 }
 
 /// Asks the other ranks to end with this status, for a rank that a signal ends. Does nothing where ranks did not join without MPI: their

@@ -43,7 +43,17 @@ pub(crate) fn meeting(lookup: impl Fn(&str) -> Option<String>) -> Option<Meeting
     let (host, ports) = given().or_else(own)?;
     let local_rank = number("SLURM_LOCALID").map(|rank| rank as usize);
     let token = fnv1a_128(format!("slurm {job} {step}").as_bytes()).to_le_bytes();
-    (rank < world_size).then_some(Meeting { rank, world_size, local_rank, is_one_host, host, ports, token })
+    let is_named = true;
+    (rank < world_size).then_some(Meeting {
+        rank,
+        world_size,
+        local_rank,
+        is_one_host,
+        host,
+        ports,
+        token,
+        is_named,
+    })
 }
 
 /// The first host of a list such as `node[01-04,07],other`.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::device_groups::DeviceGroups;
-use crate::environment::Meeting;
+use crate::environment::{Meeting, is_alone_by_accelerate};
 use crate::group::SingleGroup;
 use crate::group::mpi::MpiGroup;
 use crate::group::star::StarGroup;
@@ -13,6 +13,7 @@ use crate::launcher_process::LauncherProcess;
 use crate::mpi_library::Mpi;
 use crate::recorder::Recorder;
 use crate::shared_tensor::Peers;
+use crate::stderr::write_stderr;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
 
@@ -85,6 +86,12 @@ impl World {
             None => {
                 if options.joins_by_environment {
                     HostPlace::refuse_alone()?;
+                    if is_alone_by_accelerate(|name| std::env::var(name).ok()) {
+                        write_stderr(
+                            "warning: accelerate was asked for several processes and has started one, which runs alone\n\
+                             hint: accelerate launch --multi_gpu, torchrun and `ddp-train launch -n N -- ...` start each rank\n",
+                        );
+                    }
                 }
                 Ok(Self::single())
             }

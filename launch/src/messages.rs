@@ -56,6 +56,19 @@ pub(crate) fn failed_to_start(how: &str, launcher: &str, held: &[String]) -> Str
     format!("{how}; its ranks had not joined{}", last_lines(launcher, held))
 }
 
+/// The line in which a launcher says that this host has no room or no right for its files, if one of its own last lines does.
+pub(crate) fn shortage(held: &[String]) -> Option<&str> {
+    const WORDS: [&str; 4] =
+        ["No space left on device", "not enough space", "Read-only file system", "Permission denied"];
+    let line = held.iter().find(|line| WORDS.iter().any(|word| line.contains(word)))?;
+    Some(line.trim())
+}
+
+/// Reports that the ranks are started again without the launcher, which has ended because of `cause`.
+pub(crate) fn without_launcher(how: &str, launcher: &str, cause: &str) -> String {
+    format!("{how} ({cause}); this program starts the ranks without {launcher}, as with --launcher env")
+}
+
 /// The launcher's own last lines, and what to try.
 fn last_lines(launcher: &str, held: &[String]) -> String {
     if launcher == ITSELF {
@@ -78,7 +91,8 @@ fn last_lines(launcher: &str, held: &[String]) -> String {
         set => format!("its settings in the environment ({})", set.join(", ")),
     };
     format!(
-        "{lines}\nhint: check {settings}; try `mpirun -n 2 hostname` with the same --host, and connections between the hosts"
+        "{lines}\nhint: check {settings}; try `mpirun -n 2 hostname` with the same --host, and connections between the hosts; \
+         on one host, --launcher env does without it"
     )
 }
 

@@ -76,6 +76,8 @@ struct Supervisor<'a> {
     n_ranks: usize,
     /// This host, where each host of the job starts its own ranks and whatever started the hosts restarts them.
     place: Option<HostPlace>,
+    /// Whether the launcher that was found can't start here, so that this program starts the ranks.
+    is_without_launcher: bool,
     /// Batch settings of the run as configured, read before its first restart.
     batches: Option<Batches>,
 }
@@ -138,6 +140,7 @@ impl<'a> Supervisor<'a> {
             binary,
             n_ranks,
             place,
+            is_without_launcher: false,
             batches: None,
         })
     }
@@ -187,6 +190,13 @@ impl<'a> Supervisor<'a> {
                 max_restarts: if self.place.is_some() { 0 } else { self.options.max_restarts },
             };
             let decision = decide(&attempt);
+            if let (false, false, Some(cause)) = (has_joined, is_over, messages::shortage(&held))
+                && self.may_start_itself(&hosts)
+            {
+                self.is_without_launcher = true;
+                warn!("{}", messages::without_launcher(&how, launcher, cause));
+                continue;
+            }
             if !has_joined && !is_over {
                 let message = messages::failed_to_start(&how, launcher, &held);
                 if decision == Decision::Restart { warn!("{message}") } else { error!("{message}") }
@@ -222,11 +232,18 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Whether this program may start the ranks in place of a launcher that can't.
+    fn may_start_itself(&self, hosts: &[Host]) -> bool {
+        let is_here = hosts.is_empty() && self.place.is_none() && !self.machine.is_in_slurm;
+        is_here && self.options.launcher == LauncherChoice::Auto && !self.is_without_launcher
+    }
+
     /// Starts the ranks once and waits until they end; returns the launcher's name and how it ended.
     fn attempt(&mut self, hosts: &[Host], requests: &mut StopRequests) -> Result<(&'static str, Finished)> {
         let n_ranks = self.n_ranks_on(hosts);
         let starter = match self.place {
             Some(_) => Starter::Itself,
+            None if self.is_without_launcher && n_ranks > 1 => Starter::Itself,
             None => Starter::find(n_ranks, hosts.is_empty(), self.options.launcher, &self.machine)?,
         };
         let is_restart = self.watch.is_claimed();

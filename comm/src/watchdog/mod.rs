@@ -58,6 +58,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ddp_kernels::cpu::start_thread::start_thread;
+
 use crate::phase::Phase;
 use crate::progress::Progress;
 use crate::token::random_token;
@@ -354,7 +356,7 @@ fn spawn(watch: impl FnOnce(UnixStream) -> Watch) -> std::io::Result<UnixStream>
     own.set_nonblocking(true)?;
     bell.set_nonblocking(true)?;
     let watch = watch(bell);
-    std::thread::Builder::new().name("watchdog".to_owned()).spawn(move || watch.run())?;
+    start_thread("watchdog", move || watch.run())?;
     Ok(own)
 }
 

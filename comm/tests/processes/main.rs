@@ -124,76 +124,78 @@ const TESTS: &[Test] = &[
 ];
 
 /// Tests of ranks that met without MPI.
-const BY_ENVIRONMENT: &[Test] =
-    &[
-        ("contract_by_tcp", |by| contract_holds(by, "contract_by_tcp")),
-        ("different_calls_by_tcp_are_errors", |by| start(by, 3, "mismatch_by_tcp").succeeded()),
-        ("a_rank_that_leaves_by_tcp_is_named", |by| start(by, 3, "leave_by_tcp").succeeded()),
-        ("a_rank_that_dies_ends_the_others", |by| {
-            for (victim, reporter) in [("1", 0), ("0", 1)] {
-                let run = start_with(by, 3, "die", |_| vec![("VICTIM", victim.to_owned())]);
-                assert_eq!(run.codes.iter().filter(|code| **code == 75).count(), 2, "{run:?}");
-                let parts = [
-                    format!("[rank {reporter} "),
-                    format!("error: rank {victim} (host "),
-                    " died: ".to_owned(),
-                ];
-                parts.iter().for_each(|part| assert!(run.stderr.contains(part), "{}", run.stderr));
-                assert_eq!(run.stderr.matches("error: ").count(), 1, "{}", run.stderr);
-            }
-        }),
-        ("different_programs_are_refused", |by| {
-            let run = start(by, 3, "programs");
-            assert_eq!(run.codes, [78; 3], "{}", run.stderr);
-            assert!(run.stderr.contains("ranks 0, 2 (") && run.stderr.contains("rank 1 ("), "{}", run.stderr);
-            assert_eq!(run.stderr.matches("different builds").count(), 1, "{}", run.stderr);
-        }),
-        ("ranks_that_do_not_come_are_named", |by| {
-            let missing = |rank| if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() };
-            let limit = |rank| [missing(rank), vec![(JOIN_LIMIT, "500".to_owned())]].concat();
-            let run = start_processes(by, 4, "world", limit, |rank| rank != 2 && rank != 3);
-            assert_eq!(run.codes, [78; 2], "{}", run.stderr);
-            assert!(
-                run.stderr.starts_with("waiting for 2 of 4 ranks: 2, 3 at 127.0.0.1 (MASTER_ADDR), port "),
-                "{}",
-                run.stderr
+const BY_ENVIRONMENT: &[Test] = &[
+    ("contract_by_tcp", |by| contract_holds(by, "contract_by_tcp")),
+    ("different_calls_by_tcp_are_errors", |by| start(by, 3, "mismatch_by_tcp").succeeded()),
+    ("a_rank_that_leaves_by_tcp_is_named", |by| start(by, 3, "leave_by_tcp").succeeded()),
+    ("a_rank_that_dies_ends_the_others", |by| {
+        for (victim, reporter) in [("1", 0), ("0", 1)] {
+            let run = start_with(by, 3, "die", |_| vec![("VICTIM", victim.to_owned())]);
+            assert_eq!(run.codes.iter().filter(|code| **code == 75).count(), 2, "{run:?}");
+            let parts =
+                [format!("[rank {reporter} "), format!("error: rank {victim} (host "), " died: ".to_owned()];
+            parts.iter().for_each(|part| assert!(run.stderr.contains(part), "{}", run.stderr));
+            assert_eq!(run.stderr.matches("error: ").count(), 1, "{}", run.stderr);
+        }
+    }),
+    ("different_programs_are_refused", |by| {
+        let run = start(by, 3, "programs");
+        assert_eq!(run.codes, [78; 3], "{}", run.stderr);
+        assert!(run.stderr.contains("ranks 0, 2 (") && run.stderr.contains("rank 1 ("), "{}", run.stderr);
+        assert_eq!(run.stderr.matches("different builds").count(), 1, "{}", run.stderr);
+    }),
+    ("ranks_that_do_not_come_are_named", |by| {
+        let missing = |rank| if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() };
+        let limit = |rank| [missing(rank), vec![(JOIN_LIMIT, "500".to_owned())]].concat();
+        let run = start_processes(by, 4, "world", limit, |rank| rank != 2 && rank != 3);
+        assert_eq!(run.codes, [78; 2], "{}", run.stderr);
+        assert!(
+            run.stderr.starts_with("waiting for 2 of 4 ranks (ranks 2, 3) at 127.0.0.1 (MASTER_ADDR), port "),
+            "{}",
+            run.stderr
+        );
+        assert!(run.stderr.contains("rank 1 was not joined by rank 0: waiting for 2 of 4"), "{}", run.stderr);
+        assert_eq!(run.stderr.matches("waiting for").count(), 2, "each rank says it:\n{}", run.stderr);
+        let run = start_processes(by, 2, "world", limit, |rank| rank == 1);
+        assert_eq!(run.codes, [78], "{}", run.stderr);
+        assert!(
+            run.stderr.starts_with("rank 1 can't reach rank 0 at 127.0.0.1 (MASTER_ADDR), port "),
+            "{}",
+            run.stderr
+        );
+    }),
+    ("ranks_that_contradict_each_other_are_refused", |by| {
+        let run =
+            start_with(
+                by,
+                3,
+                "world",
+                |rank| {
+                    if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() }
+                },
             );
-            assert_eq!(run.stderr.matches("waiting for").count(), 1, "rank 0 reports:\n{}", run.stderr);
-            let run = start_processes(by, 2, "world", limit, |rank| rank == 1);
-            assert_eq!(run.codes, [78], "{}", run.stderr);
-            assert!(
-                run.stderr.starts_with("rank 1 can't reach rank 0 at 127.0.0.1 (MASTER_ADDR), port "),
-                "{}",
-                run.stderr
-            );
-        }),
-        ("ranks_that_contradict_each_other_are_refused", |by| {
-            let run = start_with(by, 3, "world", |rank| {
-                if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() }
-            });
-            assert!(run.codes.iter().all(|code| *code == 78), "{run:?}");
-            assert!(run.stderr.contains("two processes have RANK=1"), "{}", run.stderr);
-            let run = start_with(by, 2, "world", |rank| vec![("WORLD_SIZE", (rank + 2).to_string())]);
-            assert!(run.stderr.contains("has WORLD_SIZE=3, rank 0 has 2"), "{}", run.stderr);
-        }),
-        ("a_port_that_is_taken_is_named", |by| {
-            let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = taken.local_addr().unwrap().port().to_string();
-            let run =
-                start_processes(by, 2, "world", |_| vec![("MASTER_PORT", port.clone())], |rank| rank == 0);
-            assert_eq!(run.codes, [78], "{}", run.stderr);
-            assert!(
-                run.stderr.contains(&format!("at port {port} (MASTER_PORT) of 127.0.0.1: ")),
-                "{}",
-                run.stderr
-            );
-            // A store of torchrun itself listens there.
-            let run = start_with(by, 2, "world_of_two", |_| {
-                vec![("MASTER_PORT", port.clone()), ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned())]
-            });
-            run.succeeded();
-        }),
-    ];
+        assert!(run.codes.iter().all(|code| *code == 78), "{run:?}");
+        assert!(run.stderr.contains("two processes have RANK=1"), "{}", run.stderr);
+        let run = start_with(by, 2, "world", |rank| vec![("WORLD_SIZE", (rank + 2).to_string())]);
+        assert!(run.stderr.contains("has WORLD_SIZE=3, rank 0 has 2"), "{}", run.stderr);
+    }),
+    ("a_port_that_is_taken_is_named", |by| {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port().to_string();
+        let run = start_processes(by, 2, "world", |_| vec![("MASTER_PORT", port.clone())], |rank| rank == 0);
+        assert_eq!(run.codes, [78], "{}", run.stderr);
+        assert!(
+            run.stderr.contains(&format!("at port {port} (MASTER_PORT) of 127.0.0.1: ")),
+            "{}",
+            run.stderr
+        );
+        // A store of torchrun itself listens there.
+        let run = start_with(by, 2, "world_of_two", |_| {
+            vec![("MASTER_PORT", port.clone()), ("TORCHELASTIC_USE_AGENT_STORE", "True".to_owned())]
+        });
+        run.succeeded();
+    }),
+];
 
 /// Tests of MPI.
 const BY_MPIRUN: &[Test] = &[

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse_arguments(args, COMMIT);
     let unfinished = Unfinished::default();
     match &cli {
-        Ok(cli) if cli.is_run() => {}
+        Ok(cli) if cli.is_run() => signals.meet(Launcher::detect()),
         Ok(Cli { command: Command::Predict(_) | Command::Eval(_), .. }) => signals.end_without(&unfinished),
         Ok(Cli { command: Command::Launch(_), .. }) => signals.only_record(),
         // It asks for signals itself; a second SIGINT ends it at once, and its runs still save and end.
@@ -58,7 +58,8 @@ fn main() -> ExitCode {
         joins_by_environment: cli.as_ref().is_ok_and(Cli::uses_ranks),
         lost_exit_code: exit_code::RESTARTABLE.into(),
         ..WorldOptions::default()
-    };
+    }
+    .of_job(&cli.as_ref().map_or_else(|_| String::new(), Cli::job));
     let world = match World::init_with(options) {
         Ok(world) => world,
         Err(error) => {

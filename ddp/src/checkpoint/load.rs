@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use ddp_kernels::cpu::threads;
 use rayon::prelude::*;
 
 use super::buffers_file::BUFFERS_FILE;
@@ -95,6 +96,7 @@ impl Checkpoint {
         let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| {
             if is_whole { self.read_whole(entry, targets, caching) } else { self.read_some(entry, targets) }
         };
+        threads::join_any_pool();
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use ddp_kernels::Tensor;
+use ddp_kernels::cpu::threads;
 use ddp_kernels::hint::with_hint;
 use rayon::prelude::*;
 
@@ -126,6 +127,7 @@ impl Saver {
         if self.options.rank == 0 {
             self.store.remove_temps_before(attempt);
         }
+        threads::join_any_pool();
         // No later step makes the weights finite again, and saving them would delete older checkpoints.
         if contents.weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
             return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest(run.step) });

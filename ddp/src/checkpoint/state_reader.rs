@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use ddp_kernels::cpu::threads;
 use rayon::prelude::*;
 
 use super::error::CheckpointError;
@@ -95,6 +96,7 @@ impl StateReader {
         let runs = self.runs(wanted, name, out)?;
         let read =
             |run: Run<'_>| self.files[run.file].read(name, run.offset..run.offset + run.out.len(), run.out);
+        threads::join_any_pool();
         let all: Result<(), FileFault> = runs.into_par_iter().map(read).collect();
         all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() })
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use ddp_kernels::cpu::threads;
 use rayon::prelude::*;
 
 use super::fault::Fault;
@@ -28,6 +29,7 @@ impl Checkpoint {
             let read = tensor_file::checksum(&self.path().join(&entry.name), caching);
             check_checksum(entry, read)
         };
+        threads::join_any_pool();
         self.manifest().files.par_iter().map(check).collect::<Result<(), Fault>>()?;
         self.check_content(&TensorFile::open(&self.model_path())?, &StateReader::open(self)?)
     }

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ddp_kernels::cpu::start_thread::start_thread;
 use ddp_kernels::hint::with_hint;
 use tracing::{Span, info_span};
 
@@ -109,7 +110,7 @@ impl Writer {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(work);
+        let thread = start_thread("checkpoint", work);
         let thread = thread.map_err(|error| CheckpointError::Thread { reason: error.to_string() })?;
         Ok(Writer {
             jobs: Some(jobs),

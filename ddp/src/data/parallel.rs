@@ -2,6 +2,8 @@
 //!
 //! Not in rayon's pool: a thread that waits there within one item may begin another one, while a dataset holds a lock for the first.
 
+use std::sync::{Mutex, PoisonError};
+use std::thread::{Builder, ScopedJoinHandle};
 use std::{iter, panic, thread};
 
 use ddp_kernels::cpu::threads;
@@ -14,21 +16,29 @@ pub(crate) fn n_threads() -> usize {
     threads::current().min(MAX_THREADS)
 }
 
-/// Calls `work` with each item, the first on this thread and each other one on a thread of its own. The results are in the order of the
-/// items.
+/// Calls `work` with each item, the first on this thread and each other one on a thread of its own; on this thread, too, where the system
+/// starts no further threads. The results are in the order of the items.
 pub(crate) fn map<T: Send, R: Send>(
     items: impl IntoIterator<Item = T>,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
     let mut items = items.into_iter();
     let Some(first) = items.next() else { return Vec::new() };
-    let work = &work;
+    let slots: Vec<Mutex<Option<T>>> = items.map(|item| Mutex::new(Some(item))).collect();
+    let of_slot = |slot: &Mutex<Option<T>>| {
+        let item = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        work(item.expect("one thread takes the item of a slot"))
+    };
+    let of_slot = &of_slot;
     thread::scope(|scope| {
-        let others: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
+        let start = |slot| (slot, Builder::new().spawn_scoped(scope, move || of_slot(slot)).ok());
+        let others: Vec<_> = slots.iter().map(start).collect();
         let first = work(first);
-        let others = others.into_iter();
-        let others = others.map(|other| other.join().unwrap_or_else(|why| panic::resume_unwind(why)));
-        iter::once(first).chain(others).collect()
+        let end = |(slot, other): (_, Option<ScopedJoinHandle<'_, R>>)| match other {
+            Some(other) => other.join().unwrap_or_else(|why| panic::resume_unwind(why)),
+            None => of_slot(slot),
+        };
+        iter::once(first).chain(others.into_iter().map(end)).collect()
     })
 }
 

@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use ddp_kernels::cpu::start_thread::start_thread;
 use tracing::warn;
 
 /// Number of bytes of waiting events above which the run waits for the reader.
@@ -60,7 +60,7 @@ impl EventStream {
     fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let of_thread = shared.clone();
-        Builder::new().name("stdout".to_owned()).spawn(move || of_thread.write_all(out))?;
+        start_thread("stdout", move || of_thread.write_all(out))?;
         Ok(EventStream(Arc::new(Handle(shared))))
     }
 

@@ -107,6 +107,10 @@ pub enum FolderError {
         call: &'static str,
         source: io::Error,
     },
+    /// The system refused to start the thread that keeps the folder.
+    #[error("output folder `{}` can't be kept: {source}", path.display())]
+    #[diagnostic(help("raise that limit, or lower --threads"))]
+    Thread { path: PathBuf, source: io::Error },
     /// The folder can't be created or written.
     #[error("output folder `{}` can't be written: {source}", path.display())]
     #[diagnostic(help("{}, or choose another folder with --out", folder_hint(path, source)))]
@@ -118,7 +122,7 @@ impl FolderError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Unsuited { .. } | Self::Unwritable { .. } => exit_code::IO,
-            Self::Deleted { .. } | Self::Lost { .. } => exit_code::FAILED,
+            Self::Deleted { .. } | Self::Lost { .. } | Self::Thread { .. } => exit_code::FAILED,
             _ => exit_code::USAGE,
         }
     }

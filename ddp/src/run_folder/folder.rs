@@ -140,7 +140,11 @@ impl RunDir {
                 path.display()
             );
         }
-        let lease = Lease::take(path.join(LOCK_FILE), &lock.file, pace).map_err(unwritable)?;
+        let unkept = |source: io::Error| match source.kind() {
+            io::ErrorKind::WouldBlock => FolderError::Thread { path: path.clone(), source },
+            _ => unwritable(source),
+        };
+        let lease = Lease::take(path.join(LOCK_FILE), &lock.file, pace).map_err(unkept)?;
         let run = Self { path, lock: lock.file, lease };
         run.remove_leftovers();
         Ok(run)

@@ -137,6 +137,31 @@ fn who_deletes_in_a_folder_holds_it() {
     RunDir::open(Some(folder.path()), "a", Existing::Continue).unwrap();
 }
 
+/// Such as one that the system has killed, and that frees its memory before it closes its files.
+#[test]
+fn an_owner_that_is_just_ending_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    // No process has a number beyond this one.
+    let ended = format!("process 4194305 on {host}");
+    let held = |until: Duration| {
+        fs::write(folder.path().join(LOCK_FILE), &ended).unwrap();
+        let lock = Lock { file: File::open(folder.path().join(LOCK_FILE)).unwrap(), is_writable: false };
+        assert!(try_lock(&lock, folder.path()).unwrap());
+        std::thread::spawn(move || {
+            std::thread::sleep(until);
+            drop(lock);
+        })
+    };
+    let released = held(Duration::from_millis(300));
+    assert!(matches!(hold(folder.path()).unwrap(), Held::Yes { .. }));
+    released.join().unwrap();
+    let released = held(Duration::from_secs(5));
+    let refused = hold(folder.path()).unwrap_err().to_string();
+    assert!(refused.contains("in use by process 4194305 on "), "{refused}");
+    released.join().unwrap();
+}
+
 /// A live owner is reported before the run that it writes.
 #[test]
 fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use ddp_kernels::cpu::start_thread::start_thread;
 use ddp_rows::user_file::open_unlinked;
 
 use crate::run_folder::error::Loss;
@@ -160,7 +161,7 @@ impl Lease {
                 also.get().into_iter().for_each(|Chore(chore)| chore());
             }
         };
-        let thread = thread::Builder::new().name("lease".to_owned()).spawn(renew)?;
+        let thread = start_thread("lease", renew)?;
         Ok(Lease { end: Some(end), thread: Some(thread), loss, chore })
     }
 

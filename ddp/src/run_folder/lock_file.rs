@@ -1,8 +1,11 @@
 //! The lock file of a run folder: it is opened without following links and only as a regular file, and then locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use ddp_rows::user_file::open_unlinked;
 use rustix::io::Errno;
@@ -11,6 +14,10 @@ use crate::run_folder::error::FolderError;
 
 /// Name of the lock file.
 pub(super) const LOCK_FILE: &str = ".lock";
+
+/// Time for which a process that is ending may still hold the lock: the system first frees its memory.
+const ENDING_WAIT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(20);
 
 /// Open lock file of a run folder.
 pub(super) struct Lock {
@@ -35,17 +42,40 @@ pub(super) fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Acquires the lock; returns `false` if the file system has no locks.
+/// Acquires the lock, after the end of a process that is ending; returns `false` if the file system has no locks.
 pub(super) fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
+    let began = Instant::now();
+    loop {
+        match try_once(lock, folder) {
+            Err(FolderError::Busy { holder, .. }) if began.elapsed() < ENDING_WAIT && is_ending(&holder) => {
+                thread::sleep(POLL);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether `holder`, such as "process 1234 on HOST", is a process of this host that is ending or has ended.
+fn is_ending(holder: &str) -> bool {
+    let own_host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let words: Vec<&str> = holder.split(' ').collect();
+    let ["process", pid, "on", host] = words[..] else { return false };
+    // The system has killed it, but has not freed all of its memory, or has: its program is unknown then.
+    let exe = fs::read_link(format!("/proc/{pid}/exe"));
+    host == own_host.trim() && exe.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+fn try_once(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
     // An exclusive lock over NFS requires a file opened for writing. A shared lock also keeps an owner out.
     let locked = if lock.is_writable { lock.file.try_lock() } else { lock.file.try_lock_shared() };
     match locked {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            // Used only for the message; the owner may not have written it yet.
-            let _ = (&lock.file).take(200).read_to_string(&mut holder);
-            let holder = holder.lines().next().unwrap_or_default().to_owned();
+            let mut text = [0; 200];
+            // The owner may not have written it yet.
+            let len = lock.file.read_at(&mut text, 0).unwrap_or(0);
+            let text = String::from_utf8_lossy(&text[..len]);
+            let holder = text.lines().next().unwrap_or_default().to_owned();
             let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
             Err(FolderError::Busy { path: folder.to_owned(), holder })
         }

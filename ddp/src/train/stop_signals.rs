@@ -1,8 +1,8 @@
 //! Stop signals, from the first instant of the process on: those of users and schedulers (SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2),
 //! and of the system when the time or the power is used up (SIGXCPU, SIGPWR).
 //!
-//! While a run is prepared there is nothing to save: a signal ends the job at once, whatever its main thread waits for. From then
-//! on the current step or evaluation batch finishes, and the run saves a checkpoint before it exits. A signal reaches one rank, or
+//! While the ranks meet and a run is prepared there is nothing to save: a signal ends the job at once, whatever its main thread waits for;
+//! only a rank that MPI is just starting ends in good order, if that is done within 2 s. From then on the current step or evaluation batch finishes, and the run saves a checkpoint before it exits. A signal reaches one rank, or
 //! several at different moments. So a rank only votes to stop with its next step; the votes are reduced with the step's sums, and
 //! all ranks see the result in the same step. (During an evaluation they vote between batches: [`super::eval_votes`].)
 //!
@@ -10,7 +10,8 @@
 //! ranks. A rank that received SIGTERM from mpirun and finishes no step in half of that time waits for a dead rank: it exits, and
 //! the job ends within 2 s on one host, 3 s on several.
 //!
-//! A launcher that is killed can send nothing. So a run looks for it among its parents, and its end counts as a stop signal.
+//! A launcher that is killed can send nothing. So each of several ranks looks for it among its parents, and its end counts as a stop
+//! signal. A shell that has started a rank in the background is no launcher.
 
 use std::fs;
 use std::io;
@@ -19,6 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ddp_comm::{Launcher, LauncherProcess, Watchdog, World, failure};
+use ddp_kernels::cpu::start_thread::start_thread;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
@@ -37,6 +39,8 @@ const SIGPWR: i32 = Signal::POWER.as_raw();
 const LAUNCHER_ENDED: i32 = 1000;
 /// Interval at which a run looks for its launcher.
 const LAUNCHER_POLL: Duration = Duration::from_millis(100);
+/// Time that MPI may take to start, after a signal.
+const MPI_START: Duration = Duration::from_secs(2);
 /// Half of the time between mpirun's SIGTERM and its SIGKILL (`odls_base_sigkill_timeout`).
 const GRACE: Duration = Duration::from_millis(500);
 /// A shell reports a process that was ended by a signal with this status plus the signal's number.
@@ -58,14 +62,18 @@ pub struct StopSignals {
     /// The handler that ends the process at a second SIGINT.
     second_interrupt: Option<SigId>,
     stage: Arc<CurrentStage>,
+    /// Whether the end of this rank's launcher is noticed, or why not.
+    is_watched: Arc<OnceLock<io::Result<()>>>,
 }
 
 /// Stage of the process, which decides how it answers a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
-    /// The ranks are not joined yet: a signal is answered in the next stage.
+    /// The arguments are not parsed yet: a signal is answered in the next stage, if the command is a run.
     #[default]
     Starting,
+    /// The ranks meet: nothing is known of the others, and no log is open.
+    Meeting,
     /// Nothing is saved yet, and no step was taken.
     Preparing { rank: usize, world_size: usize },
     /// The run asks between its steps and evaluation batches.
@@ -94,10 +102,17 @@ impl CurrentStage {
         self.changed.notify_all();
     }
 
-    /// Waits until the ranks are joined. The stage stays as it is while the guard lives.
-    fn joined(&self) -> MutexGuard<'_, Stage> {
+    /// Waits until the command is known to be a run; by MPI, its ranks may then take some time to join. The stage stays as it is while
+    /// the guard lives.
+    fn of_run(&self) -> MutexGuard<'_, Stage> {
         let is_starting = |stage: &mut Stage| *stage == Stage::Starting;
-        self.changed.wait_while(self.lock(), is_starting).unwrap_or_else(PoisonError::into_inner)
+        let stage = self.changed.wait_while(self.lock(), is_starting).unwrap_or_else(PoisonError::into_inner);
+        if *stage != Stage::Meeting || !Launcher::joins_by_mpi() {
+            return stage;
+        }
+        let is_meeting = |stage: &mut Stage| *stage == Stage::Meeting;
+        let waited = self.changed.wait_timeout_while(stage, MPI_START, is_meeting);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
@@ -149,6 +164,14 @@ impl StopSignals {
         }
     }
 
+    /// From now on a signal ends this process with status 85, or its launcher's end does: for a run, whose ranks are about to meet.
+    pub fn meet(&self, launcher: Option<Launcher>) {
+        if let Some(launcher) = LauncherProcess::find(launcher.is_some()) {
+            let _ = self.is_watched.set(self.watch(launcher));
+        }
+        self.stage.set(Stage::Meeting);
+    }
+
     /// The ranks are joined: a signal that ends this rank is announced to the others, which then do not report its death.
     pub fn joined(&self, world: &World) {
         let _ = self.stage.watchdog.set(world.watchdog().clone());
@@ -162,16 +185,12 @@ impl StopSignals {
     /// From now on a signal to this rank ends the job with status 85, since nothing is saved yet.
     pub fn prepare(&self, world: &World) {
         self.joined(world);
-        // A supervisor starts a single rank without MPI, and whatever sets variables of the environment need not live as long as the
-        // ranks.
-        let is_started = world.world_size() > 1 && world.launcher() != Some(Launcher::Environment);
-        if let Some(launcher) = LauncherProcess::find(is_started) {
-            match self.watch(launcher) {
-                Ok(()) => world.outlive_launcher(),
-                Err(error) => {
-                    warn!(target: LOG_FILE, "this rank ends with its launcher, without saving: {error}")
-                }
+        match self.is_watched.get() {
+            Some(Ok(())) => world.outlive_launcher(),
+            Some(Err(error)) => {
+                warn!(target: LOG_FILE, "this rank ends with its launcher, without saving: {error}")
             }
+            None => {}
         }
         self.stage.set(Stage::Preparing { rank: world.rank().0, world_size: world.world_size() });
     }
@@ -217,8 +236,9 @@ impl StopSignals {
                     continue;
                 }
                 // The guard is kept until the process has ended or the answer is given, so that a run begins before or not at all.
-                let joined = signals.stage.joined();
-                match (*joined, origin.signal) {
+                let stage = signals.stage.of_run();
+                match (*stage, origin.signal) {
+                    (Stage::Meeting, signal) => end_unjoined(signal),
                     (Stage::Preparing { rank, world_size }, signal) => {
                         signals.end_unsaved(signal, rank, world_size)
                     }
@@ -226,7 +246,7 @@ impl StopSignals {
                 }
             }
         };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
+        start_thread("signals", watch).map(drop)
     }
 
     /// Starts the thread that watches the processes that started this rank.
@@ -237,7 +257,8 @@ impl StopSignals {
                 std::thread::sleep(LAUNCHER_POLL);
             }
             signals.last.store(LAUNCHER_ENDED as usize, Ordering::SeqCst);
-            match *signals.stage.joined() {
+            match *signals.stage.of_run() {
+                Stage::Meeting => end_unjoined(LAUNCHER_ENDED),
                 // Without asking the launcher to end the other ranks: each of them finds out by itself.
                 Stage::Preparing { .. } => {
                     warn!(target: STOPPING, "{}", unsaved(name(LAUNCHER_ENDED)));
@@ -246,7 +267,7 @@ impl StopSignals {
                 _ => signals.say_once(LAUNCHER_ENDED),
             }
         };
-        std::thread::Builder::new().name("launcher".to_owned()).spawn(watch).map(drop)
+        start_thread("launcher", watch).map(drop)
     }
 
     /// Name of the last received signal, if any; called between two steps or evaluation batches.
@@ -317,6 +338,11 @@ impl StopSignals {
         let last = self.last.load(Ordering::SeqCst) as i32;
         (last != 0).then_some(last)
     }
+}
+
+/// Ends a rank that has not joined the others, each of which is told by whatever told this one.
+fn end_unjoined(signal: i32) -> ! {
+    failure::end_unjoined(exit_code::SAVED.into(), unsaved(name(signal)))
 }
 
 /// Report of a run that was stopped for `reason` before its first step.

@@ -27,6 +27,7 @@ pub mod cpu_set;
 pub mod mapped_file;
 pub(crate) mod simd;
 pub mod row_copy;
+pub mod start_thread;
 pub mod threads;
 
 // Numbers.

@@ -19,7 +19,9 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
+use super::start_thread::with_limit;
 use crate::{KernelError, Result};
 
 /// Creates a pool of `n_threads` that includes the calling thread.
@@ -35,10 +37,21 @@ pub fn join_pool(n_threads: usize) -> Result<()> {
         .thread_name(|i| format!("compute-{i}"))
         .use_current_thread()
         .build()
-        .map_err(|e| error(e.to_string()))?;
+        .map_err(|e| error(with_limit(&e)))?;
     // Dropping the handle would end the other threads, and the calling thread is a member for its lifetime.
     std::mem::forget(pool);
     Ok(())
+}
+
+/// Lets the calling thread use parallel iterators: unless it has joined a pool, it computes with a thread per core, or alone where the system
+/// starts no further threads.
+pub fn join_any_pool() {
+    static HAS_GLOBAL: OnceLock<bool> = OnceLock::new();
+    let start = || rayon::ThreadPoolBuilder::new().build_global().is_ok();
+    if rayon::current_thread_index().is_none() && !*HAS_GLOBAL.get_or_init(start) {
+        // It starts no thread.
+        let _ = join_pool(1);
+    }
 }
 
 /// Number of threads that compute for the calling thread: 1 for a thread that has joined no pool.

@@ -1,47 +1,47 @@
 //! Connects the ranks to rank 0, which listens where the environment says.
 //!
-//! A rank that connects says which one it is, and rank 0 answers at once, so that a rank notices when another program listens there.
-//! Once all have connected, rank 0 lets them continue, or says why it does not. Each rank connects twice: for collectives, and for the
-//! connection by which the ranks end together ([`lifeline`](crate::lifeline)).
+//! A rank that connects says which one it is ([`greeting`](super::greeting)), and rank 0 answers at once, so that a rank notices when another
+//! program listens there. Once all have connected, rank 0 lets them continue, or says why it does not. Each rank connects twice: for
+//! collectives, and for the connection by which the ranks end together ([`lifeline`](crate::lifeline)); the second greeting repeats the
+//! nonce of rank 0, so that both reach the same process. A connection that fails is made again until the time is over.
 //!
-//! | bytes of a greeting | content                                     |
-//! |---------------------|---------------------------------------------|
-//! | 0..8                | version of this exchange                    |
-//! | 8..24               | token of the job                            |
-//! | 24..40              | rank, number of ranks, process id, purpose  |
-//! | 40..104             | name of the host, padded with zeros         |
-//!
-//! Numbers are little-endian.
+//! Strangers, such as ranks of another job, are turned away; they never end the start.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, IsTerminal as _, Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
+use super::greeting::{
+    GO, GREETING_LEN, Greeting, NOTICE, Purpose, REFUSED, TURNED_AWAY, WELCOME, is_same, read_text, with_text,
+};
+use super::peer_user;
+use crate::CommError;
 use crate::environment::Meeting;
 use crate::error::waiting_for;
 use crate::stderr::write_stderr;
-use crate::token::Token;
-use crate::{CommError, Result};
-
-const VERSION: [u8; 8] = *b"ddprank1";
-const GREETING_LEN: usize = 104;
-const HOST_LEN: usize = 64;
-/// Answers of rank 0: it knows the rank, all have connected, it does not continue. A text follows the last one.
-const WELCOME: u8 = 1;
-const GO: u8 = 2;
-const REFUSED: u8 = 3;
+use crate::token::{Token, random_token};
 
 /// Time for which a rank tries one address, and waits for the answer there.
 const ADDRESS_WAIT: Duration = Duration::from_secs(5);
 /// Time that a connection may take to say which rank it is.
 const GREETING_WAIT: Duration = Duration::from_secs(5);
 /// Most connections that have not said which rank they are.
-const MAX_STRANGERS: usize = 64;
-/// Time after which rank 0 reports for the first time which ranks it waits for, and between further reports.
-const NOTICES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+const MAX_STRANGERS: usize = 256;
+/// Connections that are accepted before the strangers are heard again.
+const ACCEPTS: usize = 64;
+/// Strangers that rank 0 names.
+const MAX_NAMED: usize = 16;
+/// Time after which a rank reports for the first time which ranks it waits for, to a terminal and to a log.
+const FIRST_NOTICE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
+/// Time between further reports.
+const NOTICES: Duration = Duration::from_secs(60);
 /// Time for which rank 0 tries to listen: the port may be that of a job that is just ending.
 const LISTEN_WAIT: Duration = Duration::from_secs(2);
+/// Time for which a rank tries again where rank 0 of another job listens, which may be just ending.
+const OTHER_JOB_WAIT: Duration = Duration::from_secs(5);
+/// Time for which a rank tries again after its connection to rank 0 was lost, which may have died.
+const RETURN_WAIT: Duration = Duration::from_secs(10);
 /// Pauses between two attempts.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(200)];
 
@@ -51,22 +51,6 @@ pub(super) struct Links {
     pub(super) lifelines: Vec<TcpStream>,
 }
 
-/// Purpose of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    Collectives,
-    Lifeline,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Greeting {
-    rank: usize,
-    world_size: usize,
-    pid: u32,
-    purpose: Purpose,
-    host: String,
-}
-
 /// Joins all ranks of the job; waits for them up to `limit`.
 ///
 /// - `host`: name of this host
@@ -74,37 +58,53 @@ struct Greeting {
 /// # Errors
 /// [`CommError::MissingRanks`], [`CommError::CannotListen`] or [`CommError::RankConflict`] on rank 0; [`CommError::NoRankZero`] or
 /// [`CommError::NotJoined`] on the others.
-pub(super) fn meet(meeting: &Meeting, host: &str, limit: Duration) -> Result<Links> {
-    if meeting.rank == 0 { receive(meeting, limit) } else { visit(meeting, host, limit) }
+pub(super) fn meet(meeting: &Meeting, host: &str, limit: Duration) -> crate::Result<Links> {
+    if meeting.rank == 0 { receive(meeting, limit) } else { Visitor::new(meeting, host).visit(limit) }
+}
+
+/// Reports of a wait.
+struct Notices {
+    next: Duration,
+}
+
+impl Notices {
+    fn new() -> Self {
+        Notices { next: FIRST_NOTICE[usize::from(!io::stderr().is_terminal())] }
+    }
+
+    /// Whether one is due.
+    fn is_due(&mut self, waited: Duration) -> bool {
+        let is_due = waited >= self.next;
+        if is_due {
+            self.next += NOTICES;
+        }
+        is_due
+    }
 }
 
 /// The connections of rank 0.
-fn receive(meeting: &Meeting, limit: Duration) -> Result<Links> {
+fn receive(meeting: &Meeting, limit: Duration) -> crate::Result<Links> {
     let began = Instant::now();
-    let listener = listen(meeting).map_err(|error| CommError::CannotListen {
+    let cannot = |error: io::Error| CommError::CannotListen {
         host: meeting.host.clone(),
         ports: ports(meeting),
         text: error.to_string(),
-    })?;
-    let mut guests = Guests::new(meeting);
+    };
+    let listener = listen(meeting).map_err(cannot)?;
+    let mut guests = Guests::new(meeting).map_err(cannot)?;
     let outcome = guests.wait(&listener, began, limit);
-    for stream in guests.collectives.iter_mut().flatten() {
-        let answer = match &outcome {
-            Ok(()) => vec![GO],
-            Err(error) => refusal(&error.to_string()),
-        };
-        // A rank that has gone is noticed at the next exchange.
-        let _ = stream.set_nonblocking(false).and_then(|()| stream.write_all(&answer));
-    }
+    let answer = match &outcome {
+        Ok(()) => vec![GO],
+        Err(error) => with_text(REFUSED, &error.to_string()),
+    };
+    // A rank that has gone is noticed at the next exchange.
+    guests.send(&answer);
     outcome?;
-    let streams: Vec<_> = guests.collectives.into_iter().flatten().collect();
-    let lifelines: Vec<_> = guests.lifelines.into_iter().flatten().collect();
-    lifelines.iter().for_each(|stream| _ = stream.set_nonblocking(false));
+    let links: Vec<_> =
+        guests.seats.into_iter().filter_map(|seat| seat.collectives.zip(seat.lifeline)).collect();
+    links.iter().for_each(|(a, b)| [a, b].iter().for_each(|stream| _ = stream.set_nonblocking(false)));
+    let (streams, lifelines) = links.into_iter().unzip();
     Ok(Links { streams, lifelines })
-}
-
-fn refusal(text: &str) -> Vec<u8> {
-    [&[REFUSED], &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
 /// Listens at the first port that is free: on the loopback interface if all ranks are on this host, else on all interfaces.
@@ -141,31 +141,55 @@ struct Stranger {
     since: Instant,
 }
 
+/// The place of one of the ranks 1 and up.
+#[derive(Default)]
+struct Seat {
+    collectives: Option<TcpStream>,
+    lifeline: Option<TcpStream>,
+    /// Process id and host of the one that has it.
+    process: (u32, String),
+}
+
+/// Answer to a greeting that gets no place.
+enum Refusal {
+    /// Of a process that does not belong to this job.
+    TurnAway(String),
+    /// Of a rank that contradicts the others, so that they can't meet.
+    End(String),
+}
+
 /// The ranks that have come to rank 0.
 struct Guests<'a> {
     meeting: &'a Meeting,
+    nonce: Token,
     strangers: Vec<Stranger>,
-    /// Of ranks 1 and up.
-    collectives: Vec<Option<TcpStream>>,
-    lifelines: Vec<Option<TcpStream>>,
+    seats: Vec<Seat>,
+    /// Processes that were turned away.
+    named: Vec<(u32, String)>,
 }
 
 impl<'a> Guests<'a> {
-    fn new(meeting: &'a Meeting) -> Self {
-        let n = meeting.world_size - 1;
-        let (collectives, lifelines) = ((0..n).map(|_| None).collect(), (0..n).map(|_| None).collect());
-        Guests { meeting, strangers: Vec::new(), collectives, lifelines }
+    fn new(meeting: &'a Meeting) -> io::Result<Self> {
+        let seats = (1..meeting.world_size).map(|_| Seat::default()).collect();
+        Ok(Guests { meeting, nonce: random_token()?, strangers: Vec::new(), seats, named: Vec::new() })
     }
 
+    /// The ranks that are not there, or have gone.
     fn missing(&self) -> Vec<usize> {
-        let have_come = self.collectives.iter().zip(&self.lifelines).map(|(a, b)| a.is_some() && b.is_some());
-        have_come.enumerate().filter(|(_, has_come)| !has_come).map(|(index, _)| index + 1).collect()
+        let has_come = |seat: &Seat| [&seat.collectives, &seat.lifeline].into_iter().all(is_taken);
+        (1..).zip(&self.seats).filter(|(_, seat)| !has_come(seat)).map(|(rank, _)| rank).collect()
+    }
+
+    fn send(&self, answer: &[u8]) {
+        for mut stream in self.seats.iter().filter_map(|seat| seat.collectives.as_ref()) {
+            let _ = stream.write_all(answer);
+        }
     }
 
     /// Waits until all ranks have come.
-    fn wait(&mut self, listener: &TcpListener, began: Instant, limit: Duration) -> Result<()> {
+    fn wait(&mut self, listener: &TcpListener, began: Instant, limit: Duration) -> crate::Result<()> {
         let Meeting { world_size, host, .. } = self.meeting;
-        let mut notices = NOTICES[0];
+        let mut notices = Notices::new();
         loop {
             let missing = self.missing();
             if missing.is_empty() {
@@ -177,33 +201,14 @@ impl<'a> Guests<'a> {
                 let (world_size, waited_s) = (*world_size, limit.as_secs_f64());
                 return Err(CommError::MissingRanks { missing, world_size, host, ports, waited_s });
             }
-            if waited >= notices {
-                let text = waiting_for(&missing, *world_size);
-                write_stderr(&format!("{text} (at {host}, {})\n", ports(self.meeting)));
-                notices += NOTICES[1];
+            if notices.is_due(waited) {
+                let text = format!("{} at {}", waiting_for(&missing, *world_size), place(self.meeting));
+                write_stderr(&format!("{text}\n"));
+                self.send(&with_text(NOTICE, &text));
             }
-            self.poll(listener, limit.min(notices) - waited);
-            while let Ok((stream, _)) = listener.accept() {
-                if self.strangers.len() == MAX_STRANGERS {
-                    self.strangers.remove(0);
-                }
-                if stream.set_nonblocking(true).is_ok() {
-                    self.strangers.push(Stranger { stream, received: Vec::new(), since: Instant::now() });
-                }
-            }
-            for mut stranger in std::mem::take(&mut self.strangers) {
-                match stranger.greeting(&self.meeting.token) {
-                    Ok(Some(greeting)) => {
-                        if let Err(conflict) = self.seat(greeting, &stranger.stream) {
-                            // To the one that is too many; the others hear of it once this returns.
-                            let _ = stranger.stream.write_all(&refusal(&conflict.to_string()));
-                            return Err(conflict);
-                        }
-                    }
-                    Ok(None) if stranger.since.elapsed() < GREETING_WAIT => self.strangers.push(stranger),
-                    _ => {}
-                }
-            }
+            self.poll(listener, limit.min(notices.next) - waited);
+            self.accept(listener);
+            self.hear()?;
         }
     }
 
@@ -217,34 +222,107 @@ impl<'a> Guests<'a> {
         unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, limit_ms) };
     }
 
+    /// Accepts some connections. Where there are too many, those go first that have said nothing, the oldest of them: the greeting of a
+    /// rank follows at once.
+    fn accept(&mut self, listener: &TcpListener) {
+        for _ in 0..ACCEPTS {
+            let accepted = listener.accept();
+            let is_full = matches!(&accepted, Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)));
+            if (is_full || self.strangers.len() >= MAX_STRANGERS) && !self.strangers.is_empty() {
+                let silent = self.strangers.iter().position(|stranger| stranger.received.is_empty());
+                self.strangers.remove(silent.unwrap_or(0));
+            }
+            match accepted {
+                Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                    self.strangers.push(Stranger { stream, received: Vec::new(), since: Instant::now() });
+                }
+                Ok(_) => {}
+                Err(_) if is_full => return std::thread::sleep(PAUSES[0]),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Hears the strangers, and gives the ranks among them their places.
+    fn hear(&mut self) -> crate::Result<()> {
+        for mut stranger in std::mem::take(&mut self.strangers) {
+            let greeting = match stranger.greeting() {
+                Ok(Some(greeting)) => greeting,
+                Ok(None) => {
+                    if stranger.since.elapsed() < GREETING_WAIT {
+                        self.strangers.push(stranger);
+                    }
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            match self.seat(&greeting, &stranger.stream) {
+                Ok(()) => {}
+                Err(Refusal::TurnAway(text)) => self.turn_away(greeting, &stranger.stream, &text),
+                Err(Refusal::End(what)) => {
+                    let conflict = CommError::RankConflict { what };
+                    // To the one that is too many; the others hear of it once this returns.
+                    let _ = stranger.stream.write_all(&with_text(REFUSED, &conflict.to_string()));
+                    return Err(conflict);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Gives a rank its place.
-    fn seat(&mut self, greeting: Greeting, mut stream: &TcpStream) -> Result<()> {
-        let Greeting { rank, world_size, pid, purpose, host } = greeting;
+    fn seat(&mut self, greeting: &Greeting, mut stream: &TcpStream) -> Result<(), Refusal> {
+        let Greeting { rank, world_size, pid, purpose, ref host, .. } = *greeting;
         let expected = self.meeting.world_size;
+        if !is_same(&greeting.token, &self.meeting.token) {
+            return Err(Refusal::TurnAway(match world_size {
+                _ if world_size != expected => {
+                    format!("WORLD_SIZE={world_size}, expected {expected}: another job")
+                }
+                _ => "another job: its secret, run id, run or --out differs".to_owned(),
+            }));
+        }
+        if peer_user::is_another(stream) {
+            return Err(Refusal::TurnAway("a process of another user".to_owned()));
+        }
         if world_size != expected {
-            let what = format!(
+            return Err(Refusal::End(format!(
                 "rank {rank} (host {host}, pid {pid}) has WORLD_SIZE={world_size}, rank 0 has {expected}"
-            );
-            return Err(CommError::RankConflict { what });
+            )));
         }
-        if rank == 0 {
-            let what = format!("a second process (host {host}, pid {pid}) has RANK=0");
-            return Err(CommError::RankConflict { what });
-        }
-        let index = rank - 1;
-        let place = match purpose {
-            Purpose::Collectives => &mut self.collectives[index],
-            Purpose::Lifeline => &mut self.lifelines[index],
+        let Some(seat) = rank.checked_sub(1).and_then(|index| self.seats.get_mut(index)) else {
+            return Err(Refusal::TurnAway("RANK=0, as here".to_owned()));
         };
-        // One that was restarted meanwhile takes its place again.
-        if place.as_ref().is_some_and(is_open) {
-            let what = format!("two processes have RANK={rank}; one of them is on host {host}, pid {pid}");
-            return Err(CommError::RankConflict { what });
+        let process = (pid, host.clone());
+        match purpose {
+            // One that was restarted meanwhile, or was cut off, takes its place again.
+            Purpose::Collectives if is_taken(&seat.collectives) && seat.process != process => {
+                return Err(Refusal::End(format!(
+                    "two processes have RANK={rank}; one of them is on host {host}, pid {pid}"
+                )));
+            }
+            Purpose::Collectives => *seat = Seat { process, ..Seat::default() },
+            Purpose::Lifeline if seat.process != process || !is_same(&greeting.nonce, &self.nonce) => {
+                return Err(Refusal::TurnAway("its first connection is to another process".to_owned()));
+            }
+            Purpose::Lifeline => {}
         }
-        let welcome = stream.set_nodelay(true).and_then(|()| stream.write_all(&[WELCOME]));
+        let answer = [&[WELCOME], &self.nonce[..]].concat();
+        let welcome = stream.set_nodelay(true).and_then(|()| stream.write_all(&answer));
+        let place = if purpose == Purpose::Lifeline { &mut seat.lifeline } else { &mut seat.collectives };
         // A rank that has gone meanwhile is missing.
         *place = welcome.and_then(|()| stream.try_clone()).ok();
         Ok(())
+    }
+
+    /// Says why to a process that is no rank of this job, and once to the user.
+    fn turn_away(&mut self, greeting: Greeting, mut stream: &TcpStream, text: &str) {
+        let _ = stream.write_all(&with_text(TURNED_AWAY, text));
+        let process = (greeting.pid, greeting.host);
+        if self.named.len() < MAX_NAMED && !self.named.contains(&process) {
+            write_stderr(&format!("turned away {} (pid {}): {text}\n", process.1, process.0));
+            self.named.push(process);
+        }
     }
 }
 
@@ -252,8 +330,8 @@ impl Stranger {
     /// Its greeting, once it is whole.
     ///
     /// # Errors
-    /// If it is no rank of this job.
-    fn greeting(&mut self, token: &Token) -> io::Result<Option<Greeting>> {
+    /// If it is no rank.
+    fn greeting(&mut self) -> io::Result<Option<Greeting>> {
         let mut bytes = [0; GREETING_LEN];
         let rest = GREETING_LEN - self.received.len();
         match self.stream.read(&mut bytes[..rest]) {
@@ -262,99 +340,157 @@ impl Stranger {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(error) => return Err(error),
         }
-        match <&[u8; GREETING_LEN]>::try_from(&self.received[..]) {
-            Ok(bytes) => {
-                Greeting::decode(bytes, token).map(Some).ok_or_else(|| ErrorKind::InvalidData.into())
-            }
-            Err(_) => Ok(None),
-        }
+        Greeting::decode(&self.received)
     }
 }
 
 /// Whether the other end has not closed the connection, which does not block.
-fn is_open(stream: &TcpStream) -> bool {
-    stream.peek(&mut [0]).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |n| n > 0)
+fn is_taken(stream: &Option<TcpStream>) -> bool {
+    let is_open = |stream: &TcpStream| {
+        stream.peek(&mut [0]).map_or_else(|error| error.kind() == ErrorKind::WouldBlock, |n| n > 0)
+    };
+    stream.as_ref().is_some_and(is_open)
 }
 
-/// The connections of a rank other than 0.
-fn visit(meeting: &Meeting, host: &str, limit: Duration) -> Result<Links> {
-    let began = Instant::now();
-    let Meeting { rank, world_size, .. } = *meeting;
-    let greeting =
-        |purpose| Greeting { rank, world_size, pid: std::process::id(), purpose, host: host.to_owned() };
-    let mut pause = PAUSES[0];
-    let refused = |text| CommError::NotJoined { rank, is_reported: meeting.is_one_host, text };
-    // Rank 0 may have died.
-    let gone = |error: io::Error| CommError::NotJoined { rank, is_reported: false, text: error.to_string() };
-    let (mut stream, address) = loop {
-        let last = match connect(meeting, &greeting(Purpose::Collectives)) {
-            Ok((Answer::Welcome(stream), address)) => break (stream, address),
-            Ok((Answer::Refused(text), _)) => return Err(refused(text)),
-            Err(error) => error.to_string(),
-        };
-        if began.elapsed() >= limit {
-            let (host, ports, waited_s) = (meeting.host.clone(), ports(meeting), limit.as_secs_f64());
-            return Err(CommError::NoRankZero { rank, host, ports, waited_s, last });
-        }
-        std::thread::sleep(pause);
-        pause = PAUSES[1].min(2 * pause);
-    };
-    let lifeline = match greet(address, &greeting(Purpose::Lifeline).encode(&meeting.token)).map_err(gone)? {
-        Answer::Welcome(stream) => stream,
-        Answer::Refused(text) => return Err(refused(text)),
-    };
-    // Rank 0 waits for the others up to the same limit.
-    stream.set_read_timeout(Some(limit + ADDRESS_WAIT)).map_err(gone)?;
-    let mut answer = [0];
-    stream.read_exact(&mut answer).map_err(gone)?;
-    if answer != [GO] {
-        return Err(refused(read_refusal(&mut stream).map_err(gone)?));
-    }
-    stream.set_read_timeout(None).map_err(gone)?;
-    Ok(Links { streams: vec![stream], lifelines: vec![lifeline] })
-}
-
-/// First answer of rank 0.
-enum Answer {
-    Welcome(TcpStream),
+/// Reason why a rank has not joined rank 0 yet.
+enum NotYet {
+    /// Rank 0 ends the job.
     Refused(String),
+    /// Rank 0 belongs to another job.
+    TurnedAway(String),
+    /// The connection failed.
+    Failed(io::Error),
 }
 
-/// Connects to rank 0 at the first address and port where it answers.
-fn connect(meeting: &Meeting, greeting: &Greeting) -> io::Result<(Answer, SocketAddr)> {
-    let bytes = greeting.encode(&meeting.token);
-    let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
-    for port in meeting.ports.clone() {
-        for address in resolve(meeting, port)? {
-            match greet(address, &bytes) {
-                Ok(answer) => return Ok((answer, address)),
-                Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
+impl From<io::Error> for NotYet {
+    fn from(error: io::Error) -> Self {
+        NotYet::Failed(error)
+    }
+}
+
+/// A rank other than 0.
+struct Visitor<'a> {
+    meeting: &'a Meeting,
+    host: &'a str,
+    notices: Notices,
+    /// Whether rank 0 knew it in the last attempt.
+    was_welcome: bool,
+}
+
+impl<'a> Visitor<'a> {
+    fn new(meeting: &'a Meeting, host: &'a str) -> Self {
+        Visitor { meeting, host, notices: Notices::new(), was_welcome: false }
+    }
+
+    /// Its connections to rank 0.
+    fn visit(mut self, limit: Duration) -> crate::Result<Links> {
+        let began = Instant::now();
+        let Meeting { rank, world_size, .. } = *self.meeting;
+        let not_joined = |text| CommError::NotJoined { rank, text };
+        let (mut pause, mut end, mut turned_away) = (PAUSES[0], limit, None);
+        loop {
+            self.was_welcome = false;
+            let last = match self.join(limit.saturating_sub(began.elapsed())) {
+                Ok(links) => return Ok(links),
+                Err(NotYet::Refused(text)) => return Err(not_joined(text)),
+                Err(NotYet::TurnedAway(text)) => {
+                    let since: &mut Instant = turned_away.get_or_insert_with(Instant::now);
+                    let text = format!("it belongs to another job ({text})");
+                    // At one of several ports, rank 0 of this job may still come.
+                    if self.meeting.ports.clone().count() == 1 && since.elapsed() >= OTHER_JOB_WAIT {
+                        return Err(not_joined(text));
+                    }
+                    text
+                }
+                Err(NotYet::Failed(error)) => {
+                    turned_away = None;
+                    error.to_string()
+                }
+            };
+            let waited = began.elapsed();
+            if self.was_welcome {
+                end = limit.min(waited + RETURN_WAIT);
+                pause = PAUSES[0];
+            }
+            if waited >= end {
+                let (host, ports) = (self.meeting.host.clone(), ports(self.meeting));
+                return Err(CommError::NoRankZero { rank, host, ports, waited_s: end.as_secs_f64(), last });
+            }
+            if self.notices.is_due(waited) {
+                let missing = waiting_for(&[0], world_size);
+                self.report(&format!("{missing} at {}: {last}", place(self.meeting)));
+            }
+            std::thread::sleep(pause);
+            pause = PAUSES[1].min(2 * pause);
+        }
+    }
+
+    fn report(&self, text: &str) {
+        write_stderr(&format!("[rank {} {}] {text}\n", self.meeting.rank, self.host));
+    }
+
+    /// Connects twice, and waits up to `limit` until all ranks have come.
+    fn join(&mut self, limit: Duration) -> Result<Links, NotYet> {
+        let (mut stream, address, nonce) = self.connect()?;
+        self.was_welcome = true;
+        let (lifeline, _) = self.greet(address, Purpose::Lifeline, nonce)?;
+        // Rank 0 waits for the others up to the same limit.
+        stream.set_read_timeout(Some(limit + ADDRESS_WAIT))?;
+        loop {
+            let mut answer = [0];
+            stream.read_exact(&mut answer)?;
+            match answer {
+                [GO] => break,
+                [NOTICE] => self.report(&read_text(&mut stream)?),
+                _ => return Err(NotYet::Refused(read_text(&mut stream)?)),
             }
         }
+        stream.set_read_timeout(None)?;
+        Ok(Links { streams: vec![stream], lifelines: vec![lifeline] })
     }
-    Err(last)
-}
 
-fn greet(address: SocketAddr, greeting: &[u8]) -> io::Result<Answer> {
-    let mut stream = TcpStream::connect_timeout(&address, ADDRESS_WAIT)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(ADDRESS_WAIT))?;
-    stream.write_all(greeting)?;
-    let mut answer = [0];
-    stream.read_exact(&mut answer)?;
-    match answer {
-        [WELCOME] => Ok(Answer::Welcome(stream)),
-        [REFUSED] => read_refusal(&mut stream).map(Answer::Refused),
-        _ => Err(io::Error::new(ErrorKind::InvalidData, "another program answers there")),
+    /// Connects to rank 0 at the first address and port where it answers.
+    fn connect(&self) -> Result<(TcpStream, SocketAddr, Token), NotYet> {
+        let mut last = NotYet::from(io::Error::from(ErrorKind::AddrNotAvailable));
+        for port in self.meeting.ports.clone() {
+            for address in resolve(self.meeting, port)? {
+                match self.greet(address, Purpose::Collectives, Token::default()) {
+                    Ok((stream, nonce)) => return Ok((stream, address, nonce)),
+                    Err(refused @ NotYet::Refused(_)) => return Err(refused),
+                    Err(NotYet::Failed(_)) if matches!(last, NotYet::TurnedAway(_)) => {}
+                    Err(NotYet::Failed(error)) => {
+                        last = NotYet::Failed(io::Error::new(error.kind(), format!("{address}: {error}")));
+                    }
+                    Err(turned_away) => last = turned_away,
+                }
+            }
+        }
+        Err(last)
     }
-}
 
-fn read_refusal(stream: &mut TcpStream) -> io::Result<String> {
-    let mut len = [0; 4];
-    stream.read_exact(&mut len)?;
-    let mut text = Vec::new();
-    stream.take(u32::from_le_bytes(len).into()).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    /// Greets rank 0 at an address; returns the connection and its nonce.
+    fn greet(
+        &self,
+        address: SocketAddr,
+        purpose: Purpose,
+        nonce: Token,
+    ) -> Result<(TcpStream, Token), NotYet> {
+        let Meeting { rank, world_size, token, .. } = *self.meeting;
+        let host = self.host.to_owned();
+        let greeting = Greeting { token, rank, world_size, pid: std::process::id(), purpose, nonce, host };
+        let mut stream = TcpStream::connect_timeout(&address, ADDRESS_WAIT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ADDRESS_WAIT))?;
+        stream.write_all(&greeting.encode())?;
+        let (mut answer, mut nonce) = ([0], Token::default());
+        stream.read_exact(&mut answer)?;
+        match answer {
+            [WELCOME] => stream.read_exact(&mut nonce).map(|()| Ok((stream, nonce)))?,
+            [REFUSED] => Err(NotYet::Refused(read_text(&mut stream)?)),
+            [TURNED_AWAY] => Err(NotYet::TurnedAway(read_text(&mut stream)?)),
+            _ => Err(io::Error::new(ErrorKind::InvalidData, "another program answers there").into()),
+        }
+    }
 }
 
 fn resolve(meeting: &Meeting, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -367,34 +503,9 @@ fn ports(meeting: &Meeting) -> String {
     if first == last { format!("port {first}") } else { format!("ports {first} to {last}") }
 }
 
-impl Greeting {
-    fn encode(&self, token: &Token) -> [u8; GREETING_LEN] {
-        let mut bytes = [0; GREETING_LEN];
-        bytes[..8].copy_from_slice(&VERSION);
-        bytes[8..24].copy_from_slice(token);
-        let numbers = [self.rank as u32, self.world_size as u32, self.pid, self.purpose as u32];
-        for (to, number) in bytes[24..40].chunks_mut(4).zip(numbers) {
-            to.copy_from_slice(&number.to_le_bytes());
-        }
-        let len = self.host.len().min(HOST_LEN);
-        bytes[40..40 + len].copy_from_slice(&self.host.as_bytes()[..len]);
-        bytes
-    }
-
-    /// `None` for bytes that no rank of this job sends.
-    fn decode(bytes: &[u8; GREETING_LEN], token: &Token) -> Option<Self> {
-        // Every byte is compared, so that the time does not show where they differ.
-        let expected = VERSION.iter().chain(token);
-        let differs = bytes.iter().zip(expected).fold(0, |differs, (a, b)| differs | (a ^ b));
-        let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let (rank, world_size, pid) = (word(24) as usize, word(28) as usize, word(32));
-        let purpose = match word(36) {
-            0 => Purpose::Collectives,
-            1 => Purpose::Lifeline,
-            _ => return None,
-        };
-        let host = bytes[40..].split(|&byte| byte == 0).next().unwrap_or_default();
-        let host = String::from_utf8_lossy(host).chars().filter(|c| !c.is_control()).collect();
-        (differs == 0 && rank < world_size).then_some(Greeting { rank, world_size, pid, purpose, host })
-    }
+/// The place as text: `node7:29500`, or `node7:29501-29516`.
+fn place(meeting: &Meeting) -> String {
+    let (first, last) = (meeting.ports.start(), meeting.ports.end());
+    let host = if meeting.host.contains(':') { format!("[{}]", meeting.host) } else { meeting.host.clone() };
+    if first == last { format!("{host}:{first}") } else { format!("{host}:{first}-{last}") }
 }

@@ -4,6 +4,8 @@
 //! start and end the job. Ranks of several hosts exchange only what they agree on through rank 0, and the tensors of their GPUs by NCCL.
 
 mod collectives;
+mod greeting;
+mod peer_user;
 mod meeting;
 
 use std::cell::RefCell;
@@ -41,7 +43,7 @@ impl StarGroup {
     pub(crate) fn join(meeting: &Meeting, options: WorldOptions, hostname: &str) -> Result<Self> {
         let WorldOptions { shared_memory, timeout, program, join_limit, lost_exit_code, .. } = options;
         let Meeting { rank, world_size, .. } = *meeting;
-        let links = meeting::meet(meeting, hostname, join_limit)?;
+        let links = meeting::meet(&meeting.of_job(options.job), hostname, join_limit)?;
         let mut star = Star::new(rank, world_size, links.streams);
         let identity = format!("{} {hostname} {}", std::process::id(), boot_id());
         let identities = star.exchange(identity.as_bytes())?;
@@ -52,11 +54,8 @@ impl StarGroup {
             Peer { rank, host: host.clone(), pid: *pid, stream }
         };
         let peers = others.zip(links.lifelines).map(peer).collect();
-        lifeline::start(rank, hostname, peers, lost_exit_code).map_err(|source| CommError::NotJoined {
-            rank,
-            is_reported: false,
-            text: source.to_string(),
-        })?;
+        lifeline::start(rank, hostname, peers, lost_exit_code)
+            .map_err(|source| CommError::NotJoined { rank, text: source.to_string() })?;
         program::agree(|words| star.gather_words(words), rank, program, hostname)?;
         let is_here = |other: &usize| identities[*other].place() == identities[rank].place();
         let local_size = (0..world_size).filter(is_here).count();

@@ -164,6 +164,19 @@ impl Cli {
         )
     }
 
+    /// Tells the job from others whose ranks meet at the same place: its folder, else its config or rows. The same on all ranks.
+    pub fn job(&self) -> String {
+        match &self.command {
+            Command::Train(args) => {
+                let path = args.out.as_ref().or(args.run.run.as_ref()).map(|path| path.display().to_string());
+                path.or_else(|| args.run.short.data.clone()).unwrap_or_default()
+            }
+            Command::Eval(_) => "eval".to_owned(),
+            Command::Predict(_) => "predict".to_owned(),
+            _ => String::new(),
+        }
+    }
+
     /// Log options from the flags; `directives` comes from `RUST_LOG`.
     pub fn log_options(&self, directives: Option<String>) -> LogOptions {
         let quiet = match &self.command {

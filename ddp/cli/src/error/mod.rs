@@ -247,7 +247,7 @@ fn kernel_hint(error: &KernelError) -> Option<&'static str> {
         KernelError::Cuda { .. } if error.is_driver_mismatch() => {
             Some("`ddp-train devices` shows both versions")
         }
-        KernelError::Threads { .. } => Some("lower --threads"),
+        KernelError::Threads { .. } => Some("raise that limit, or lower --threads"),
         _ => None,
     }
 }
@@ -342,9 +342,13 @@ mod tests {
     #[test]
     fn errors_of_lower_crates_name_the_flag_to_change() {
         let threads = KernelError::Threads { threads: 9, reason: "no memory".to_owned() };
-        assert!(Error::from(threads.clone()).to_string().ends_with("\nhint: lower --threads"));
+        assert!(
+            Error::from(threads.clone())
+                .to_string()
+                .ends_with("\nhint: raise that limit, or lower --threads")
+        );
         let through_comm = Error::from(CommError::from(threads)).to_string();
-        assert!(through_comm.ends_with("\nhint: lower --threads"), "{through_comm}");
+        assert!(through_comm.ends_with("\nhint: raise that limit, or lower --threads"), "{through_comm}");
         let text = Error::from(CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }).to_string();
         assert!(
             text.contains("2 GPUs and 3 ranks\nhint: ") && text.contains("; for tests, --share-gpu"),

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 
 use ddp_kernels::cpu::caught_panic::catch_panic;
+use ddp_kernels::cpu::start_thread::start_thread;
 
 use super::filler::Filler;
 use super::host_batch::HostBatch;
@@ -62,7 +63,7 @@ impl Ring {
         let mut ring = Ring { shared, threads: Vec::with_capacity(n_threads) };
         for n in 0..n_threads {
             let shared = ring.shared.clone();
-            let thread = Builder::new().name(format!("loader-{n}")).spawn(move || shared.work());
+            let thread = start_thread(&format!("loader-{n}"), move || shared.work());
             ring.threads.push(thread.map_err(|source| DataError::LoaderThread { source })?);
         }
         Ok(ring)

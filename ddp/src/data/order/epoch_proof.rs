@@ -26,6 +26,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use ddp_kernels::cpu::threads;
 use ddp_kernels::ops::{ROW_SUMS_LEN, mix_row};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,7 @@ impl RowsHash {
 
     /// Rows `0..n_rows`, each once.
     pub fn of_all(n_rows: u64) -> Self {
+        threads::join_any_pool();
         let chunks = (0..n_rows.div_ceil(CHUNK_ROWS)).into_par_iter();
         let of_chunk =
             |chunk: u64| (chunk * CHUNK_ROWS..n_rows.min((chunk + 1) * CHUNK_ROWS)).collect::<RowsHash>();

@@ -113,6 +113,28 @@ fn a_rank_alone_whose_supervisor_is_killed_saves_and_ends() {
     run.assert_saved(&pids, Instant::now());
 }
 
+#[test]
+fn a_run_whose_sweep_is_killed_saves_and_ends() {
+    let folder = temp_dir();
+    let out = folder.path().join("sweep");
+    let args = ["sweep", "--grid", "optimizer.lr=0.1,0.2", "--out", out.to_str().unwrap(), "--"];
+    let run =
+        ["--set", "train.epochs=1000000", "--set", "log.every_steps=1", "--threads", "1", "--device", "cpu"];
+    let job = start(single(&[&args[..], &run].concat()));
+    let first = out.join("lr=0.1,seed=0");
+    while !first.join("metrics.jsonl").exists() {
+        assert!(job.started.elapsed() < Duration::from_secs(60), "no run within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pids = children(job.pid());
+    kill_9(job.pid());
+    let killed = Instant::now();
+    while pids.iter().any(|pid| Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok()) {
+        assert!(killed.elapsed() < LIMIT, "the run is left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The supervisor continues from what the ranks have saved.
 #[test]
 fn a_job_whose_mpirun_is_killed_loses_no_step() {

@@ -2,6 +2,7 @@
 //! allocated, and a rank that is killed is reported as that.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,4 +154,38 @@ fn a_rank_that_is_killed_for_memory_under_mpirun_is_reported_as_that() {
     let outcome = group.run(&[&["launch", "-n", "2", "--"], &own[..], &CPU[..]].concat());
     assert_says(&outcome, 1, &["killed for memory (limit 28 MiB)", "hint: lower "]);
     assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
+}
+
+/// A limit on processes or on address space that lets some threads start, but not all: each is one error that names it.
+#[test]
+fn a_limit_on_threads_is_named() {
+    // Limits of another user, since root has none on processes.
+    let folder = temp_dir();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let user = "setpriv --reuid 34567 --clear-groups";
+    let may =
+        Command::new("sh").args(["-c", &format!("{user} '{}' --version", ddp_train())]).output().unwrap();
+    let of_user = (1..9).map(|n| (format!("ulimit -u {n}; exec {user}"), "RLIMIT_NPROC is "));
+    let of_user: Vec<_> = if may.status.success() {
+        of_user.collect()
+    } else {
+        println!("skipped: needs the right to become another user (setpriv)");
+        Vec::new()
+    };
+    let of_memory = (6..20).map(|n| (format!("ulimit -v {}; exec", n * 10_000), "RLIMIT_AS is "));
+    let mut n_named = 0;
+    for (case, (before, limit)) in of_user.into_iter().chain(of_memory).enumerate() {
+        let mut command = Command::new("bash");
+        let script = format!("{before} \"$0\" train -q --threads 2 --epochs 1 --out out-{case}");
+        command.args(["-c", &script, ddp_train()]).current_dir(folder.path()).env("HOME", folder.path());
+        let outcome = run(command);
+        let is_early =
+            outcome.status.success() || outcome.stderr.contains("error while loading shared libraries");
+        assert!(!outcome.stderr.contains("panicked"), "{before}: {}", outcome.stderr);
+        let is_named = outcome.stderr.contains("no further thread can be started: ");
+        assert!(!is_named || outcome.stderr.contains(limit), "{before}: {}", outcome.stderr);
+        assert!(is_named || is_early || outcome.stderr.contains("memory"), "{before}: {outcome:?}");
+        n_named += usize::from(is_named);
+    }
+    assert!(n_named > 0);
 }

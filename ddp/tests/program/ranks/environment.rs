@@ -200,6 +200,26 @@ fn an_environment_that_does_not_fit_is_refused() {
     assert_eq!(with("train --no-such-flag", &[]).status.code(), Some(2));
 }
 
+#[test]
+fn a_process_that_accelerate_starts_alone_is_told() {
+    let folder = temp_dir();
+    let started = |changed: &[(&str, &str)]| {
+        let mut command = single(&["train", "--dry-run", "-q"]);
+        command.current_dir(folder.path()).envs([("ACCELERATE_MIXED_PRECISION", "no")]);
+        run_ok(command_with(command, changed)).stderr
+    };
+    let several = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
+    let text =
+        "warning: accelerate was asked for several processes and has started one, which runs alone\nhint: ";
+    assert!(started(&several).starts_with(text));
+    assert!(!started(&[]).contains("accelerate"));
+}
+
+fn command_with(mut command: Command, variables: &[(&str, &str)]) -> Command {
+    command.envs(variables.iter().copied());
+    command
+}
+
 /// A shell command that gives the rest of a script another hostname, so that ranks appear to be on several hosts; `None` if this process
 /// may not do that.
 fn other_host() -> Option<&'static str> {

@@ -13,14 +13,35 @@ const LIMIT: Duration = Duration::from_secs(45);
 
 /// `launch -n 2` of a short run in `folder`.
 fn launch(folder: &Path) -> Command {
+    launch_by("auto", folder)
+}
+
+fn launch_by(launcher: &str, folder: &Path) -> Command {
     let out = folder.join("out").display().to_string();
     let sets = ["--set", "train.epochs=2", "--set", "model.hidden=[8]", "--set", "log.every_steps=1"];
-    let own = ["launch", "-n", "2", "--", "--out", &out, "--threads", "1", "--device", "cpu"];
+    let own = [
+        "launch",
+        "-n",
+        "2",
+        "--launcher",
+        launcher,
+        "--",
+        "--out",
+        &out,
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ];
     single(&[&own[..], &sets].concat())
 }
 
 /// The same with an `mpirun` that answers `--version` by `version`, and anything else by `start`, both shell commands.
 fn with_mpirun(folder: &Path, version: &str, start: &str) -> Outcome {
+    run_with_mpirun(launch(folder), folder, version, start)
+}
+
+fn run_with_mpirun(mut command: Command, folder: &Path, version: &str, start: &str) -> Outcome {
     let bin = folder.join("bin");
     std::fs::create_dir(&bin).unwrap();
     let script = format!("#!/bin/sh\nif [ \"$1\" = --version ]; then {version}; exit; fi\n{start}\n");
@@ -28,7 +49,6 @@ fn with_mpirun(folder: &Path, version: &str, start: &str) -> Outcome {
     std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::var_os("PATH").unwrap();
     let path = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path))).unwrap();
-    let mut command = launch(folder);
     command.env("PATH", path);
     run(command)
 }
@@ -68,6 +88,23 @@ fn an_mpirun_that_crashes_is_shown() {
     let parts =
         ["mpirun was ended by SIGSEGV; its ranks had not joined", "  | no daemon on this host", "hint: "];
     assert_says(&outcome, 1, &parts);
+}
+
+/// Such as where `/dev/shm` is full or `/tmp` read-only.
+#[test]
+fn an_mpirun_without_room_for_its_files_is_done_without() {
+    let rows = "-".repeat(74);
+    let start =
+        format!("echo {rows} >&2; echo '  Error: Read-only file system' >&2; echo {rows} >&2; exit 1");
+    let folder = temp_dir();
+    let outcome = with_mpirun(folder.path(), OPEN_MPI, &start);
+    let said = "warning: mpirun ended with status 1 (Error: Read-only file system); this program starts the ranks without \
+                mpirun, as with --launcher env\n";
+    assert_says(&outcome, 0, &[said, "on 2 ranks"]);
+    // One that was asked for is not replaced.
+    let folder = temp_dir();
+    let outcome = run_with_mpirun(launch_by("mpi", folder.path()), folder.path(), OPEN_MPI, &start);
+    assert_says(&outcome, 78, &[" |   Error: Read-only file system", "--launcher env does without it"]);
 }
 
 #[test]

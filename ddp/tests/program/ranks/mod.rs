@@ -6,5 +6,6 @@ mod launch_itself;
 mod launch_start;
 mod law;
 mod lost_rank;
+mod meeting;
 mod mpi_start;
 mod replicas;

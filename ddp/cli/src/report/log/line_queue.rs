@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
+use ddp::exit_code;
+use ddp_comm::failure;
+use ddp_kernels::cpu::start_thread::start_thread;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use tracing::Level;
 
@@ -77,8 +80,10 @@ impl LineQueue {
                 state.n_waiting.fetch_sub(1, Release);
             }
         };
-        let writer = std::thread::Builder::new().name("stderr".to_owned()).spawn(write);
-        writer.expect("a process that has just begun can start a thread");
+        if let Err(error) = start_thread("stderr", write) {
+            // Nothing has begun yet, and no line could be written.
+            failure::end_unjoined(exit_code::FAILED.into(), format!("error: {error}"));
+        }
         queue
     }
 

@@ -19,6 +19,7 @@ use crate::commands::data::inspect::collector::{Cells, Collector, Column, is_fin
 use crate::commands::data::inspect::column_profile::{Kind, Origin};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
+use ddp_kernels::cpu::threads;
 
 /// Integers below are exact in f64.
 const MAX_EXACT: f64 = (1u64 << 53) as f64;
@@ -116,6 +117,7 @@ pub(super) fn scan(
         if rows.places.is_empty() {
             return Err(DataError::from(CsvError::NoRows { path: path.clone() }).into());
         }
+        threads::join_any_pool();
         while !rows.places.is_empty() {
             // The next rows are read while these are looked at.
             let (done, ()) = rayon::join(|| read(&mut next), || rows.collect(&mut collector, &in_file));
