@@ -169,7 +169,7 @@ def main():
         train += ["--set", "data.fingerprint=sampled", "--overwrite", "--out", path("run")]
         kinds = ["integers", "texts"]
         command = {
-            "csv": lambda kind: [*train, "--data", path(f"{kind}.csv")],
+            "csv": lambda kind: [*train, "--plain", "--data", path(f"{kind}.csv")],
             "npy": lambda kind: [*train, "--data", path("x.npy"), "--set", f"data.labels={path(kind + '.npy')}"],
         }
         for of_format, of_kind in command.items():
