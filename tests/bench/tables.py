@@ -75,7 +75,7 @@ def write_large(path, n_groups):
 def large(binary, n_groups, folder):
     path = os.path.join(folder, "large.parquet")
     write_large(path, n_groups)
-    train = [binary, "train", path, "--target", "label", "--batch-size", "4096", "--hidden", "16", "--device", "cpu"]
+    train = [binary, "train", "--set", f"data.train={path}", "--target", "label", "--batch-size", "4096", "--hidden", "16", "--device", "cpu"]
     train += ["--set", "data.loader_memory_mib=64", "--set", "data.shuffle_mode=blocks", "--set", "train.steps=200"]
     train += ["--threads", "1", "--quiet", "--overwrite", "--out", os.path.join(folder, "large")]
     cases = {
@@ -111,7 +111,7 @@ def first_row(binary, n_rows, repeats, folder):
     for kind in ["csv", "parquet"]:
         path = os.path.join(folder, f"first.{kind}")
         getattr(table, f"write_{kind}")(path)
-        train = [binary, "train", path, "--target", "label", "--hidden", "4", "--set", "train.steps=1", "--device", "cpu"]
+        train = [binary, "train", "--set", f"data.train={path}", "--target", "label", "--hidden", "4", "--set", "train.steps=1", "--device", "cpu"]
         train += ["--json", "--quiet", "--set", "data.fingerprint=sampled", "--overwrite", "--out", os.path.join(folder, "run")]
         seconds = {"ddp-train": [], "polars": []}
         for repeat in range(repeats + 1):
@@ -169,7 +169,7 @@ def main():
         train += ["--set", "data.fingerprint=sampled", "--overwrite", "--out", path("run")]
         kinds = ["integers", "texts"]
         command = {
-            "csv": lambda kind: [*train, "--plain", "--data", path(f"{kind}.csv")],
+            "csv": lambda kind: [*train, "--set", f"data.train={path(kind + '.csv')}"],
             "npy": lambda kind: [*train, "--data", path("x.npy"), "--set", f"data.labels={path(kind + '.npy')}"],
         }
         for of_format, of_kind in command.items():

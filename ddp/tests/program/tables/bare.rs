@@ -99,3 +99,33 @@ fn ranks_agree_on_what_a_table_suggests() {
     run_line_ok(folder.path(), &line("one"));
     assert_eq!(config(folder.path(), "one")["data"], config(folder.path(), "two")["data"]);
 }
+
+/// Only the first rows of a large table are looked at, so that it starts as fast as with a config. What they lack may follow.
+#[test]
+fn the_first_rows_of_a_large_table_decide_nothing_that_later_rows_could_contradict() {
+    let folder = temp_dir();
+    let mut rows = "id,a,b,c,year,city,gap,label\n".to_owned();
+    for n in 0..60_000 {
+        let is_late = n > 55_000;
+        let (year, gap) = (if is_late { 2025 } else { 2024 }, if is_late { "" } else { "3" });
+        let label = if is_late { "new" } else { "old" };
+        writeln!(
+            rows,
+            "u{n},{},{},{}.5,{year},{},{gap},{label}",
+            n % 7,
+            n * 31 % 11,
+            n % 5,
+            ["x", "y"][n % 2]
+        )
+        .unwrap();
+    }
+    write(folder.path(), "large.csv", &rows);
+    let line = "large.csv --target label --epochs 1 --hidden 4 --batch-size 1024 --device cpu --out run";
+    let trained = run_line_ok(folder.path(), line);
+    assert_eq!(
+        first_line(&trained),
+        "chosen for these rows: categories city; missing values filled by the mean; left out id; 20% of the rows held out; \
+         early stopping (--plain: none of it)"
+    );
+    assert!(trained.stderr.contains("classification of 2 classes"), "{}", trained.stderr);
+}

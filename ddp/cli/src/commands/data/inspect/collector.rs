@@ -59,6 +59,8 @@ pub(super) struct Collector {
     /// Column that the others are compared with.
     target: Option<usize>,
     limit: usize,
+    /// Whether rows follow that were not looked at.
+    pub(super) is_partial: bool,
 }
 
 /// Properties of one column.
@@ -246,6 +248,7 @@ impl Collector {
             n_rows: 0,
             target,
             limit: (MAX_VALUES / n_columns.max(1)).clamp(300, 1 << 16),
+            is_partial: false,
         }
     }
 

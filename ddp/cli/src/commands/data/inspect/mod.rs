@@ -54,11 +54,14 @@ pub(super) fn inspect(args: &InspectArgs, reading: Option<ShownBar>) -> Result<(
     Ok(())
 }
 
-/// The section `[data]` for the rows of `data`, if they are a table that can train a model.
+/// Cells of a table that a run looks at before it trains: thousands of rows, in some hundredths of a second.
+const MAX_CELLS: usize = 400_000;
+
+/// The section `[data]` for the rows of `data`, if they are a table that can train a model; of a large one, for its first rows.
 pub(super) fn suggested(data: &DataConfig) -> Result<Option<String>> {
     let data = DataConfig { auto_task: false, ..data.clone() };
     let spec = SourceSpec { classes: ClassLabels::AsStored, ..SourceSpec::train(&data) };
-    let profile = scan::scan(&spec, &data.target)?;
+    let profile = scan::scan(&spec, &data.target, Some(MAX_CELLS))?;
     let is_table = profile.arrays.is_empty() && profile.columns.iter().any(|column| column.is_target);
     Ok((is_table && !profile.stops_training()).then_some(profile.data_section))
 }
@@ -67,7 +70,7 @@ pub(super) fn suggested(data: &DataConfig) -> Result<Option<String>> {
 fn profile(args: &InspectArgs) -> Result<Profile> {
     let data = config(args)?;
     let spec = SourceSpec { classes: ClassLabels::AsStored, ..SourceSpec::train(&data) };
-    scan::scan(&spec, &args.target)
+    scan::scan(&spec, &args.target, None)
 }
 
 /// The config that opens the files, with defaults for everything else.

@@ -41,6 +41,10 @@ impl Profile {
         let mut warnings = warnings::warnings(&origin, collected, &columns, task.map(|fitting| fitting.task));
         let mut dropped_columns = Vec::new();
         if origin.is_table {
+            if collected.is_partial {
+                // The rows that follow may tell otherwise.
+                warnings.retain(|warning| !warning.depends_on_all_rows());
+            }
             dropped_columns = dropped(&columns, &warnings);
             if !has_features(&dropped_columns, &columns) {
                 warnings::no_features_left(&mut warnings, &dropped_columns);

@@ -86,7 +86,7 @@ pub(super) fn lines(
             lines.push("datetime = \"parts\"".to_owned());
         }
     }
-    if !marked.is_empty() || numbers.iter().any(|&at| columns[at].n_missing > 0) {
+    if !marked.is_empty() || collected.is_partial || numbers.iter().any(|&at| columns[at].n_missing > 0) {
         lines.push("missing = \"mean\"".to_owned());
     }
     let size = |at: &usize| columns[*at].range.map_or(0.0, |range| range.min.abs().max(range.max.abs()));

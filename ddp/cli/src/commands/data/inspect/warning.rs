@@ -55,6 +55,12 @@ pub(super) enum WarningKind {
 }
 
 impl Warning {
+    /// Whether it may hold for the first rows of a table alone.
+    pub(super) fn depends_on_all_rows(&self) -> bool {
+        use WarningKind::{Constant, Determines, Duplicate, OneClass, TargetEmpty};
+        matches!(self.kind, Constant | Determines | Duplicate | OneClass | TargetEmpty)
+    }
+
     /// Whether a model for `task` can't be trained before this is corrected.
     pub(super) fn stops_training(&self, task: Option<Task>) -> bool {
         match self.kind {

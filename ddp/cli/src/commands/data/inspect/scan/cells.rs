@@ -21,6 +21,8 @@ use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
 use ddp_kernels::cpu::threads;
 
+/// Fewest rows that are looked at where not all are.
+const MIN_ROWS_OF_SOME: usize = 2000;
 /// Integers below are exact in f64.
 const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
@@ -56,6 +58,7 @@ pub(super) fn scan(
     format: &TableFormat,
     targets: &[String],
     spec: &SourceSpec<'_>,
+    max_cells: Option<usize>,
 ) -> Result<(Origin, Collector)> {
     let Shards { files, types: shared } = shards(files.to_vec(), format, spec);
     let (files, spec) = (&files[..], &SourceSpec { types: Some(&shared), ..*spec });
@@ -94,7 +97,11 @@ pub(super) fn scan(
         (true, _) => [CellUse::Label, CellUse::TextLabel],
     };
     let uses: Vec<[CellUse; 2]> = (0..names.len()).map(uses_of).collect();
+    let max_rows = max_cells.map_or(usize::MAX, |cells| (cells / names.len().max(1)).max(MIN_ROWS_OF_SOME));
     for (file, path) in files.iter().enumerate() {
+        if collector.is_partial {
+            break;
+        }
         let mut reader = match first.take() {
             Some(first) => first,
             None => CellReader::open(path, format, spec)?,
@@ -119,6 +126,10 @@ pub(super) fn scan(
         }
         threads::join_any_pool();
         while !rows.places.is_empty() {
+            if collector.n_rows >= max_rows {
+                collector.is_partial = true;
+                break;
+            }
             // The next rows are read while these are looked at.
             let (done, ()) = rayon::join(|| read(&mut next), || rows.collect(&mut collector, &in_file));
             done?;

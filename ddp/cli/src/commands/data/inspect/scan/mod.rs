@@ -26,18 +26,19 @@ use crate::error::Result;
 /// Integers up to this one are exact in f64.
 const MAX_EXACT: u64 = 1 << 53;
 
-/// The profile of the files that `spec` names, with the target columns `targets`.
+/// The profile of the files that `spec` names, with the target columns `targets`: of all rows, or of the first ones of a table that hold about
+/// `max_cells`.
 ///
 /// # Errors
 /// Faults of the files, or of the names in `targets`.
-pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String]) -> Result<Profile> {
+pub(super) fn scan(spec: &SourceSpec<'_>, targets: &[String], max_cells: Option<usize>) -> Result<Profile> {
     let (origin, collected) = if spec.source.starts_with("builtin:") {
         scan_builtin(spec)?
     } else {
         let (files, format) = files_and_format(spec)?;
         match &format.reader {
             Reader::Arrays(reader) => scan_arrays(&files, format.title, reader, spec)?,
-            Reader::Table(table) => cells::scan(&files, format.title, table, targets, spec)?,
+            Reader::Table(table) => cells::scan(&files, format.title, table, targets, spec, max_cells)?,
         }
     };
     Ok(Profile::new(origin, &collected, spec))
