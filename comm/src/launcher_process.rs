@@ -28,8 +28,8 @@ const NAMES: [&str; 14] = [
 
 /// Programs whose end does not end what they have started in the background: shells, and those that start sessions. Of a parent of
 /// another name, such as a Python program that sets `RANK` for each rank, the ranks are nothing without it.
-const LEFT_BEHIND: &str = "sh bash dash zsh ksh fish csh tcsh ash busybox sshd login su sudo screen tmux init systemd tini dumb-init \
-                           docker-init catatonit";
+const LEFT_BEHIND: &str = "sh bash dash zsh ksh fish csh tcsh ash busybox nu pwsh xonsh sshd dropbear mosh-server login su sudo screen \
+                           tmux zellij init systemd tini dumb-init docker-init catatonit";
 
 /// The processes above this one that started it: mpirun or its daemon on this host, and this same program as their supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -103,7 +103,7 @@ pub(super) fn with_text(answer: u8, text: &str) -> Vec<u8> {
 /// The text of an answer.
 ///
 /// # Errors
-/// Those of `from`.
+/// The errors of `from`.
 pub(super) fn read_text(from: &mut impl Read) -> io::Result<String> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;

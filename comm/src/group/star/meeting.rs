@@ -395,7 +395,7 @@ impl<'a> Visitor<'a> {
                 Err(NotYet::Refused(text)) => return Err(not_joined(text)),
                 Err(NotYet::TurnedAway(text)) => {
                     let since: &mut Instant = turned_away.get_or_insert_with(Instant::now);
-                    let text = format!("it belongs to another job ({text})");
+                    let text = format!("turned away: {text}");
                     // At one of several ports, rank 0 of this job may still come.
                     if self.meeting.ports.clone().count() == 1 && since.elapsed() >= OTHER_JOB_WAIT {
                         return Err(not_joined(text));

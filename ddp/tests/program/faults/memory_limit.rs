@@ -161,7 +161,7 @@ fn a_rank_that_is_killed_for_memory_under_mpirun_is_reported_as_that() {
 fn a_limit_on_threads_is_named() {
     // Limits of another user, since root has none on processes.
     let folder = temp_dir();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let user = "setpriv --reuid 34567 --clear-groups";
     let may =
         Command::new("sh").args(["-c", &format!("{user} '{}' --version", ddp_train())]).output().unwrap();

@@ -118,7 +118,7 @@ fn a_rank_of_another_job_is_turned_away_and_says_why() {
         let outcome = stranger.wait();
         assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stderr);
         assert!(
-            outcome.stderr.starts_with("error: rank 1 was not joined by rank 0: it belongs to another job ("),
+            outcome.stderr.starts_with("error: rank 1 was not joined by rank 0: turned away: "),
             "{}",
             outcome.stderr
         );
@@ -129,6 +129,34 @@ fn a_rank_of_another_job_is_turned_away_and_says_why() {
     assert!(outcomes.iter().all(|outcome| outcome.status.success()), "{outcomes:?}");
     let said = &outcomes[0].stderr;
     assert_eq!(said.matches("turned away ").count(), 2, "once for each: {said}");
+}
+
+/// Whoever connects from this host is known to the system, so that no secret is needed there.
+#[test]
+fn a_process_of_another_user_takes_no_place() {
+    let own = ["--reuid", "34567", "--clear-groups", ddp_train()];
+    let may = Command::new("setpriv").args(own).arg("--version").output();
+    if !may.is_ok_and(|output| output.status.success()) {
+        println!("skipped: needs the right to become another user (setpriv)");
+        return;
+    }
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    let args = ["--out", out.to_str().unwrap(), "--epochs", "1"];
+    let port = free_port();
+    let ranks = [0, 1].map(|at| rank(at, 2, "127.0.0.1", port, &args));
+    let mut stranger = Command::new("setpriv");
+    stranger.args(own).args(ranks[1].get_args());
+    stranger.envs(ranks[1].get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let [first, second] = ranks;
+    let first = start(first);
+    drop(connect(port));
+    let stranger = start(stranger).wait();
+    assert_eq!(stranger.status.code(), Some(78), "{stranger:?}");
+    assert!(stranger.stderr.contains("turned away: a process of another user"), "{}", stranger.stderr);
+    for outcome in [start(second), first].map(Job::wait) {
+        assert!(outcome.status.success(), "{outcome:?}");
+    }
 }
 
 /// Passes connections on to `port`, but resets those whose numbers `is_reset`.
