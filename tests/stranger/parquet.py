@@ -174,7 +174,7 @@ def trials(folder, seed):
         for version in ("1.0", "2.0"):
             add("mixed", mixed, ".parquet", False, {**fixed, "compression": codec, "data_page_version": version})
     for more in (
-        {"version": "1.0"}, {"version": "2.4"}, {"use_deprecated_int96_timestamps": True}, {"coerce_timestamps": "ms", "allow_truncated_timestamps": True},
+        {"version": "1.0"}, {"version": "2.4"}, {"coerce_timestamps": "ms", "allow_truncated_timestamps": True},
         {"coerce_timestamps": "us", "allow_truncated_timestamps": True}, {"store_decimal_as_integer": True}, {"use_compliant_nested_type": False},
         {"row_group_size": 1}, {"row_group_size": 2, "data_page_size": 1}, {"dictionary_pagesize_limit": 1, "use_dictionary": True}, {"store_schema": False},
         {"use_byte_stream_split": ["float", "double"], "use_dictionary": False}, {"write_batch_size": 1},

@@ -191,7 +191,10 @@ fn format_of(path: &Path) -> Result<&'static Format> {
         Compression::Zip => return Ok(formats::by_signature(&begin)),
         _ => formats::by_name(path),
     };
-    let foreign = foreign::find(&begin).or_else(|| foreign::by_name(path).filter(|_| named.is_none()));
+    // Of an archive its name says more.
+    let by_name = || foreign::by_name(path).filter(|_| named.is_none());
+    let found = foreign::find(&begin);
+    let foreign = if begin.starts_with(b"PK\x03\x04") { by_name().or(found) } else { found.or_else(by_name) };
     // A damaged archive is reported as what its name says.
     if let Some(foreign) = foreign.filter(|_| !named.is_some_and(|named| is_zip(named, &begin))) {
         return Err(foreign_file(path, foreign));
