@@ -1,4 +1,12 @@
 //! Threads, and the limit that keeps the system from starting one.
+//!
+//! ```
+//! use ddp_kernels::cpu::start_thread::start_thread;
+//!
+//! let thread = start_thread("sum", || 1 + 1)?;
+//! assert_eq!(thread.join().unwrap(), 2);
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fs;
 use std::io;
