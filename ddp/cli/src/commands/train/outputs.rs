@@ -122,7 +122,7 @@ pub(super) fn open_folder(
     folder.remove(DONE_FILE)?;
     // It shows the run up to its last end. A run does without it.
     let _ = folder.remove(folder::REPORT_FILE);
-    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_model_toml().as_bytes())?;
+    write_atomic(&folder.file(folder::CONFIG_FILE), config.to_saved_toml().as_bytes())?;
     folder.identify(existing, resumed.and_then(|resumed| resumed.manifest().run_id.as_deref()))?;
     Ok(Some(folder))
 }
