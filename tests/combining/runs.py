@@ -316,6 +316,9 @@ class Run:
             if not path.is_file() or name.startswith(("logs", ".", "tb/")) or name in ("done.json", "metrics.jsonl", "report.html"):
                 continue
             text = path.read_bytes()
+            if name == "config.toml":
+                # A run without a name has that of its folder.
+                text = text.replace(f'name = "{self.out.name}"\n'.encode(), b"", 1)
             if path.name == "manifest.json":
                 manifest = json.loads(text)
                 for key in ("run_id", "time", "checksum"):
