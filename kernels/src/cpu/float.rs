@@ -65,10 +65,11 @@ pub(crate) trait Float:
     fn or_zero(self) -> Self {
         if self.abs() < Self::NEGLIGIBLE { Self::from_f64(0.0) } else { self }
     }
-    /// NaN in place of infinity: a weight whose second moment overflowed becomes NaN too, and is found, instead of standing still for ever.
+    /// Whether it is neither infinite nor NaN.
     #[inline(always)]
-    fn or_nan(self) -> Self {
-        self + self * Self::from_f64(0.0)
+    fn is_number(self) -> bool {
+        let zero = Self::from_f64(0.0);
+        self * zero == zero
     }
     /// The larger of `self` and `floor`; NaN if `self` is NaN.
     #[inline(always)]

@@ -6,6 +6,7 @@
 //! Source: arXiv:1412.6980, arXiv:1711.05101; `torch.optim.{Adam, AdamW}`.
 
 use super::super::{StepScalars, Update, UpdateSegment, cuda, kernels, update_kernels};
+use super::moments::lose_overflowed;
 use super::step::by_gradients;
 use super::{OptimizerDefaults, OptimizerParams, Rule};
 use crate::cpu::Float;
@@ -74,12 +75,13 @@ impl Update<2> for Adam {
         let [one_minus_b1, one_minus_b2] = p.betas.map(|beta| T::from_f64(1.0 - beta));
         let [scale, coupled, keep, step_size, root_scale, eps] =
             [p.grad_scale, coupled, 1.0 - lr * decoupled, lr / c1, 1.0 / c2.sqrt(), p.eps].map(T::from_f64);
-        for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
+        for (((w, m), v), &g) in w.iter_mut().zip(m.iter_mut()).zip(v.iter_mut()).zip(g) {
             let g = g * scale + coupled * *w;
             *m = (b1 * *m + one_minus_b1 * g).or_zero();
-            *v = (b2 * *v + one_minus_b2 * g * g).or_zero().or_nan();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
             *w = keep * *w - step_size * *m / (v.sqrt() * root_scale + eps);
         }
+        lose_overflowed(p.step, w, v);
     }
 }
 

@@ -30,11 +30,24 @@ impl Update<1> for Moments {
         let [b1, b2] = self.0.betas.map(T::from_f64);
         let [one_minus_b1, one_minus_b2] = self.0.betas.map(|beta| T::from_f64(1.0 - beta));
         let scale = T::from_f64(self.0.grad_scale);
-        for ((m, v), &g) in m.iter_mut().zip(v).zip(g) {
+        for ((m, v), &g) in m.iter_mut().zip(v.iter_mut()).zip(g) {
             let g = g * scale;
             *m = (b1 * *m + one_minus_b1 * g).or_zero();
-            *v = (b2 * *v + one_minus_b2 * g * g).or_zero().or_nan();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
         }
+        lose_overflowed(self.0.step, m, v);
+    }
+}
+
+/// Steps between two looks for second moments that overflowed, which takes a small step a twentieth longer.
+const BETWEEN_LOOKS: u64 = 64;
+
+/// Makes `values` NaN where the second moment overflowed, so that the next loss shows it: such a weight would stand still for ever. On a GPU,
+/// where memory bounds the update, the moment itself becomes NaN at once.
+pub(super) fn lose_overflowed<T: Float>(step: u64, values: &mut [T], v: &[T]) {
+    if step.is_multiple_of(BETWEEN_LOOKS) {
+        let overflowed = values.iter_mut().zip(v).filter(|(_, v)| !v.is_number());
+        overflowed.for_each(|(value, _)| *value = T::from_f64(f64::NAN));
     }
 }
 
