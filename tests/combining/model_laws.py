@@ -24,14 +24,9 @@ def evaluates_alike(trial, base, draw):
                                "--device", trial.program.device)
     got = json.loads(ended.stdout)
     want = {key: of for key, of in end.items() if key.startswith("eval_") and isinstance(of, float)}
-    if best:
-        # The model is the best one: of averaged weights, or of the weights themselves.
-        if best.get("is_last"):
-            want = {f"eval_{key[5:]}": of for key, of in end.items() if key.startswith("last_") and isinstance(of, float)}
-        # Where every step was withheld, all evaluations are of one step, and batch norm's statistics still differ.
-        epochs = [event["epoch"] for event in base.events("epoch")]
-        is_last = (best["step"], best["epoch"]) == (end["steps"], epochs[-1] if epochs else best["epoch"])
-        want = {**(want if is_last else {}), **({best["metric"]: best["value"]} if "." not in best["metric"] else {})}
+    # The event leads with the metrics of the model, which is the best one.
+    if best and "." not in best["metric"]:
+        want[best["metric"]] = best["value"]
     tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 3e-2)
     for key, of in want.items():
         if key in got and differs(got[key], of, tolerance, tolerance / 10):

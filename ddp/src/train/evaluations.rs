@@ -127,7 +127,13 @@ impl<'a> Evaluations<'a> {
     pub fn of_model(&self, state: &RunState) -> (EvalMetrics, LastMetrics) {
         let RunState { eval, last_eval, step, .. } = state;
         let (model, last) = match self.best(state) {
-            Some(best) if best.step != *step && best.eval != EvalMetrics::default() => (&best.eval, eval),
+            // Where updates are withheld, several evaluations are of one step.
+            Some(best)
+                if (best.step, best.epoch) != (*step, state.epoch_under_way())
+                    && best.eval != EvalMetrics::default() =>
+            {
+                (&best.eval, eval)
+            }
             Some(best) if best.step == *step && best.is_last => (last_eval, eval),
             _ => (eval, last_eval),
         };
