@@ -232,15 +232,22 @@ impl<'a> Evaluations<'a> {
         }
     }
 
-    /// Measures the metrics of the last evaluation by the best weights too, where these have fewer. Replaces the trainer's weights, which
+    /// Measures the metrics of the last evaluation by the best weights too, where fewer are known of these. Replaces the trainer's weights, which
     /// must have been saved. Collective.
     ///
     /// # Errors
     /// Same as [`Self::measure`].
     pub fn complete_best(&self, state: &mut RunState, trainer: &mut Trainer<'_>) -> Result<()> {
         let [during, at_end] = self.metric_sets;
-        let is_earlier = self.best(state).is_some_and(|best| best.step != state.step);
-        let Some(rows) = self.plan.data.eval.as_ref().filter(|_| is_earlier && during != at_end) else {
+        // Checkpoints hold neither metrics of heads nor tables.
+        let lacks_parts = |best: &EvalMetrics| {
+            best.heads().is_empty() && !state.eval.heads().is_empty()
+                || best.tables().is_none() && state.eval.tables().is_some()
+        };
+        let is_due = self
+            .best(state)
+            .is_some_and(|best| best.step != state.step && (during != at_end || lacks_parts(&best.eval)));
+        let Some(rows) = self.plan.data.eval.as_ref().filter(|_| is_due) else {
             return Ok(());
         };
         let own = self.best.weights(state).map_or(&[][..], |weights| weights.as_slice());
