@@ -215,7 +215,11 @@ def ranks_agree_on_models(trial, base, draw):
         if alone.status != 0:
             program.check_refusal(alone)
             continue
-        check_figures(law, f"{flags[0]} on {ranks} ranks", json.loads(together.stdout), json.loads(alone.stdout), 1e-4)
+        figures = [json.loads(ended.stdout) for ended in (together, alone)]
+        if trial.table.n_rows < 10:
+            # Outputs of a model that tells rows apart by roundings alone: one order more or less is much of an area.
+            figures = [{key: of for key, of in each.items() if key not in ("eval_roc_auc", "eval_average_precision", "eval_per_class")} for each in figures]
+        check_figures(law, f"{flags[0]} on {ranks} ranks", *figures, 1e-4)
     outs = [trial.folder / f"predicted-{n}.csv" for n in (1, ranks)]
     for n, out in zip((1, ranks), outs):
         program.must(law, n, "predict", "--checkpoint", base.out, *rows_of(trial.table)[:2], "--out", out, *device)
