@@ -109,12 +109,9 @@ fn info(
         _ => None,
     };
     let labels = labels_of(metadata).map_err(|reason| bad_file(path, reason))?.map(Arc::new);
-    let heads = match metadata.get(HEADS_KEY) {
-        Some(text) => {
-            heads_from_json(text).map_err(|reason| bad_file(path, format!("its {HEADS_KEY}: {reason}")))?
-        }
-        None => Vec::new(),
-    };
+    let heads = metadata.get(HEADS_KEY).map(|text| heads_from_json(text)).transpose();
+    let heads =
+        heads.map_err(|reason| bad_file(path, format!("its {HEADS_KEY}: {reason}")))?.unwrap_or_default();
     let preprocessor = Preprocessor { plan, normalizer, target_scale, labels, heads };
     match preprocessor.contradiction() {
         Some(contradiction) => Err(bad_file(path, format!("it contradicts itself: {contradiction}"))),
