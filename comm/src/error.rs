@@ -335,13 +335,6 @@ pub enum CommError {
         last: String,
     },
 
-    /// The environments of two ranks contradict each other.
-    #[error("the environments of the ranks contradict each other: {what}")]
-    #[diagnostic(help(
-        "give each process its own RANK below WORLD_SIZE, and each job its own MASTER_PORT; another job may use this one"
-    ))]
-    RankConflict { what: String },
-
     /// Rank 0 did not join this rank.
     #[error("rank {rank} was not joined by rank 0: {text}")]
     NotJoined {

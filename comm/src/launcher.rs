@@ -122,7 +122,14 @@ pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<F
             agree(&found, &meeting, lookup)?;
             Ok(Some(found))
         }
-        (_, Ok(Some(meeting))) => {
+        (_, Ok(Some(mut meeting))) => {
+            // A script that gives the tasks of a step of srun their ranks itself.
+            let place = (meeting.rank, meeting.world_size);
+            let of_step =
+                slurm::meeting(&lookup).filter(|of_step| (of_step.rank, of_step.world_size) == place);
+            if let Some(of_step) = of_step.filter(|_| !meeting.is_named) {
+                (meeting.token, meeting.is_named) = (of_step.token, true);
+            }
             let n_ranks = Some(meeting.world_size);
             Ok(Some(Found { launcher: Launcher::Environment, n_ranks, meeting: Some(meeting) }))
         }
@@ -223,6 +230,15 @@ mod tests {
         // torchrun as a task of srun.
         let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "4")];
         assert_eq!(found(&[&srun[..], &ours].concat()), Some((Launcher::Environment, Some(2))));
+        // A script that gives the tasks of srun their ranks: the step tells the job from others.
+        let of_step = |job: &'static str| {
+            let srun =
+                [("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", job)];
+            let vars = [&srun[..], &ours].concat();
+            let lookup = |name: &str| vars.iter().find(|v| v.0 == name).map(|v| v.1.to_owned());
+            detect(lookup).unwrap().unwrap().meeting.unwrap()
+        };
+        assert!(of_step("7").is_named && of_step("7").token != of_step("8").token);
         // A script under mpirun that sets what mpirun does.
         let same = [("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1")];
         assert_eq!(found(&[&same[..], &ours].concat()), Some((Launcher::OpenMpi, Some(2))));

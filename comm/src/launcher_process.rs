@@ -69,6 +69,22 @@ pub fn launcher_above() -> Option<&'static str> {
     names.into_iter().find(|name| *name != "slurmstepd")
 }
 
+/// Whether the parent of `pid`, a rank on this host, has also started a rank 0 that meets others at `port`, and is not the parent of this
+/// process: then the two are of different jobs.
+pub(crate) fn has_own_rank_0(pid: u32, port: u16) -> bool {
+    let Ok(parent) = parent_of(pid) else { return false };
+    let expected = ["RANK=0".to_owned(), format!("MASTER_PORT={port}")];
+    let is_rank_0 = |pid: u32| {
+        // Of another user, it can't be read.
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let has = |of: &String| variables.split(|byte| *byte == 0).any(|variable| variable == of.as_bytes());
+        expected.iter().all(has)
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    parent != parent_id() && pids.any(|pid| parent_of(pid).is_ok_and(|of| of == parent) && is_rank_0(pid))
+}
+
 /// The folder of the program of the nearest launcher among the ancestors of this process.
 pub(crate) fn launcher_folder() -> Option<PathBuf> {
     let pid = ancestors(parent_id()).map_while(Result::ok).find(|pid| name_of(*pid).is_some())?;

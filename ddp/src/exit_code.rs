@@ -64,7 +64,6 @@ pub(crate) fn of_comm(error: &CommError) -> u8 {
         | CommError::CannotListen { .. }
         | CommError::MissingRanks { .. }
         | CommError::NoRankZero { .. }
-        | CommError::RankConflict { .. }
         | CommError::NotJoined { .. }
         | CommError::HostsWithoutMpi { .. }
         | CommError::NoMpiLibrary { .. }

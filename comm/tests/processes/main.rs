@@ -164,20 +164,24 @@ const BY_ENVIRONMENT: &[Test] = &[
             run.stderr
         );
     }),
-    ("ranks_that_contradict_each_other_are_refused", |by| {
+    ("ranks_that_contradict_each_other_are_turned_away", |by| {
+        let limit = |_| vec![(JOIN_LIMIT, "7000".to_owned())];
         let run =
             start_with(
                 by,
                 3,
                 "world",
                 |rank| {
-                    if rank == 2 { vec![("RANK", "1".to_owned())] } else { Vec::new() }
+                    if rank == 2 { vec![("RANK", "1".to_owned())] } else { limit(rank) }
                 },
             );
         assert!(run.codes.iter().all(|code| *code == 78), "{run:?}");
-        assert!(run.stderr.contains("two processes have RANK=1"), "{}", run.stderr);
-        let run = start_with(by, 2, "world", |rank| vec![("WORLD_SIZE", (rank + 2).to_string())]);
-        assert!(run.stderr.contains("has WORLD_SIZE=3, rank 0 has 2"), "{}", run.stderr);
+        assert!(run.stderr.contains("): RANK=1, as host "), "{}", run.stderr);
+        let run = start_with(by, 2, "world", |rank| {
+            let size = ("WORLD_SIZE", (rank + 2).to_string());
+            limit(rank).into_iter().chain([size]).collect()
+        });
+        assert!(run.stderr.contains("turned away: WORLD_SIZE=3, expected 2: another job"), "{}", run.stderr);
     }),
     ("a_port_that_is_taken_is_named", |by| {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -19,6 +19,7 @@ use super::peer_user;
 use crate::CommError;
 use crate::environment::Meeting;
 use crate::error::waiting_for;
+use crate::launcher_process::has_own_rank_0;
 use crate::stderr::write_stderr;
 use crate::token::{Token, random_token};
 
@@ -56,8 +57,8 @@ pub(super) struct Links {
 /// - `host`: name of this host
 ///
 /// # Errors
-/// [`CommError::MissingRanks`], [`CommError::CannotListen`] or [`CommError::RankConflict`] on rank 0; [`CommError::NoRankZero`] or
-/// [`CommError::NotJoined`] on the others.
+/// [`CommError::MissingRanks`] or [`CommError::CannotListen`] on rank 0; [`CommError::NoRankZero`] or [`CommError::NotJoined`] on the
+/// others.
 pub(super) fn meet(meeting: &Meeting, host: &str, limit: Duration) -> crate::Result<Links> {
     if meeting.rank == 0 { receive(meeting, limit) } else { Visitor::new(meeting, host).visit(limit) }
 }
@@ -150,14 +151,6 @@ struct Seat {
     process: (u32, String),
 }
 
-/// Answer to a greeting that gets no place.
-enum Refusal {
-    /// Of a process that does not belong to this job.
-    TurnAway(String),
-    /// Of a rank that contradicts the others, so that they can't meet.
-    End(String),
-}
-
 /// The ranks that have come to rank 0.
 struct Guests<'a> {
     meeting: &'a Meeting,
@@ -166,12 +159,15 @@ struct Guests<'a> {
     seats: Vec<Seat>,
     /// Processes that were turned away.
     named: Vec<(u32, String)>,
+    /// Processes of this host whose launcher has started a rank 0 of their own.
+    of_others: Vec<u32>,
 }
 
 impl<'a> Guests<'a> {
     fn new(meeting: &'a Meeting) -> io::Result<Self> {
         let seats = (1..meeting.world_size).map(|_| Seat::default()).collect();
-        Ok(Guests { meeting, nonce: random_token()?, strangers: Vec::new(), seats, named: Vec::new() })
+        let (strangers, named, of_others) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Guests { meeting, nonce: random_token()?, strangers, seats, named, of_others })
     }
 
     /// The ranks that are not there, or have gone.
@@ -208,7 +204,7 @@ impl<'a> Guests<'a> {
             }
             self.poll(listener, limit.min(notices.next) - waited);
             self.accept(listener);
-            self.hear()?;
+            self.hear();
         }
     }
 
@@ -244,7 +240,7 @@ impl<'a> Guests<'a> {
     }
 
     /// Hears the strangers, and gives the ranks among them their places.
-    fn hear(&mut self) -> crate::Result<()> {
+    fn hear(&mut self) {
         for mut stranger in std::mem::take(&mut self.strangers) {
             let greeting = match stranger.greeting() {
                 Ok(Some(greeting)) => greeting,
@@ -256,54 +252,49 @@ impl<'a> Guests<'a> {
                 }
                 Err(_) => continue,
             };
-            match self.seat(&greeting, &stranger.stream) {
-                Ok(()) => {}
-                Err(Refusal::TurnAway(text)) => self.turn_away(greeting, &stranger.stream, &text),
-                Err(Refusal::End(what)) => {
-                    let conflict = CommError::RankConflict { what };
-                    // To the one that is too many; the others hear of it once this returns.
-                    let _ = stranger.stream.write_all(&with_text(REFUSED, &conflict.to_string()));
-                    return Err(conflict);
-                }
+            if let Err(text) = self.seat(&greeting, &stranger.stream) {
+                self.turn_away(greeting, &stranger.stream, &text);
             }
         }
-        Ok(())
     }
 
     /// Gives a rank its place.
-    fn seat(&mut self, greeting: &Greeting, mut stream: &TcpStream) -> Result<(), Refusal> {
+    ///
+    /// # Errors
+    /// The reason why the process is no rank of this job.
+    fn seat(&mut self, greeting: &Greeting, mut stream: &TcpStream) -> Result<(), String> {
         let Greeting { rank, world_size, pid, purpose, ref host, .. } = *greeting;
         let expected = self.meeting.world_size;
+        if world_size != expected {
+            return Err(format!("WORLD_SIZE={world_size}, expected {expected}: another job"));
+        }
         if !is_same(&greeting.token, &self.meeting.token) {
-            return Err(Refusal::TurnAway(match world_size {
-                _ if world_size != expected => {
-                    format!("WORLD_SIZE={world_size}, expected {expected}: another job")
-                }
-                _ => "another job: its secret, run id, run or --out differs".to_owned(),
-            }));
+            return Err("another job: its secret, run id, run or --out differs".to_owned());
         }
         if peer_user::is_another(stream) {
-            return Err(Refusal::TurnAway("a process of another user".to_owned()));
+            return Err("a process of another user".to_owned());
         }
-        if world_size != expected {
-            return Err(Refusal::End(format!(
-                "rank {rank} (host {host}, pid {pid}) has WORLD_SIZE={world_size}, rank 0 has {expected}"
-            )));
+        let is_here = stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+        // Its rank 0 finds the port taken, and ends before this one does.
+        if is_here && !self.meeting.is_named && !self.of_others.contains(&pid) {
+            self.of_others.extend(has_own_rank_0(pid, *self.meeting.ports.start()).then_some(pid));
+        }
+        if is_here && self.of_others.contains(&pid) {
+            return Err("another job: what started it has started a rank 0 too".to_owned());
         }
         let Some(seat) = rank.checked_sub(1).and_then(|index| self.seats.get_mut(index)) else {
-            return Err(Refusal::TurnAway("RANK=0, as here".to_owned()));
+            return Err("RANK=0, as here".to_owned());
         };
         let process = (pid, host.clone());
         match purpose {
             // One that was restarted meanwhile, or was cut off, takes its place again.
             Purpose::Collectives if is_taken(&seat.collectives) && seat.process != process => {
-                return Err(Refusal::End(format!(
-                    "two processes have RANK={rank}; one of them is on host {host}, pid {pid}"
-                )));
+                let (pid, host) = &seat.process;
+                return Err(format!("RANK={rank}, as host {host}, pid {pid}"));
             }
             Purpose::Collectives => *seat = Seat { process, ..Seat::default() },
             Purpose::Lifeline if seat.process != process || !is_same(&greeting.nonce, &self.nonce) => {
-                return Err(Refusal::TurnAway("its first connection is to another process".to_owned()));
+                return Err("its first connection is to another process".to_owned());
             }
             Purpose::Lifeline => {}
         }
@@ -398,7 +389,8 @@ impl<'a> Visitor<'a> {
                     let text = format!("turned away: {text}");
                     // At one of several ports, rank 0 of this job may still come.
                     if self.meeting.ports.clone().count() == 1 && since.elapsed() >= OTHER_JOB_WAIT {
-                        return Err(not_joined(text));
+                        let way_out = "give each job its own MASTER_PORT, or its ranks a DDP_RANKS_SECRET";
+                        return Err(not_joined(format!("{text}; {way_out}")));
                     }
                     text
                 }

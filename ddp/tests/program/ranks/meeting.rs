@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Job, ddp_train, kill_9, single, start, temp_dir};
@@ -85,21 +85,64 @@ fn each_rank_that_waits_says_for_which() {
     assert!(without.contains(&expected), "{without}");
 }
 
+/// Of the same config and folder, such as those of a second job: only they end, and say why.
 #[test]
-fn each_rank_says_why_the_start_failed() {
+fn ranks_that_are_too_many_are_turned_away() {
     let folder = temp_dir();
     let out = folder.path().join("out");
     let port = free_port();
-    let job =
-        |at, world_size| start(rank(at, world_size, "127.0.0.1", port, &["--out", out.to_str().unwrap()]));
+    let args = ["--out", out.to_str().unwrap(), "--epochs", "1"];
+    let job = |at, world_size| start(rank(at, world_size, "127.0.0.1", port, &args));
     let mut jobs = vec![job(0, 3), job(1, 3)];
     std::thread::sleep(Duration::from_secs(1));
-    jobs.push(job(2, 4));
-    for job in jobs {
-        let outcome = job.wait();
-        assert_eq!(outcome.status.code(), Some(78), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("has WORLD_SIZE=4, rank 0 has 3"), "{}", outcome.stderr);
+    let pid = jobs[1].pid();
+    let strangers = [job(1, 3), job(2, 4), job(0, 3)].map(Job::wait);
+    let why = [&format!(", pid {pid}; give each"), "turned away: WORLD_SIZE=4, expected 3", "use"];
+    for (stranger, why) in strangers.iter().zip(why) {
+        assert_eq!(stranger.status.code(), Some(78), "{}", stranger.stderr);
+        assert!(stranger.stderr.contains(why), "{}", stranger.stderr);
     }
+    jobs.push(job(2, 3));
+    for outcome in jobs.into_iter().map(Job::wait) {
+        assert!(outcome.status.success(), "{outcome:?}");
+    }
+}
+
+/// A program that starts the ranks that `ranks` names, as launchers do, and ends with the status of the last.
+fn launcher(ranks: &str, folder: &Path, port: u16) -> Command {
+    let script = "import os, subprocess, sys\n\
+        start = lambda k: subprocess.Popen(sys.argv[2:], env=dict(os.environ, RANK=k))\n\
+        ranks = [start(k) for k in sys.argv[1]]\n\
+        sys.stdin.read()\n\
+        ranks += [start(k) for k in '01'[len(ranks):]]\n\
+        sys.exit(max([rank.wait() for rank in ranks]))";
+    let mut command = Command::new("python3");
+    command.args(["-c", script, ranks, ddp_train(), "train", "-q", "--threads", "1", "--epochs", "1"]);
+    command.envs([("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port.to_string())]);
+    command.current_dir(folder).stdin(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// With one config and neither a folder nor a secret, what started the ranks tells the jobs apart.
+#[test]
+fn two_launchers_of_one_config_do_not_mix_their_ranks() {
+    if Command::new("python3").args(["-c", ""]).status().is_err() {
+        println!("skipped: needs python3");
+        return;
+    }
+    let (folder, port) = (temp_dir(), free_port());
+    let mut first = launcher("0", folder.path(), port).spawn().unwrap();
+    drop(connect(port));
+    // Its rank 0 finds the port taken.
+    let second = launcher("01", folder.path(), port).stdin(Stdio::null()).spawn().unwrap();
+    let second = second.wait_with_output().unwrap();
+    let said = String::from_utf8(second.stderr).unwrap();
+    assert!(said.contains("turned away: another job: what started it has started a rank 0 too"), "{said}");
+    assert_eq!(second.status.code(), Some(78), "{said}");
+    drop(first.stdin.take());
+    let first = first.wait_with_output().unwrap();
+    assert!(first.status.success(), "{}", String::from_utf8(first.stderr).unwrap());
+    assert_eq!(std::fs::read_dir(folder.path().join("runs")).unwrap().count(), 1);
 }
 
 /// Without a secret, and with other settings: the job that waits goes on waiting.
