@@ -15,6 +15,7 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::error::{Result, RowsError};
+use crate::user_file::open_regular;
 
 ddp_kernels::named_enum! {
     /// Compression of a file.
@@ -49,7 +50,7 @@ impl Compression {
             return named;
         }
         let mut begin = [0; 4];
-        match File::open(path).and_then(|mut file| file.read_exact(&mut begin)).map(|()| begin) {
+        match open_regular(path).and_then(|mut file| file.read_exact(&mut begin)).map(|()| begin) {
             Ok([0x1f, 0x8b, ..]) => Compression::Gzip,
             Ok([0x28, 0xb5, 0x2f, 0xfd]) => Compression::Zstd,
             // Other formats are archives too, such as npz and Excel's.
@@ -141,7 +142,7 @@ fn is_zip(path: &Path) -> bool {
 
 /// The only file of an archive, besides those that macOS adds; `None` for several, and for arrays.
 fn only_member(path: &Path) -> Option<Member> {
-    let mut archive = ZipArchive::new(BufReader::new(File::open(path).ok()?)).ok()?;
+    let mut archive = ZipArchive::new(BufReader::new(open_regular(path).ok()?)).ok()?;
     let is_file =
         |name: &str| !name.ends_with('/') && !name.starts_with("__MACOSX/") && !name.ends_with(".DS_Store");
     let mut places = (0..archive.len())

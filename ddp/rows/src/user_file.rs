@@ -1,6 +1,7 @@
-//! Opening and reading files that the user named.
+//! Opening files: those that the user named, and those of the program, whose names others can predict. A test keeps all other code from
+//! opening files by itself.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -107,30 +108,33 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a regular file in the same way as [`open_no_link`].
+/// Opens a regular file under a name of the program's, such as one of a run folder. A link in its place is refused, because through it a run
+/// could write to any file of the user; a pipe, a socket or a device is refused before it blocks.
 ///
 /// # Errors
 /// I/O errors, and an error that names the kind of file if it is not a regular file.
 pub fn open_unlinked(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let file = open_no_link(options, path)?;
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => io::Error::other(NotRegular("a link")),
+        Some(Errno::NXIO) => io::Error::other(NotRegular("a pipe or a socket")),
+        _ => error,
+    })?;
     check_regular(file.metadata()?.file_type())?;
     Ok(file)
 }
 
-/// Opens a file of a run folder. A link in its place is refused, because through it a run could write to any file of the user. A
-/// named pipe that nobody reads is an error at once.
+/// Creates a file under a name of the program's, to write and to read. What has that name is removed and never opened: it may be a link, or
+/// a pipe.
 ///
 /// # Errors
-/// I/O errors, and an error that names the kind of file if it is not a regular file.
-pub fn open_no_link(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    options.custom_flags(flags.bits().cast_signed()).open(path).map_err(|error| {
-        match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => io::Error::other(NotRegular("a link")),
-            Some(Errno::NXIO) => io::Error::other(NotRegular("a named pipe")),
-            _ => error,
-        }
-    })
+/// I/O errors.
+pub fn create_new(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => OpenOptions::new().read(true).write(true).create_new(true).open(path),
+    }
 }
 
 /// Kind of file that a path names instead of a regular file.
@@ -160,7 +164,7 @@ pub fn missing_hint(path: &Path) -> String {
     if path.to_str().is_some_and(|path| path.contains("://")) {
         return "URLs are not supported: download the file, or mount the store, and name the file".to_owned();
     }
-    if let Ok(target) = std::fs::read_link(path) {
+    if let Ok(target) = fs::read_link(path) {
         let at = if target.is_relative() { path.with_file_name("").join(&target) } else { target };
         return format!("it is a link to a file that is not there: `{}`", at.display());
     }
@@ -187,7 +191,7 @@ fn near_entry(path: &Path) -> Option<PathBuf> {
     const MAX_ENTRIES: usize = 10_000;
     let name = path.file_name()?.to_str()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
+    let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?;
     let names = entries.take(MAX_ENTRIES).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let most = (name.chars().count() / 5).clamp(1, 3);
     let distances = names.map(|other| (strsim::damerau_levenshtein(name, &other), other));

@@ -30,6 +30,7 @@ use std::path::{Component, Path};
 use std::time::SystemTime;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use ddp_rows::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
@@ -223,11 +224,10 @@ impl Manifest {
             _ => FileFault::Unreadable { name: MANIFEST_FILE.to_owned(), reason: error.to_string() },
         };
         let file = std::fs::metadata(&path).map_err(unreadable)?;
-        // Opening a pipe would block.
         if !file.is_file() || file.len() > MAX_BYTES {
             return Err(Fault::NoManifest);
         }
-        Manifest::from_bytes(&std::fs::read(&path).map_err(unreadable)?)
+        Manifest::from_bytes(&read_regular(&path, MAX_BYTES).map_err(unreadable)?)
     }
 
     /// Bytes of the checkpoint's files, without the manifest.

@@ -8,7 +8,7 @@ use ddp_rows::user_file::read_regular;
 
 use super::error::CheckpointError;
 use super::fault::Fault;
-use super::names::{CHECKPOINTS_FOLDER, Marker, step_name, step_of};
+use super::names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_name, step_of};
 use super::opened::Checkpoint;
 use crate::storage::disk::{Disk, DiskError, OsDisk, at, replace};
 use crate::storage::stream::Caching;
@@ -109,7 +109,8 @@ impl CheckpointStore {
         let mut removed = Vec::new();
         for name in self.names()? {
             let path = self.folder.join(&name);
-            let aside = name.strip_prefix(ASIDE_PREFIX).map(|name| self.folder.join(name));
+            let aside = name.strip_prefix(ASIDE_PREFIX).filter(|name| step_of(name).is_some());
+            let aside = aside.map(|name| self.folder.join(name));
             if let Some(home) = aside.filter(|home| !home.exists()) {
                 self.disk.rename(&path, &home).map_err(at("rename", &path)).map_err(folder_error)?;
             } else if is_leftover(&name) {
@@ -234,8 +235,8 @@ impl CheckpointStore {
         self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))
     }
 
-    /// Steps to delete: all older than the `keep` newest valid ones up to step `newest`, except those in `spared`. Returns none while
-    /// fewer than `keep` are valid.
+    /// Steps to delete: all older than the `keep` newest valid ones up to step `newest`, except those in `spared` and folders that have no
+    /// manifest. Returns none while fewer than `keep` are valid.
     ///
     /// # Errors
     /// [`CheckpointError::Folder`] if the folder can't be read.
@@ -249,7 +250,8 @@ impl CheckpointStore {
         let steps = self.steps()?;
         let valid = steps.iter().rev().filter(|&&step| step <= newest && is_valid(step));
         let Some(&oldest_kept) = valid.take(keep).nth(keep.wrapping_sub(1)) else { return Ok(Vec::new()) };
-        Ok(steps.into_iter().filter(|&step| step < oldest_kept && !spared.contains(&step)).collect())
+        let is_old = |step: &u64| *step < oldest_kept && !spared.contains(step) && self.is_saved(*step);
+        Ok(steps.into_iter().filter(is_old).collect())
     }
 
     /// Deletes a step's checkpoint. It is renamed first, so that a crash never leaves a partial checkpoint under its name.
@@ -270,6 +272,12 @@ impl CheckpointStore {
         delete().map_err(folder_error)
     }
 
+    /// Whether the folder of a step is one that a run saved, or a copy of it, and not the user's or a link.
+    fn is_saved(&self, step: u64) -> bool {
+        let folder = self.step_folder(step);
+        !folder.is_symlink() && folder.join(MANIFEST_FILE).symlink_metadata().is_ok_and(|file| file.is_file())
+    }
+
     /// Deletes all checkpoints, for a run that replaces an earlier one, and the folder if it is empty and not a link.
     ///
     /// # Errors
@@ -281,7 +289,9 @@ impl CheckpointStore {
         let names = self.names()?;
         let is_marker =
             |name: &str| [Marker::Latest, Marker::Best].iter().any(|marker| name == marker.name());
-        let is_own = |name: &str| step_of(name).is_some() || is_leftover(name) || is_marker(name);
+        let is_own = |name: &str| {
+            step_of(name).is_some_and(|step| self.is_saved(step)) || is_leftover(name) || is_marker(name)
+        };
         let (own, foreign): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| is_own(name));
         for name in own {
             self.remove(&self.folder.join(name)).map_err(folder_error)?;
@@ -333,17 +343,23 @@ impl CheckpointStore {
 
     /// Removes a file or a folder with its contents.
     pub(super) fn remove(&self, path: &Path) -> Result<(), DiskError> {
-        let removed =
-            if path.is_dir() { self.disk.remove_dir_all(path) } else { self.disk.remove_file(path) };
+        // Of a link, the link alone is removed.
+        let is_folder = path.is_dir() && !path.is_symlink();
+        let removed = if is_folder { self.disk.remove_dir_all(path) } else { self.disk.remove_file(path) };
         removed.map_err(at("remove", path))
     }
 }
 
 fn is_leftover(name: &str) -> bool {
-    let is_temp = name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX);
+    let is_temp = name
+        .strip_prefix(TEMP_PREFIX)
+        .and_then(|name| name.strip_suffix(TEMP_SUFFIX))
+        .is_some_and(|name| name.split('-').all(|number| number.parse::<u64>().is_ok()));
+    let is_aside =
+        [OLD_PREFIX, ASIDE_PREFIX].iter().any(|prefix| name.strip_prefix(prefix).and_then(step_of).is_some());
     let is_marker =
         [Marker::Latest, Marker::Best].iter().any(|marker| name == format!(".{}.new", marker.name()));
-    is_temp || is_marker || name.starts_with(OLD_PREFIX) || name.starts_with(ASIDE_PREFIX)
+    is_temp || is_marker || is_aside
 }
 
 fn parent_of(path: &Path) -> &Path {

@@ -19,9 +19,10 @@
 //! ```
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use ddp_rows::user_file::open_unlinked;
 use serde::{Serialize, Serializer};
 
 use crate::config::EvalMetric;
@@ -309,8 +310,8 @@ impl MetricsSink {
     pub fn create(path: &Path, stdout: Option<EventStream>) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         // Opened for appending, because a failed rank may write the last line.
-        let file = OpenOptions::new().append(true).create(true).open(path).map_err(failed)?;
-        file.set_len(0).or_else(allow_device).map_err(failed)?;
+        let file = open_unlinked(OpenOptions::new().append(true).create(true), path).map_err(failed)?;
+        file.set_len(0).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout, observer: None })
     }
 
@@ -322,7 +323,7 @@ impl MetricsSink {
     pub fn resume(path: &Path, stdout: Option<EventStream>, step: u64) -> Result<Self> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         keep_until(path, step)?;
-        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        let file = open_unlinked(OpenOptions::new().append(true), path).map_err(failed)?;
         Ok(Self { file: Some((path.to_owned(), file)), stdout, observer: None })
     }
 
@@ -372,11 +373,6 @@ pub fn json_line(value: &impl Serialize) -> String {
     let mut line = serde_json::to_string(value).expect("metrics are plain numbers under text keys");
     line.push('\n');
     line
-}
-
-/// Ignores the error that a device, such as `/dev/full`, cannot be truncated.
-fn allow_device(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::InvalidInput { Ok(()) } else { Err(error) }
 }
 
 #[cfg(test)]
@@ -528,7 +524,9 @@ mod tests {
 
     #[test]
     fn full_disk_is_reported_once() {
-        let mut sink = MetricsSink::create(Path::new("/dev/full"), None).unwrap();
+        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let mut sink = MetricsSink::none();
+        sink.file = Some(("/dev/full".into(), full));
         let error = sink.write(&step(1.0)).unwrap_err();
         let message = ddp_kernels::hint::with_hint(&error);
         assert!(message.contains("`/dev/full`") && message.contains("hint: the disk is full"), "{message}");

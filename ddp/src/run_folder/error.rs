@@ -107,6 +107,16 @@ pub enum FolderError {
         call: &'static str,
         source: io::Error,
     },
+    /// A folder in the run's folder is a link that another user made.
+    #[error("`{}` is a link of another user (uid {owner}): what is written and deleted there would be elsewhere", path.display())]
+    #[diagnostic(help(
+        "remove the link, or make it your own: `ln -sfn \"$(readlink '{0}')\" '{0}'`", path.display()
+    ))]
+    ForeignLink {
+        path: PathBuf,
+        /// User of the link.
+        owner: u32,
+    },
     /// The system refused to start the thread that keeps the folder.
     #[error("output folder `{}` can't be kept: {source}", path.display())]
     #[diagnostic(help("raise that limit, or lower --threads"))]

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use ddp_rows::user_file::open_unlinked;
+use rustix::process::geteuid;
 use tracing::{info, warn};
 
 use crate::run_folder::done::DONE_FILE;
@@ -55,6 +56,8 @@ pub const RUNS: &str = "runs";
 pub const TRACES: &str = "traces";
 /// File name of the last operations of the ranks when one was lost.
 pub const FLIGHT_FILE: &str = "flight.jsonl";
+/// Folder of TensorBoard's files.
+pub const TENSORBOARD: &str = "tb";
 /// Folder of the checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
 
@@ -98,7 +101,8 @@ impl RunDir {
     /// Call it on one rank only, after config and data are checked.
     ///
     /// # Errors
-    /// [`FolderError::IsFile`], [`FolderError::HoldsRun`], [`FolderError::Busy`], [`FolderError::Unwritable`];
+    /// [`FolderError::IsFile`], [`FolderError::HoldsRun`], [`FolderError::Busy`], [`FolderError::ForeignLink`],
+    /// [`FolderError::Unwritable`];
     /// an existing folder is unchanged.
     pub fn open(out: Option<&Path>, name: &str, existing: Existing) -> Result<Self> {
         let path = match out {
@@ -134,6 +138,9 @@ impl RunDir {
         // Check again, now that no other process can write here.
         let stale = check_lease(&path, is_locked, watched.as_ref(), pace)?;
         refuse_run(&path, existing)?;
+        for (name, target) in check_links(&path)? {
+            info!("{name} is a link: its files are in `{}`", target.display());
+        }
         if let Some(StaleLease { holder, .. }) = stale {
             warn!(
                 "took over the output folder `{}` from {holder}, which shows no sign of life",
@@ -336,8 +343,9 @@ pub enum Held {
 /// Locks the folder `run` so that no run can claim it, unless a run is active there.
 ///
 /// # Errors
-/// [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock file can't be opened.
+/// [`FolderError::ForeignLink`]; [`FolderError::Busy`]; [`FolderError::Unwritable`] if the lock file can't be opened.
 pub fn hold(run: &Path) -> Result<Held, FolderError> {
+    check_links(run)?;
     let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
     let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
     let is_locked = try_lock(&lock, run)?;
@@ -348,6 +356,24 @@ pub fn hold(run: &Path) -> Result<Held, FolderError> {
     // If the folder can't be written, no run can claim it meanwhile either.
     let lease = lock.is_writable.then(|| Lease::take(run.join(LOCK_FILE), &lock.file, PACE));
     Ok(Held::Yes { _lease: lease.transpose().map_err(unwritable)?, _lock: lock.file })
+}
+
+/// Folders in the folder `run` that are links, with their targets. Such a link is followed if this user, root or the owner of `run` has made
+/// it, as the kernel follows links in folders that all may write (`fs.protected_symlinks`).
+fn check_links(run: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
+    let is_trusted = |owner| {
+        [geteuid().as_raw(), 0].contains(&owner) || run.metadata().is_ok_and(|run| run.uid() == owner)
+    };
+    let mut links = Vec::new();
+    for name in [CHECKPOINTS, logs::LOGS, TRACES, TENSORBOARD] {
+        let path = run.join(name);
+        let Ok(target) = fs::read_link(&path) else { continue };
+        match path.symlink_metadata().map(|link| link.uid()) {
+            Ok(owner) if !is_trusted(owner) => return Err(FolderError::ForeignLink { path, owner }),
+            _ => links.push((name, target)),
+        }
+    }
+    Ok(links)
 }
 
 /// Creates `runs/<name>-<time>`; if another run started in the same second, a number is appended.

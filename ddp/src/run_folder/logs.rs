@@ -10,10 +10,12 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use ddp_rows::user_file::create_new;
 
 use crate::run_folder::error::FolderError;
 
@@ -41,7 +43,7 @@ impl Probe {
         fs::create_dir_all(run.join(LOGS))?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let path = run.join(LOGS).join(format!(".seen-{}-{}", std::process::id(), since.as_nanos()));
-        File::create(&path)?;
+        create_new(&path)?;
         Ok(Probe(path))
     }
 

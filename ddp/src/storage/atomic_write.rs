@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
 pub use ddp_rows::error::WriteError;
+use ddp_rows::user_file::{create_new, open_regular};
 
 /// Writes `bytes` to `path`, keeping the old content until the new content is safe on disk.
 ///
@@ -32,7 +33,7 @@ pub fn write_atomic_with(
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = folder.join(format!(".{name}.{}.tmp", std::process::id()));
     let write_temporary = || -> io::Result<()> {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&temporary)?);
+        let mut file = BufWriter::with_capacity(1 << 20, create_new(&temporary)?);
         write(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         fs::rename(&temporary, path)
@@ -42,7 +43,7 @@ pub fn write_atomic_with(
         let _ = fs::remove_file(&temporary);
         failed(source)
     })?;
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    open_regular(folder).and_then(|folder| folder.sync_all()).map_err(failed)
 }
 
 /// Removes temporary files of `path` that ended processes of this host left behind; returns their names.
@@ -79,6 +80,21 @@ mod tests {
         kept.iter().chain([&left]).for_each(|name| fs::write(folder.path().join(name), "").unwrap());
         assert_eq!(remove_leftovers(&folder.path().join("config.toml")), [left]);
         assert!(kept.iter().all(|name| folder.path().join(name).exists()));
+    }
+
+    /// Whoever may write into the folder of a run can guess them.
+    #[test]
+    fn temporary_names_that_are_links_lead_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, victim] = ["config.toml", "victim"].map(|name| folder.path().join(name));
+        fs::write(&victim, "precious").unwrap();
+        for name in [format!(".config.toml.{}.tmp", std::process::id()), ".config.toml.new".to_owned()] {
+            std::os::unix::fs::symlink(&victim, folder.path().join(name)).unwrap();
+        }
+        write_atomic(&path, b"one").unwrap();
+        crate::storage::disk::replace(&crate::storage::disk::OsDisk, &path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use ddp_rows::user_file::{create_new, open_regular};
 use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with, statvfs};
 
 use super::stream::{self, BLOCK_BYTES};
@@ -33,9 +34,9 @@ pub trait Disk: fmt::Debug + Send + Sync {
         fs::create_dir_all(path)
     }
 
-    /// Creates an empty file, truncating an existing one.
+    /// Creates an empty file in place of an existing one.
     fn create(&self, path: &Path) -> io::Result<OpenFile> {
-        Ok(OpenFile { path: path.to_owned(), file: File::create(path)?, is_direct: false })
+        Ok(OpenFile { path: path.to_owned(), file: create_new(path)?, is_direct: false })
     }
 
     /// Requests direct I/O for whole blocks. This is only an optimization: without support, writes go through the page cache.
@@ -65,7 +66,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// Syncs the directory entries of a folder to disk.
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        open_regular(path)?.sync_all()
     }
 
     /// Renames a file or folder; an existing file of that name is replaced.

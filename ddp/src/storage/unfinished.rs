@@ -1,13 +1,15 @@
 //! Files under temporary names, which must be removed if a signal ends the process.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::mem;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use ddp_rows::user_file::{create_new, open_unlinked};
 
 /// Age after which a file counts as left over on file systems without locks.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
@@ -23,14 +25,14 @@ impl Unfinished {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Creates an empty file to read and write, or empties it.
+    /// Creates an empty file to read and write, in place of what has that name.
     ///
     /// # Errors
     /// The error of the operating system.
     pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
         let mut paths = self.lock();
         loop {
-            let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+            let file = create_new(path)?;
             // Not every file system has locks.
             let is_locked = file.lock().is_ok();
             paths.insert(path.to_owned());
@@ -72,7 +74,7 @@ impl Unfinished {
 /// Removes a temporary file if the process that wrote it has ended, that is, if its lock is free. On file systems without locks,
 /// `is_alive` returns whether a process with the writer's id exists, and the file must be old.
 pub(crate) fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
-    let Ok(file) = File::options().write(true).open(path) else { return };
+    let Ok(file) = open_unlinked(OpenOptions::new().write(true), path) else { return };
     let is_old = || {
         let modified = file.metadata().and_then(|data| data.modified());
         modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > LEFT_OVER_AGE))

@@ -23,6 +23,28 @@ const CRATES: [(&str, &str); 6] = [
     ("ddp-train", "cli/src"),
 ];
 
+/// Calls that open a file by its path, and follow links or wait for pipes.
+const OPENING: [&str; 8] = [
+    "File::open(",
+    "File::create(",
+    "File::create_new(",
+    "fs::write(",
+    "fs::read(",
+    "fs::read_to_string(",
+    "fs::copy(",
+    "true).open(",
+];
+
+/// The files that may: the one that opens for all others, and those whose files are the system's or in a folder just created.
+const OPENERS: [&str; 6] = [
+    "rows/src/user_file.rs",
+    "src/control_group.rs",
+    "src/storage/probe.rs",
+    "cli/src/commands/doctor/cpus.rs",
+    "cli/src/commands/live.rs",
+    "cli/src/report/kubeflow.rs",
+];
+
 /// The most files that lie beside the rooms in a crate's `src`.
 const MAX_FILES: usize = 8;
 
@@ -308,4 +330,37 @@ fn few_files_lie_beside_the_rooms() {
             files.join(", ")
         );
     }
+}
+
+/// A file of a run's folder may be a link to any file of the user, or a pipe that blocks.
+#[test]
+fn one_module_opens_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of_system = ["proc/", "/sys/", "/dev/"];
+    let mut faults = Vec::new();
+    for folder in ["rows/src", "src", "../launch/src", "cli/src"] {
+        for path in source_files(&root.join(folder)) {
+            let relative = path.strip_prefix(root).unwrap();
+            let module: ModPath =
+                relative.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+            if is_test(&module) || OPENERS.iter().any(|opener| relative == Path::new(opener)) {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            let is_call = |line: &str| {
+                let begins = OPENING.iter().flat_map(|call| line.match_indices(call)).map(|(at, _)| at);
+                let is_longer = |at: usize| line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+                begins.into_iter().any(|at| !is_longer(at)) && !of_system.iter().any(|of| line.contains(of))
+            };
+            let lines = code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+            let found = lines.filter(|(_, line)| is_call(line));
+            faults.extend(found.map(|(at, line)| format!("{}:{}: {}", path.display(), at + 1, line.trim())));
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "use `open_regular`, `open_unlinked` or `create_new` of ddp_rows::user_file:\n  {}",
+        faults.join("\n  ")
+    );
 }

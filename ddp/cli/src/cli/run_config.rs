@@ -1,7 +1,5 @@
 //! Arguments that select a run: a config or a table, `--set`, and flags that are short forms of common keys.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{EnumValueParser, TypedValueParser, ValueParser};
@@ -9,6 +7,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use ddp::config::{CommDtype, DataFormat, Overrides, ShortForm, find_key, format_by_name, is_section};
 use ddp::data::BUILTIN_NAMES;
 use ddp::train::trainer::GraphMode;
+use ddp_rows::user_file::read_regular;
 use ddp_rows::{foreign, formats};
 use toml::Value;
 
@@ -217,8 +216,9 @@ fn holds_json_config(path: &Path) -> bool {
     if !is_json || !path.metadata().is_ok_and(|data| data.is_file() && data.len() <= MAX_BYTES) {
         return false;
     }
-    let parsed =
-        std::fs::read(path).ok().and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
+    let parsed = read_regular(path, MAX_BYTES)
+        .ok()
+        .and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
     let is_key = |(name, value): (&String, &serde_json::Value)| {
         name.contains('.') && find_key(name).is_some() || value.as_object().is_some_and(|_| is_section(name))
     };
@@ -241,13 +241,9 @@ fn names_data(path: &Path) -> bool {
 /// Whether a file without a config's name contains rows. It does if it has bytes that no config has (such as a workbook's),
 /// starts like another known format (which is then named in the message), or if its first line is a line of cells.
 fn holds_rows(path: &Path) -> bool {
-    let mut begin = Vec::new();
-    // A pipe can be read only once.
-    let is_file = path.metadata().is_ok_and(|data| data.is_file());
-    let is_read =
-        is_file && File::open(path).is_ok_and(|file| file.take(4096).read_to_end(&mut begin).is_ok());
-    if !is_read || begin.contains(&0) {
-        return is_read;
+    let Ok(begin) = read_regular(path, 4096) else { return false };
+    if begin.contains(&0) {
+        return true;
     }
     let is_config = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml"));
     let text = String::from_utf8_lossy(&begin);

@@ -1,6 +1,7 @@
 //! `ddp-train trace` and `ddp-train stacks`: questions to a running job, through its folder.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use ddp::run_folder::folder::{CONFIG_FILE, TRACES, active};
 use ddp::run_folder::requests::{Question, Request};
 use ddp::train::trace::TraceAnswer;
 use ddp_comm::World;
+use ddp_rows::user_file::open_regular;
 use serde_json::Value;
 
 use crate::cli::{StacksArgs, TraceArgs, limit};
@@ -58,8 +60,9 @@ fn get_trace(args: &TraceArgs) -> Result<()> {
 }
 
 /// Moves a file, also to another file system.
-fn move_to(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::rename(from, to).or_else(|_| fs::copy(from, to).and_then(|_| fs::remove_file(from)))
+fn move_to(from: &Path, to: &Path) -> io::Result<()> {
+    let copy = || io::copy(&mut open_regular(from)?, &mut File::create(to)?);
+    fs::rename(from, to).or_else(|_| copy().and_then(|_| fs::remove_file(from)))
 }
 
 fn get_stacks(args: &StacksArgs) -> Result<()> {

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ddp::report::EventStream;
 use ddp::report::metrics::{Event, FailedEvent, json_line};
+use ddp::report::visible::shortened;
 use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::FLIGHT_FILE;
 use ddp_comm::watchdog::FlightOperation;
+use ddp_rows::user_file::{create_new, open_unlinked};
 use serde_json::json;
 
 use crate::report::page;
@@ -86,7 +88,8 @@ impl FailedRun {
             format!("{line}\n")
         };
         // The process is about to end: no time for a sync.
-        let _ = std::fs::write(run.join(FLIGHT_FILE), flight.iter().map(line).collect::<String>());
+        let text: String = flight.iter().map(line).collect();
+        let _ = create_new(&run.join(FLIGHT_FILE)).and_then(|mut file| file.write_all(text.as_bytes()));
     }
 
     /// Writes the event of a failure, unless the run is complete. Best effort: the failure itself is reported on stderr.
@@ -96,11 +99,11 @@ impl FailedRun {
             return;
         }
         *is_written = true;
-        let (error, hint) = (message.to_owned(), hint.map(str::to_owned));
+        let (error, hint) = (shortened(message).into_owned(), hint.map(|hint| shortened(hint).into_owned()));
         let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
         // The file is not created, because a rank on another host may not see the run folder.
         if let Some(path) = self.metrics.get()
-            && let Ok(mut file) = OpenOptions::new().append(true).open(path)
+            && let Ok(mut file) = open_unlinked(OpenOptions::new().append(true), path)
         {
             let _ = file.write_all(line.as_bytes());
             path.parent().into_iter().for_each(page::write_early);

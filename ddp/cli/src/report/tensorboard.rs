@@ -11,12 +11,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crc::{CRC_32_ISCSI, Crc};
 use ddp::report::metrics::{Event, EventObserver};
+use ddp::run_folder::folder::TENSORBOARD;
+use ddp_rows::user_file::open_unlinked;
 use prost::Message as _;
 use serde_json::Value;
 use tracing::warn;
 
-/// Folder of the files in the run's folder.
-const FOLDER: &str = "tb";
 /// Begin of the files' names, by which TensorBoard finds them.
 const PREFIX: &str = "events.out.tfevents.";
 
@@ -34,7 +34,7 @@ impl EventFile {
     /// step `resumed` next to them. TensorBoard then drops what they hold of later steps.
     pub(crate) fn begin(run: &Path, host: &str, resumed: Option<u64>) -> Self {
         let now = now_s();
-        let path = run.join(FOLDER).join(format!("{PREFIX}{now:.0}.{host}.{}", std::process::id()));
+        let path = run.join(TENSORBOARD).join(format!("{PREFIX}{now:.0}.{host}.{}", std::process::id()));
         let mut events = EventFile { path, file: None };
         let opened = events.open(resumed.is_none()).map(|file| events.file = Some(file));
         events.check(opened);
@@ -57,7 +57,7 @@ impl EventFile {
                 }
             }
         }
-        OpenOptions::new().append(true).create(true).open(&self.path)
+        open_unlinked(OpenOptions::new().append(true).create(true), &self.path)
     }
 
     fn check(&mut self, result: io::Result<()>) {

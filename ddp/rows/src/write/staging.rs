@@ -1,6 +1,6 @@
 //! Files that keep temporary names until all of them are on disk, and files of text among them, plain or compressed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 
 use crate::compression::Compression;
 use crate::error::{Result, WriteError};
+use crate::user_file::{create_new, open_regular};
 
 /// Ending of temporary names; the process id precedes it.
 const ENDING: &str = ".convert";
@@ -39,8 +40,7 @@ impl Staging {
             fs::create_dir_all(folder).map_err(|source| WriteError { path: folder.to_owned(), source })?;
         }
         let temporary = temporary_path(path);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary);
-        let file = file.map_err(|source| WriteError { path: path.to_owned(), source })?;
+        let file = create_new(&temporary).map_err(|source| WriteError { path: path.to_owned(), source })?;
         self.files.push((temporary, path.to_owned()));
         Ok(file)
     }
@@ -49,8 +49,7 @@ impl Staging {
     pub fn scratch(&self, path: &Path, name: &str) -> Result<File, WriteError> {
         let temporary = temporary_path(&path.with_extension(name));
         let create = || -> std::io::Result<File> {
-            let file =
-                OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&temporary)?;
+            let file = create_new(&temporary)?;
             fs::remove_file(&temporary)?;
             Ok(file)
         };
@@ -92,7 +91,7 @@ impl Staging {
         folders.dedup();
         for folder in folders {
             let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
-            let synced = File::open(&folder).and_then(|open| open.sync_all());
+            let synced = open_regular(&folder).and_then(|open| open.sync_all());
             synced.map_err(|source| WriteError { path: folder, source })?;
         }
         Ok(n_bytes)

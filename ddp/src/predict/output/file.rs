@@ -1,10 +1,10 @@
 //! The output of `predict`: every rank writes blocks to its shard; rank 0 joins the shards and renames the file.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp_comm::World;
 use ddp_rows::error::WriteError;
+use ddp_rows::user_file::open_regular;
 
 use super::block::{Block, OutputColumn};
 use super::encoder::Encoder;
@@ -138,7 +138,7 @@ impl OutputFile {
         self.names.complete().map_err(failed)?;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
-        fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
+        open_regular(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
         Ok(n_bytes)
     }
 }

@@ -150,7 +150,7 @@ fn append_row_groups(
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
     let mut shards: Vec<(File, ParquetMetaData)> = Vec::new();
     for rank in 0..n_ranks {
-        let file = File::open(names.stream(rank, 0))?;
+        let file = names.open(&names.stream(rank, 0))?;
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&file)?;
         shards.push((file, metadata));
     }

@@ -101,7 +101,7 @@ fn append_stream(
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
     let shards = (0..n_ranks).map(|rank| {
         if blocks.iter().any(|located| located.rank == rank) {
-            File::open(names.stream(rank, stream)).map(Some)
+            names.open(&names.stream(rank, stream)).map(Some)
         } else {
             Ok(None)
         }

@@ -1,8 +1,10 @@
 //! Names and removal of unfinished output files.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+
+use ddp_rows::user_file::open_unlinked;
 
 use crate::storage::unfinished::{Unfinished, remove_left_over};
 
@@ -25,6 +27,11 @@ impl Temporary {
     /// Creates one of the temporary files.
     pub(super) fn create(&self, path: &Path) -> io::Result<File> {
         self.unfinished.create(path)
+    }
+
+    /// Opens one of the temporary files of the ranks.
+    pub(super) fn open(&self, path: &Path) -> io::Result<File> {
+        open_unlinked(OpenOptions::new().read(true), path)
     }
 
     /// Renames the complete output to its final name.

@@ -12,5 +12,6 @@ mod folder;
 pub(crate) mod harness;
 mod model_file;
 mod ranks;
+mod run_files;
 mod special_files;
 mod usage;

@@ -1,6 +1,5 @@
 //! `ddp-train bench checkpoint`: pause of the snapshot, and speed of checkpoint write and read.
 
-use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,7 +14,7 @@ use ddp::storage::stream::Caching;
 use ddp_comm::World;
 use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;
-use ddp_rows::user_file::FileError;
+use ddp_rows::user_file::{FileError, open_regular};
 use rustix::fs::{Advice, fadvise};
 
 use super::place::{Place, Work};
@@ -127,7 +126,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, f64) {
 fn drop_cache(folder: &Path) -> Result<()> {
     let advise = || -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder)? {
-            fadvise(File::open(entry?.path())?, 0, None, Advice::DontNeed)?;
+            fadvise(open_regular(&entry?.path())?, 0, None, Advice::DontNeed)?;
         }
         Ok(())
     };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,7 +16,7 @@ use ddp::train::stop_signals::StopSignals;
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use ddp_launch::LaunchError;
-use ddp_rows::user_file::read_regular;
+use ddp_rows::user_file::{create_new, read_regular};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGTERM;
 use tracing::{debug, info, warn};
@@ -194,7 +194,7 @@ impl<'a> Jobs<'a> {
         self.places[place].iter().for_each(|gpus| _ = command.env(VISIBLE, gpus));
         debug!("{command:?}");
         let unwritable = |source| FolderError::Unwritable { path: path.clone(), source };
-        let stderr = File::create(&path).map_err(unwritable)?;
+        let stderr = create_new(&path).map_err(unwritable)?;
         // In a group of its own, because the terminal sends SIGINT to all of this one.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).process_group(0);
         Ok((command.spawn().map_err(not_run)?, path))
