@@ -14,6 +14,7 @@ use super::proto::{
 use crate::config::{Loss, Task};
 use crate::data::{Preprocessor, heads_to_json};
 use crate::model::{Layer, LayerKind};
+use crate::report::visible::{MAX_NAME, cut};
 
 /// Version of the file format, from ONNX 1.15, the first release with [`OPSET`].
 const IR_VERSION: i64 = 9;
@@ -174,5 +175,5 @@ fn describe(value: &ValueInfoProto) -> String {
         ElementType::Bool => "bool",
         ElementType::Undefined => "unknown",
     };
-    format!("{} [{}] {element}", value.name, dims.join(", "))
+    format!("{} [{}] {element}", cut(&value.name, MAX_NAME), dims.join(", "))
 }

@@ -25,20 +25,48 @@ pub fn visible_result(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// The text with its lines cut at [`MAX_LINE`] characters: a name in a message may be of any length.
+/// The text of a message, in which names from files may be of any length: a word, a component of a path or what stands in double quotes is
+/// cut at [`MAX_NAME`] characters, what stands in backticks, which may be a command, at twice as many, and a line at [`MAX_LINE`].
 pub fn shortened(text: &str) -> Cow<'_, str> {
-    if text.lines().all(|line| line.len() <= MAX_LINE) {
+    if text.lines().all(|line| line.len() <= MAX_NAME) {
         return text.into();
     }
-    let cut = |line: &str| match line.char_indices().nth(MAX_LINE) {
-        Some((end, _)) => format!("{}... ({} more characters)", &line[..end], line[end..].chars().count()),
-        None => line.to_owned(),
+    let of_line = |line: &str| {
+        let words = line.split_inclusive([' ', '\t', '/', '`', '"']);
+        let line: String = words.map(short_word).collect();
+        cut(&cut_quoted(&cut_quoted(&line, '"', MAX_NAME), '`', 2 * MAX_NAME), MAX_LINE).into_owned()
     };
-    text.lines().map(cut).collect::<Vec<_>>().join("\n").into()
+    text.lines().map(of_line).collect::<Vec<_>>().join("\n").into()
 }
 
 /// Characters of a line of a message.
 const MAX_LINE: usize = 4000;
+/// Characters of a name in a message.
+pub const MAX_NAME: usize = 200;
+
+/// The line, in which what stands between two of `mark` is cut at `max` characters, unless it is hardly longer, as a word that was cut.
+fn cut_quoted(line: &str, mark: char, max: usize) -> String {
+    let n_marks = line.matches(mark).count();
+    let shown = |(at, piece): (usize, &str)| {
+        let is_long = at % 2 == 1 && at < n_marks && piece.chars().nth(max + 40).is_some();
+        if is_long { cut(piece, max).into_owned() } else { piece.to_owned() }
+    };
+    line.split(mark).enumerate().map(shown).collect::<Vec<_>>().join(&mark.to_string())
+}
+
+/// The word, cut, and its separator.
+fn short_word(word: &str) -> Cow<'_, str> {
+    let name = word.trim_end_matches([' ', '\t', '/', '`', '"']);
+    cut(name, MAX_NAME) + &word[name.len()..]
+}
+
+/// The text, cut at `max` characters.
+pub fn cut(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()).into(),
+        None => text.into(),
+    }
+}
 
 /// Whether a character has no width and, unlike joiners, no role in spelling, so that two strings that differ only in it look
 /// alike. Includes characters that change the direction of the following text.
@@ -67,8 +95,19 @@ mod tests {
         assert_eq!(visible_lines("a\tb\nc\r\u{202e}d"), "a\tb\nc\\r\\u{202e}d");
         assert_eq!(visible_result("{\"a\u{9b}\": \"\u{202e}b\"}\n"), "{\"a\\u009b\": \"\\u202eb\"}\n");
         assert_eq!(shortened("a\nb"), "a\nb");
-        let long = format!("no column {}\nhint: x", "é".repeat(10_000));
-        assert!(shortened(&long).ends_with("é... (6010 more characters)\nhint: x"), "{}", shortened(&long));
+        let long = "é".repeat(10_000);
+        let short = "é".repeat(200) + "… (10000 characters)";
+        for message in ["no column `@`\nhint: x", "\"@\", \"a b\"", "/a/@/b", "@", "@ \" x", "`x \"@\"`"] {
+            assert_eq!(shortened(&message.replace('@', &long)), message.replace('@', &short));
+        }
+        let words = "two words ".repeat(1000);
+        let quoted = format!("column \"{words}\" is not there");
+        let expected = format!("column \"{}… (10000 characters)\" is not there", &words[..200]);
+        assert_eq!(shortened(&quoted), expected);
+        let command = format!("unknown key `{words}`");
+        assert_eq!(shortened(&command), format!("unknown key `{}… (10000 characters)`", &words[..400]));
+        assert!(shortened(&words).ends_with("… (10000 characters)"));
+        assert_eq!(shortened(&words[..3000]), &words[..3000]);
         for text in ["naïve", "日本", "می\u{200c}خواهم", "👩\u{200d}🔬", "a b", "back\\slash"] {
             assert!(matches!(visible(text), Cow::Borrowed(same) if same == text));
         }

@@ -6,7 +6,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ddp::report::ReportError;
 use ddp::report::units::grouped;
-use ddp::report::visible::{visible, visible_result};
+use ddp::report::visible::{MAX_NAME, cut, visible, visible_result};
 
 /// Writes all of `text` to stdout, with what a terminal would obey or hide escaped. A closed pipe is not an error, because the reader has stopped on purpose.
 ///
@@ -30,17 +30,21 @@ pub fn say(text: &str) {
 /// Formats rows of cells under their titles; each column is as wide as its widest cell.
 ///
 /// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers)
-/// - cells may contain untrusted strings: see [`visible`]
+/// - cells may contain untrusted strings, which are escaped and cut
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(titles.iter().map(|title| visible(title.trim_start_matches('<'))));
-    table.add_rows(rows.iter().map(|cells| cells.iter().map(|cell| visible(cell))));
+    table.load_style(NOTHING).set_header(titles.iter().map(|title| shown(title.trim_start_matches('<'))));
+    table.add_rows(rows.iter().map(|cells| cells.iter().map(|cell| shown(cell))));
     for (column, title) in table.column_iter_mut().zip(titles) {
         let is_left = title.starts_with('<');
         column.set_padding((0, 2));
         column.set_cell_alignment(if is_left { CellAlignment::Left } else { CellAlignment::Right });
     }
     table.trim_fmt() + "\n"
+}
+
+fn shown(cell: &str) -> String {
+    visible(&cut(cell, MAX_NAME)).into_owned()
 }
 
 /// A number with its noun: `1 batch`, `2 batches`.

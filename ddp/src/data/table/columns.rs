@@ -14,6 +14,7 @@ use super::partition;
 use crate::config::{Datetime, ExtraColumns, nearest};
 use crate::data::error::{DataError, Result};
 use crate::data::source::{KnownFeatures, SourceSpec, ToPredict};
+use crate::report::visible::{MAX_NAME, cut};
 
 /// Most names that a message lists.
 const SHOWN: usize = 8;
@@ -465,7 +466,8 @@ fn target_missing(path: &Path, target: &str, names: &[String]) -> DataError {
 
 /// The columns that have a name.
 fn shown(names: &[String]) -> String {
-    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    let names: Vec<_> =
+        names.iter().filter(|name| !name.is_empty()).map(|name| cut(name, MAX_NAME)).collect();
     match names.len().checked_sub(SHOWN) {
         None | Some(0) => names.join(", "),
         Some(_) => format!("{}, ... {}", names[..SHOWN - 1].join(", "), names[names.len() - 1]),

@@ -185,3 +185,58 @@ fn arrays_whose_columns_have_other_names() {
         std::fs::remove_dir_all(place.file("out")).unwrap();
     }
 }
+
+/// Whoever made the file chose its names.
+#[test]
+fn names_of_any_length_fill_no_screen() {
+    let place = Place::new();
+    let long = "n".repeat(10_000);
+    let words = "two words ".repeat(1000);
+    let rows: String =
+        (0..60).map(|i| format!("{},{},{}\n", i % 7, i * 3 % 5, ["yes", "no"][i % 2])).collect();
+    for (at, name) in [&long, &words].into_iter().enumerate() {
+        place.write("a.csv", format!("{name},y,label\n{rows}").as_bytes());
+        place.write("b.csv", format!("x,y,label{name}\n{rows}").as_bytes());
+        let labels = rows.replace("yes", name);
+        place.write("c.csv", format!("x,y,label\n{labels}").as_bytes());
+        place.write("k.toml", format!("[model]\n\"{name}\" = 3\n").as_bytes());
+        for table in ["a", "c"] {
+            let line = format!("train {table}.csv --target label --epochs 1 --out {table}{at}");
+            place.run(&line.split(' ').collect::<Vec<_>>()).is_good();
+        }
+        let run = |line: &str| {
+            let line = line.replace('@', &at.to_string());
+            let ended = place.run(&line.split(' ').collect::<Vec<_>>());
+            let longest =
+                ended.stdout.lines().chain(ended.stderr.lines()).map(|line| line.chars().count()).max();
+            assert!(longest.unwrap() < 600, "{line}: {longest:?}\n{}{}", ended.stdout, ended.stderr);
+            ended.status
+        };
+        for line in [
+            "data inspect a.csv --target label",
+            "data inspect c.csv --target label",
+            "data show c.csv --rows 0..4",
+            "checkpoint show a@",
+            "checkpoint show c@",
+            "checkpoint export a@ --out a@.onnx",
+            "eval --importance --checkpoint a@ --data a.csv",
+            "eval --checkpoint c@ --data c.csv",
+            "runs show a@",
+        ] {
+            assert_eq!(run(line), Some(0), "{line}");
+        }
+        for line in [
+            "train a.csv --target lab",
+            "train b.csv --target label",
+            "predict --checkpoint a@ --data b.csv --out o.csv",
+            "eval --checkpoint a@ --data c.csv",
+            "train k.toml",
+        ] {
+            assert_eq!(run(line), Some(2), "{line}");
+        }
+        let set = format!("model.{name}=3");
+        let ended = place.run(&["train", "a.csv", "--set", &set]);
+        // It is named as a word and as a key.
+        assert!(ended.stderr.lines().all(|line| line.chars().count() < 1000), "{}", ended.stderr);
+    }
+}
