@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// Bins at most; when they are full, each two neighbors become one.
 const MAX_BINS: usize = 64;
+/// Most steps of a bin, so that those of all bins are a number.
+const MAX_STEPS: u64 = 1 << 52;
 
 /// Losses of the steps of a run in bins of as many steps each, and counts of the norms of its gradients.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -42,6 +44,19 @@ pub struct Course {
 pub struct LossBin(u64, f64, f64);
 
 impl Course {
+    /// The first contradiction, in words; `None` for a course as [`Course::add`] makes it.
+    pub(super) fn contradiction(&self) -> Option<String> {
+        let Course { first, bin_steps, bins, n_norms, n_clipped, .. } = self;
+        let n = bins.len();
+        if first.is_some() != (n > 0) || n > MAX_BINS || n_clipped > n_norms || *bin_steps > MAX_STEPS {
+            return Some(format!(
+                "{n} bins of {bin_steps} steps, {n_clipped} of {n_norms} gradients clipped"
+            ));
+        }
+        let wrong = bins.iter().position(|bin| !(1..=*bin_steps).contains(&bin.0))?;
+        Some(format!("bin {wrong} is of {} steps, expected 1 to {bin_steps}", bins[wrong].0))
+    }
+
     /// Whether no step was added.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()

@@ -16,7 +16,8 @@
 //!     state: Vec::new(),
 //!     config: String::new(),
 //! };
-//! let mut bytes = Manifest::new(head, Vec::new()).to_bytes();
+//! let weights = r#"{"name": "model.safetensors", "bytes": 0, "xxh3_128": "0123456789abcdef0123456789abcdef"}"#;
+//! let mut bytes = Manifest::new(head, vec![serde_json::from_str(weights).unwrap()]).to_bytes();
 //! assert_eq!(Manifest::from_bytes(&bytes)?.parameters[0].numel(), 6);
 //!
 //! // Any changed byte is noticed.
@@ -26,6 +27,7 @@
 //! # Ok::<(), Fault>(())
 //! ```
 
+use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::time::SystemTime;
 
@@ -34,7 +36,7 @@ use ddp_rows::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
-use super::names::{FORMAT_VERSION, MANIFEST_FILE};
+use super::names::{FORMAT_VERSION, MANIFEST_FILE, MODEL_FILE, STATE_PREFIX, state_file};
 use super::run_state::RunState;
 use crate::run_folder::run_id;
 use crate::storage::checksum::{Checksum, N_DIGITS};
@@ -174,8 +176,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Checks what no checkpoint has, so that numbers of a forged manifest neither overflow nor take for ever, and its names stay in
-    /// the folder.
+    /// Checks what no checkpoint has, once, so that numbers of a forged manifest neither overflow nor take for ever, its names stay in
+    /// the folder, and its lists agree with each other.
     fn check(&self) -> Result<(), String> {
         let RunState { step, cursor, n_rows, global_rows, proof, .. } = &self.run;
         let mut counts = vec![
@@ -184,8 +186,20 @@ impl Manifest {
             ("run.cursor", *cursor, 0),
             ("run.n_rows", *n_rows, 1),
             ("run.global_rows", *global_rows, 1),
+            ("run.epoch_loss.n_rows", self.run.epoch_loss.n_rows, 0),
+            ("run.early_stopping.n_worse", self.run.early_stopping.n_worse, 0),
             ("run.proof.current.count", proof.current.count, 0),
         ];
+        if let Some(of) = &self.run.loss_scaler {
+            counts.push(("run.loss_scaler.n_good_in_row", of.n_good_in_row, 0));
+            counts.push(("run.loss_scaler.n_skipped_in_row", of.n_skipped_in_row, 0));
+            counts.push(("run.loss_scaler.n_skipped", of.n_skipped, 0));
+        }
+        if let Some(best) = &self.run.best {
+            counts.extend([("run.best.step", best.step, 0), ("run.best.epoch", best.epoch, 0)]);
+        }
+        counts.extend(self.run.left_out.iter().map(|of| ("run.left_out.step", of.step, 0)));
+        counts.extend(self.files.iter().map(|file| ("files.bytes", file.bytes, 0)));
         for epochs in &proof.finished {
             counts.push(("run.proof.finished.first_epoch", epochs.first_epoch, 1));
             counts.push(("run.proof.finished.last_epoch", epochs.last_epoch, 1));
@@ -207,10 +221,33 @@ impl Manifest {
                 _ => return Err(format!("parameter \"{name}\" has the shape {shape:?}")),
             };
         }
-        match self.files.iter().find(|file| !is_file_name(&file.name)) {
-            Some(file) => Err(format!("{:?} is not the name of a file in its folder", file.name)),
-            None => Ok(()),
+        if let Some(contradiction) = self.run.course.contradiction() {
+            return Err(format!("`run.course` contradicts itself: {contradiction}"));
         }
+        let parameters = self.parameters.iter().map(|parameter| &parameter.name);
+        let files = || self.files.iter().map(|file| &file.name);
+        for (what, name) in [
+            ("parameter", first_twice(parameters)),
+            ("state", first_twice(self.state.iter())),
+            ("file", first_twice(files())),
+        ] {
+            if let Some(name) = name {
+                return Err(format!("it lists the {what} {name:?} twice"));
+            }
+        }
+        if let Some(name) = files().find(|name| !is_file_name(name) || *name == MANIFEST_FILE) {
+            return Err(format!("{name:?} is not the name of a file in its folder"));
+        }
+        if !files().any(|name| name == MODEL_FILE) {
+            return Err(format!("it does not list {MODEL_FILE}"));
+        }
+        let shards: Vec<&String> = files().filter(|name| name.starts_with(STATE_PREFIX)).collect();
+        let is_of_rank = |rank: usize| shards.contains(&&state_file(rank, shards.len()));
+        if shards.len() > self.world_size || !(0..shards.len()).all(is_of_rank) {
+            let n_ranks = self.world_size;
+            return Err(format!("its files of optimizer state are not those of {n_ranks} ranks: {shards:?}"));
+        }
+        Ok(())
     }
 
     /// Reads and checks the manifest of the checkpoint in `folder`.
@@ -234,6 +271,12 @@ impl Manifest {
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
+}
+
+/// The first name that comes twice.
+fn first_twice<'a>(mut names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    let mut seen = HashSet::new();
+    names.find(|name| !seen.insert(name.as_str()))
 }
 
 /// Whether `name` is one component, so that joined to a folder it stays there.
@@ -268,6 +311,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+    use crate::checkpoint::run_state::{LeftOut, WhyLeftOut};
 
     fn manifest() -> Manifest {
         let head = ManifestHead {
@@ -280,8 +324,11 @@ mod tests {
             // A config that looks like the field that is sought.
             config: "name = '\"checksum\": \"00000000000000000000000000000000'\n".to_owned(),
         };
-        let file = FileEntry { name: "a".to_owned(), bytes: 3, xxh3_128: Checksum::of(b"abc") };
-        Manifest::new(head, vec![file])
+        let file = |name: &str| FileEntry { name: name.to_owned(), bytes: 3, xxh3_128: Checksum::of(b"abc") };
+        Manifest::new(
+            head,
+            vec![file(MODEL_FILE), file(&state_file(0, 2)), file(&state_file(1, 2)), file("a")],
+        )
     }
 
     #[test]
@@ -298,7 +345,7 @@ mod tests {
     #[test]
     fn numbers_and_names_that_no_checkpoint_has_are_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 12] = [
+        let changes: [(&str, Change); 26] = [
             ("`world_size` is 0", |m| m.world_size = 0),
             ("`run.global_rows` is 0", |m| m.run.global_rows = 0),
             ("`run.n_rows` is 9223372036854775808", |m| m.run.n_rows = 1 << 63),
@@ -306,11 +353,29 @@ mod tests {
             ("`run.cursor` is", |m| m.run.cursor = u64::MAX),
             ("`run.proof.current.count` is", |m| m.run.proof.current.count = u64::MAX),
             ("parameter \"layers.0.weight\" has the shape", |m| m.parameters[0].shape[0] = 1 << 52),
-            ("\"../a\" is not the name of a file", |m| m.files[0].name = "../a".to_owned()),
-            ("\"/etc/passwd\" is not the name", |m| m.files[0].name = "/etc/passwd".to_owned()),
-            ("\"..\" is not the name", |m| m.files[0].name = "..".to_owned()),
+            ("\"../a\" is not the name of a file", |m| m.files[3].name = "../a".to_owned()),
+            ("\"/etc/passwd\" is not the name", |m| m.files[3].name = "/etc/passwd".to_owned()),
+            ("\"..\" is not the name", |m| m.files[3].name = "..".to_owned()),
             ("`run_id` is \"../x\"", |m| m.run_id = Some("../x".to_owned())),
-            ("\"a/\" is not the name", |m| m.files[0].name = "a/".to_owned()),
+            ("\"a/\" is not the name", |m| m.files[3].name = "a/".to_owned()),
+            ("\"manifest.json\" is not the name", |m| m.files[3].name = MANIFEST_FILE.to_owned()),
+            ("`files.bytes` is", |m| m.files[3].bytes = u64::MAX),
+            ("lists the file \"model.safetensors\" twice", |m| m.files[3].name = MODEL_FILE.to_owned()),
+            ("does not list model.safetensors", |m| drop(m.files.remove(0))),
+            ("lists the parameter \"layers.0.weight\" twice", |m| m.parameters.push(m.parameters[0].clone())),
+            ("lists the state \"m\" twice", |m| m.state.push("m".to_owned())),
+            ("not those of 1 ranks: [\"optimizer-00000-of-00002", |m| m.world_size = 1),
+            ("not those of 2 ranks: [\"optimizer-00001-of-00002", |m| drop(m.files.remove(1))),
+            ("not those of 2 ranks", |m| m.files[1].name = "optimizer-0-of-2.safetensors".to_owned()),
+            ("`run.epoch_loss.n_rows` is", |m| m.run.epoch_loss.n_rows = u64::MAX),
+            ("`run.early_stopping.n_worse` is", |m| m.run.early_stopping.n_worse = u64::MAX),
+            ("`run.left_out.step` is", |m| {
+                m.run.left_out = vec![LeftOut { step: u64::MAX, why: WhyLeftOut::Loss }];
+            }),
+            ("0 bins of 1 steps", |m| set_course(m, r#"{"first": 0.5, "bin_steps": 1, "bins": []}"#)),
+            ("bin 0 is of 3 steps, expected 1 to 2", |m| {
+                set_course(m, r#"{"first": 0.5, "bin_steps": 2, "bins": [[3, 1.5, 0.75]]}"#);
+            }),
         ];
         for (part, change) in changes {
             let mut forged = manifest();
@@ -318,6 +383,10 @@ mod tests {
             let fault = Manifest::from_bytes(&forged.to_bytes()).unwrap_err().to_string();
             assert!(fault.contains(part), "{part}: {fault}");
         }
+    }
+
+    fn set_course(manifest: &mut Manifest, course: &str) {
+        manifest.run.course = serde_json::from_str(course).unwrap();
     }
 
     fn manifest_at(time: &str) -> Manifest {

@@ -60,9 +60,9 @@ pub use fault::Fault;
 pub use find::Located;
 pub use load::Load;
 pub use manifest::{Manifest, Parameter};
-pub use names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_name, step_of};
+pub use names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, MODEL_FILE, Marker, step_name, step_of};
 pub use opened::Checkpoint;
-pub use options::{EMA_STATE, MODEL_FILE, SaveOptions};
+pub use options::{EMA_STATE, SaveOptions};
 pub use run_state::{
     Best, EarlyStoppingState, EpochLossState, LeftOut, LossScalerState, RecentLosses, RunState, WhyLeftOut,
 };

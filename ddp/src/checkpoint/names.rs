@@ -7,6 +7,10 @@ pub const CHECKPOINTS_FOLDER: &str = "checkpoints";
 const STEP_PREFIX: &str = "step-";
 /// The file in a checkpoint's folder that names all others, written last.
 pub const MANIFEST_FILE: &str = "manifest.json";
+/// Name of a checkpoint's model file.
+pub const MODEL_FILE: &str = "model.safetensors";
+/// Begin of the names of the files of optimizer state.
+pub(super) const STATE_PREFIX: &str = "optimizer-";
 /// The version of the manifest's format that this program writes.
 pub(crate) const FORMAT_VERSION: u64 = 1;
 
@@ -32,6 +36,11 @@ impl Marker {
 /// Returns the name of the folder of a step, `step-<N>`.
 pub fn step_name(step: u64) -> String {
     format!("{STEP_PREFIX}{step}")
+}
+
+/// Name of the state file of a rank, of `n_savers` ranks that have state.
+pub(super) fn state_file(rank: usize, n_savers: usize) -> String {
+    format!("{STATE_PREFIX}{rank:05}-of-{n_savers:05}.safetensors")
 }
 
 /// Largest step of a checkpoint, beyond which no run comes; below it, the number of the next step is a number.

@@ -11,8 +11,6 @@ use crate::model::file::{self, ModelInfo};
 use crate::model::layout::{ParamLayout, Statistic};
 use crate::storage::tensor_file::{TensorToWrite, Values};
 
-/// Name of the file of weights.
-pub const MODEL_FILE: &str = "model.safetensors";
 /// Name of the file of the best evaluation's weights, where they are not those of the checkpoint.
 pub(super) const BEST_FILE: &str = "best.safetensors";
 /// Name of the state tensor that is the moving average of the weights.
@@ -92,10 +90,5 @@ impl SaveOptions {
             serde_json::to_string(&self.shard_ranges).expect("names and numbers are plain text");
         let metadata = HashMap::from([(SHARD_RANGES_KEY.to_owned(), shard_ranges)]);
         (self.state_names.iter().zip(state).map(tensor).collect(), metadata)
-    }
-
-    /// Name of a rank's state file.
-    pub(super) fn state_file(&self, rank: usize) -> String {
-        format!("optimizer-{rank:05}-of-{:05}.safetensors", self.n_savers)
     }
 }

@@ -20,9 +20,8 @@ use super::error::CheckpointError;
 use super::fault::{Newest, Room};
 use super::gather::{self, Missing, Note};
 use super::manifest::{Manifest, ManifestHead};
-use super::names::MANIFEST_FILE;
-use super::names::Marker;
-use super::options::{BEST_FILE, MODEL_FILE, SaveOptions};
+use super::names::{MANIFEST_FILE, MODEL_FILE, Marker, state_file};
+use super::options::{BEST_FILE, SaveOptions};
 use super::run_state::RunState;
 use super::snapshot::SnapshotBuffers;
 use super::store::CheckpointStore;
@@ -195,7 +194,7 @@ impl Saver {
         }
         if !options.state_names.is_empty() {
             let (tensors, metadata) = options.state(contents.state);
-            let path = temp.join(options.state_file(options.rank));
+            let path = temp.join(state_file(options.rank, options.n_savers));
             files.push(tensor_file::write(disk, &path, &tensors, &metadata)?);
         }
         let sync = |(file, entry): (OpenFile, FileEntry)| {
@@ -301,7 +300,7 @@ impl Saver {
         if self.options.rank == 0 {
             let _ = self.store.remove(temp);
         } else {
-            let path = temp.join(self.options.state_file(self.options.rank));
+            let path = temp.join(state_file(self.options.rank, self.options.n_savers));
             let _ = self.store.remove(&path);
             let note = Note::Failed(with_hint(error));
             // Rank 0 may not have made it yet, and would wait in vain for a note that has no place.

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use super::error::CheckpointError;
 use super::fault::Fault;
+use super::names::STATE_PREFIX;
 use super::opened::Checkpoint;
 use super::options::SHARD_RANGES_KEY;
 use super::shard_range::ShardRange;
@@ -56,7 +57,7 @@ impl StateReader {
     pub fn open(checkpoint: &Checkpoint) -> Result<Self, Fault> {
         let manifest = checkpoint.manifest();
         let (mut files, mut stored) = (Vec::new(), HashMap::<String, Vec<Stored>>::new());
-        for entry in manifest.files.iter().filter(|entry| entry.name.starts_with("optimizer-")) {
+        for entry in manifest.files.iter().filter(|entry| entry.name.starts_with(STATE_PREFIX)) {
             let file = TensorFile::open(&checkpoint.path().join(&entry.name))?;
             let malformed = |reason: String| FileFault::Malformed { name: entry.name.clone(), reason };
             let shard_ranges = file.metadata().remove(SHARD_RANGES_KEY).unwrap_or_default();

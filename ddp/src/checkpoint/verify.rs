@@ -6,8 +6,8 @@ use ddp_kernels::cpu::threads;
 use rayon::prelude::*;
 
 use super::fault::Fault;
+use super::names::MODEL_FILE;
 use super::opened::Checkpoint;
-use super::options::MODEL_FILE;
 use super::state_reader::StateReader;
 use crate::storage::checksum::Checksum;
 use crate::storage::fault::{FileEntry, FileFault};

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use ddp::checkpoint::{Checkpoint, Manifest, StateReader};
+use ddp::storage::fault::FileEntry;
 
 use super::fixture;
 use crate::common::{run_line, run_line_ok, temp_dir};
@@ -80,6 +81,51 @@ fn sizes_are_checked_before_anything_is_read() {
     huge("step-20/manifest.json");
     let outcome = run_line(path, "train --resume a/checkpoints/step-20 --out c");
     assert!(outcome.stderr.contains("manifest.json is truncated or not a manifest"), "{}", outcome.stderr);
+}
+
+/// Manifests whose parts contradict each other, with a checksum that fits: refused when they are read, by every command.
+#[test]
+fn manifests_that_contradict_themselves_are_refused() {
+    let folder = temp_dir();
+    let path = folder.path();
+    run_line_ok(path, "train --set train.steps=20 --out a --set checkpoint.every_steps=10 --quiet");
+    let step = path.join("a/checkpoints/step-20");
+    let good = Manifest::read(&step).unwrap();
+    type Change = fn(&mut Manifest);
+    let changes: [(&str, Change); 5] = [
+        ("`run.course` contradicts itself: 0 bins", |manifest| {
+            manifest.run.course =
+                serde_json::from_str(r#"{"first": 0.5, "bin_steps": 1, "bins": []}"#).unwrap();
+        }),
+        ("`run.epoch_loss.n_rows` is 18446744073709551615", |m| m.run.epoch_loss.n_rows = u64::MAX),
+        ("it lists the parameter \"layers.0.weight\" twice", |m| m.parameters.push(m.parameters[0].clone())),
+        ("its files of optimizer state are not those of 1 ranks", |m| m.files.truncate(1)),
+        ("it does not list model.safetensors", |m| m.files.clear()),
+    ];
+    for (part, change) in changes {
+        let mut forged = good.clone();
+        change(&mut forged);
+        if part.contains("optimizer state") {
+            let name = "optimizer-00001-of-00002.safetensors".to_owned();
+            forged.files.push(FileEntry { name, ..good.files[1].clone() });
+        }
+        fs::write(step.join("manifest.json"), forged.to_bytes()).unwrap();
+        for line in [
+            "train --resume a/checkpoints/step-20 --set train.steps=30 --out b",
+            "checkpoint show a/checkpoints/step-20",
+            "checkpoint verify a/checkpoints/step-20",
+            "checkpoint export a/checkpoints/step-20 --out m.safetensors",
+            "eval --checkpoint a/checkpoints/step-20",
+        ] {
+            let ended = run_line(path, line);
+            let all = format!("{}{}", ended.stdout, ended.stderr);
+            assert!(matches!(ended.status.code(), Some(1 | 2)), "{line}: {all}");
+            assert!(all.contains(part) && !all.contains("panicked"), "{line}, expected {part}: {all}");
+        }
+    }
+    // The run resumes from the checkpoint before.
+    let outcome = run_line_ok(path, "train --resume auto --out a --set train.steps=30");
+    assert!(outcome.stderr.contains("step 10"), "{}", outcome.stderr);
 }
 
 /// A range of the state that begins beyond all addresses is refused before anything is computed from it.
