@@ -1,6 +1,7 @@
 //! Files that claim to be huge, or decompress to more than fits: refused at once, with little memory.
 
 use std::process::Command;
+use std::time::Instant;
 
 use super::file_sets::{self, PAIR, npy_f32, pair, train, x_npy, y_npy};
 use super::harness::Place;
@@ -301,6 +302,31 @@ fn wide_tables_take_linear_time() {
     place.write("wide.csv", format!("{names}label\n{cells}0\n{cells}1\n{cells}0\n").as_bytes());
     in_time(&place, "data inspect wide.csv");
     in_time(&place, "train wide.csv --epochs 1 --hidden 2 --out out");
+}
+
+/// Rows that each bring a key make a table that grows with the square of the file: it is refused once its keys are counted, in time
+/// that grows with the file. Ten times the rows take at most some ten times the time; a square would take a hundred times it.
+#[test]
+fn ever_new_keys_are_refused_in_linear_time() {
+    let place = Place::new();
+    let rows = |n: usize| -> String {
+        (0..n).map(|row| format!("{{\"k{row}\": 1, \"y\": {}}}\n", row % 2)).collect()
+    };
+    let time_of = |n_rows: usize| {
+        place.write("rows.jsonl", rows(n_rows).as_bytes());
+        let count = format!("each row has other keys: {n_rows} rows have {} keys", n_rows + 1);
+        let parts = ["`rows.jsonl`", &count, "hint: a key is a column"];
+        let began = Instant::now();
+        place.refuses(&["train", "rows.jsonl", "--target", "y", "--out", "out"], &parts);
+        place.refuses(&["data", "inspect", "rows.jsonl"], &parts);
+        began.elapsed()
+    };
+    let few = time_of(20_000).min(time_of(20_000));
+    let many = time_of(200_000);
+    assert!(many < 40 * few, "{many:?} and {few:?}");
+    // A table of few rows may have as many keys as it likes.
+    place.write("rows.jsonl", rows(500).as_bytes());
+    place.run(&["data", "inspect", "rows.jsonl"]).is_good();
 }
 
 #[test]

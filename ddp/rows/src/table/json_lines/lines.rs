@@ -28,6 +28,11 @@ pub(super) struct Lines {
 /// Objects within more objects than this stay text.
 const MAX_DEPTH: usize = 32;
 
+/// Cells of a table per value of its file, beyond those of a small table. One with more is no table: a cell takes about as much time
+/// as a value, and a file of a few MB would take hours.
+const CELLS_PER_VALUE: u64 = 1000;
+const FREE_CELLS: u64 = 4_000_000;
+
 /// Names of the columns of a file, by key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {
@@ -35,6 +40,9 @@ pub(super) struct Keys {
     keys: Vec<Key>,
     index: HashMap<String, usize>,
     pub(super) n_columns: usize,
+    n_rows: u64,
+    /// Keys of all lines.
+    n_values: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -182,12 +190,37 @@ impl Keys {
             Ok(())
         };
         while lines.next(&mut add)?.is_some() {}
+        if keys.n_cells() > CELLS_PER_VALUE * keys.n_values + FREE_CELLS {
+            return Err(keys.too_many(path));
+        }
         keys.drop_absent_objects();
         for key in &mut keys.keys {
             key.first = keys.n_columns;
             keys.n_columns += key.len.unwrap_or(1);
         }
         Ok(keys)
+    }
+
+    /// Cells of a table with a column for each key.
+    fn n_cells(&self) -> u64 {
+        self.n_rows.saturating_mul(self.keys.len() as u64)
+    }
+
+    /// The error of a file most of whose lines lack most keys: the time of all that follows grows with its cells.
+    fn too_many(&self, path: &Path) -> RowsError {
+        let (n_rows, n_keys, n_values) = (self.n_rows, self.keys.len(), self.n_values);
+        let example = |at: Option<&Key>| at.map_or(String::new(), |key| key.name.chars().take(60).collect());
+        RowsError::Malformed {
+            path: path.to_owned(),
+            format: "JSON lines",
+            reason: format!(
+                "each row has other keys: {n_rows} rows have {n_keys} keys, from {:?} to {:?}, and {n_values} values in {} cells",
+                example(self.keys.first()),
+                example(self.keys.last()),
+                self.n_cells()
+            ),
+            hint: "a key is a column: write what differs from row to row as a value, such as {\"id\": \"a7\", \"x\": 1.5}",
+        }
     }
 
     /// Removes keys that are null in each line, but for lines that have an object there: `"a": null` next to `"a": {"b": 1}`.
@@ -209,6 +242,8 @@ impl Keys {
     }
 
     fn add(&mut self, object: &Object<'_>, dropped: &[String]) {
+        self.n_rows += 1;
+        self.n_values += object.0.len() as u64;
         for (n, (name, value)) in object.0.iter().enumerate() {
             let at = match self.place(n, name) {
                 Some(at) => at,
