@@ -31,6 +31,13 @@ use crate::write::CellKind;
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
 pub const MAX_COLUMNS: usize = 1 << 20;
 
+/// Bytes that one page or buffer of a file may take once it is decompressed, if rows may take `memory_bytes`.
+#[cfg(feature = "parquet")]
+pub(super) fn decode_limit(memory_bytes: u64) -> u64 {
+    // Writers make pages and batches of some MiB, whatever the memory of readers.
+    memory_bytes.max(64 << 20)
+}
+
 /// The reading half of a format of tables.
 #[derive(Debug)]
 pub struct TableFormat {

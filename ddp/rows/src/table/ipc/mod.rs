@@ -3,6 +3,9 @@
 //! Source: <https://arrow.apache.org/docs/format/Columnar.html>; decoded by the crate `arrow-ipc`.
 
 mod schema;
+mod bounds;
+#[cfg(test)]
+mod bounds_tests;
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read as _, Seek as _};
@@ -15,6 +18,7 @@ use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::{ArrowError, SchemaRef};
 use ddp_kernels::cpu::caught_panic::catch_panic;
 
+use self::bounds::malformed;
 use crate::error::{Result, RowsError, WriteError};
 use crate::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
 use crate::table::patched::Patched;
@@ -28,6 +32,8 @@ type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> 
 
 /// Opens a file and reads its schema.
 pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    let (file, is_file) = opened(path)?;
+    bounds::check(path, &file, is_file, options.memory_bytes)?;
     let (reader, wide) = reader(path, None)?;
     let plain = PlainTypes::new(&reader.schema(), &wide, options.label);
     Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), plain })))
@@ -71,13 +77,18 @@ impl IpcFile {
     }
 }
 
-/// The decoder of a file, and its columns of integers of 128 bits; `columns` are the indices of those that are read, `None` for all.
-fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<(Reader, Vec<usize>)> {
-    let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
+/// The file at `path`, and whether it is one with a footer rather than a stream.
+fn opened(path: &Path) -> Result<(File, bool)> {
     let mut file = user_file::open("data file", path)?;
     let mut begin = [0; 6];
     let is_file = file.read_exact(&mut begin).is_ok() && begin == *b"ARROW1";
-    file.rewind().map_err(unreadable)?;
+    file.rewind().map_err(|source| RowsError::Unreadable { path: path.to_owned(), source })?;
+    Ok((file, is_file))
+}
+
+/// The decoder of a file, and its columns of integers of 128 bits; `columns` are the indices of those that are read, `None` for all.
+fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<(Reader, Vec<usize>)> {
+    let (file, is_file) = opened(path)?;
     let facts = schema::facts(&file, is_file).map_err(|reason| RowsError::Malformed {
         path: path.to_owned(),
         format: "Arrow IPC",
@@ -102,8 +113,7 @@ fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ArrowError>) -> Resu
         Ok(Err(error)) => error.to_string(),
         Err(_) => "its content can't be decoded".to_owned(),
     };
-    let hint = "is the file cut off, damaged or still being written?";
-    Err(RowsError::Malformed { path: path.to_owned(), format: "Arrow IPC", reason, hint })
+    Err(malformed(path, reason))
 }
 
 /// Writes `.arrow` and `.feather`, compressed by lz4 as pandas does.

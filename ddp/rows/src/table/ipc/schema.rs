@@ -28,7 +28,7 @@ pub(super) struct Facts {
 /// # Errors
 /// The reason for refusing the file.
 pub(super) fn facts(file: &File, is_file: bool) -> Result<Facts, String> {
-    let place = if is_file { footer(file) } else { first_message(file) };
+    let place = if is_file { footer(file)? } else { first_message(file) };
     let Some((start, bytes)) = place.and_then(|(start, len)| Some((start, read(file, start, len)?))) else {
         return Ok(Facts::default());
     };
@@ -73,12 +73,18 @@ fn put_patches(field: Field<'_>, start: u64, patches: &mut Vec<(u64, u8)>) -> Re
     field.children().into_iter().flatten().try_for_each(|child| put_patches(child, start, patches))
 }
 
-/// Where the footer starts, and its length.
-fn footer(file: &File) -> Option<(u64, usize)> {
-    let end = file.metadata().ok()?.len().checked_sub(10)?;
-    let len = i32::from_le_bytes(*read(file, end, 10)?.first_chunk()?);
-    let len = usize::try_from(len).ok()?;
-    Some((end.checked_sub(len as u64)?, len))
+/// Where the footer starts, and its length; `None` for a file that does not end with one.
+///
+/// # Errors
+/// The reason for refusing a footer that is longer than the file.
+pub(super) fn footer(file: &File) -> Result<Option<(u64, usize)>, String> {
+    let end = file.metadata().ok().and_then(|data| data.len().checked_sub(10));
+    let tail = end.and_then(|end| Some((end, read(file, end, 10)?)));
+    let Some((end, tail)) = tail.filter(|(_, tail)| tail.ends_with(b"ARROW1")) else { return Ok(None) };
+    let len = i32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
+    let start = u64::try_from(len).ok().and_then(|len| end.checked_sub(len));
+    let start = start.ok_or_else(|| format!("its footer claims {len} bytes of {}", end + 10))?;
+    Ok(Some((start, len as usize)))
 }
 
 /// Where the first message of a stream starts, and its length; streams of old versions lack the mark before the length.
@@ -90,7 +96,7 @@ fn first_message(file: &File) -> Option<(u64, usize)> {
     (start + len as u64 <= file.metadata().ok()?.len()).then_some((start, len))
 }
 
-fn read(file: &File, start: u64, len: usize) -> Option<Vec<u8>> {
+pub(super) fn read(file: &File, start: u64, len: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; len];
     file.read_exact_at(&mut bytes, start).ok()?;
     Some(bytes)

@@ -20,6 +20,7 @@ use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataBuil
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type, TypePtr};
 
+use super::bounds::{check_pages, check_schema, malformed};
 use super::page_flags;
 use crate::error::{Result, RowsError};
 use crate::fingerprint::Fingerprint;
@@ -40,6 +41,7 @@ pub struct ParquetFile {
     /// Rows of each row group.
     pub group_rows: Vec<usize>,
     n_bytes: u64,
+    memory_bytes: u64,
 }
 
 /// A file whose page headers are patched.
@@ -80,11 +82,25 @@ impl ParquetFile {
     pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
         let n_bytes = length(&file, path)?;
+        check_schema(&file, n_bytes).map_err(|reason| malformed(path, reason))?;
         let metadata = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
         let patches = page_flags::patches(&file, metadata.metadata());
         let plain = PlainTypes::new(metadata.schema(), &[], options.label);
-        Ok(ParquetFile { path: path.to_owned(), metadata, plain, patches, group_rows, n_bytes })
+        let (path, memory_bytes) = (path.to_owned(), options.memory_bytes);
+        Ok(ParquetFile { path, metadata, plain, patches, group_rows, n_bytes, memory_bytes })
+    }
+
+    /// Checks the pages of a column in a row group, whose values are decoded `batch_rows` at a time.
+    pub(super) fn check_pages(
+        &self,
+        file: &PageFile,
+        group: usize,
+        leaf: usize,
+        batch_rows: usize,
+    ) -> Result<()> {
+        let (file, metadata) = ((&*self.path, &file.file), self.metadata.metadata());
+        check_pages(file, metadata, (group, leaf), batch_rows.min(self.n_rows()), self.memory_bytes)
     }
 
     /// The file for its pages.
@@ -97,7 +113,7 @@ impl ParquetFile {
         self.group_rows.iter().sum()
     }
 
-    /// The columns with these indices of the row groups `groups`, `batch_rows` rows at a time.
+    /// The columns with these indices of the row groups `groups`, `batch_rows` rows at a time. Their pages are not checked.
     pub(super) fn batches(
         &self,
         groups: Range<usize>,
@@ -123,12 +139,17 @@ impl ParquetFile {
         self.group_rows[..group].iter().sum()
     }
 
+    /// The leaves of the columns with these indices, which ascend.
+    pub(super) fn leaves(&self, roots: &[usize]) -> Vec<usize> {
+        let schema = self.metadata.parquet_schema();
+        let is_needed = |leaf: &usize| roots.binary_search(&schema.get_column_root_idx(*leaf)).is_ok();
+        (0..schema.num_columns()).filter(is_needed).collect()
+    }
+
     /// Bytes that decoding a row group with the columns `roots` takes in addition to its rows, if a column's pages take up to
     /// `page_bytes` and its reader `column_bytes`.
     pub fn decode_bytes(&self, roots: &[usize], page_bytes: usize, column_bytes: usize) -> usize {
-        let schema = self.metadata.parquet_schema();
-        let is_needed = |leaf: &usize| roots.contains(&schema.get_column_root_idx(*leaf));
-        let leaves: Vec<usize> = (0..schema.num_columns()).filter(is_needed).collect();
+        let leaves = self.leaves(roots);
         let of_groups = self.metadata.metadata().row_groups().iter().map(|group| {
             let of_leaf = |&leaf: &usize| {
                 let column = group.column(leaf);
@@ -289,14 +310,4 @@ pub(super) fn guarded<T, E: Display>(path: &Path, call: impl FnOnce() -> Result<
         Ok(Err(error)) => Err(malformed(path, error.to_string())),
         Err(_) => Err(malformed(path, "its content can't be decoded".to_owned())),
     }
-}
-
-/// The error of a file that contradicts itself.
-pub fn malformed(path: &Path, reason: String) -> RowsError {
-    // The library prefixes its messages with its name.
-    let reason = ["Parquet error: ", "Parquet argument error: ", "EOF: ", "External: "]
-        .iter()
-        .fold(reason, |reason, prefix| reason.replace(prefix, ""));
-    let hint = "is the file cut off, damaged or still being written?";
-    RowsError::Malformed { path: path.to_owned(), format: "Parquet", reason, hint }
 }

@@ -122,9 +122,10 @@ fn pages(
         (Some(leaf), None) if schema.column(leaf).max_rep_level() == 1 => leaf,
         _ => return Ok(None),
     };
-    let group = file.metadata.metadata().row_group(group);
+    let (index, group) = (group, file.metadata.metadata().row_group(group));
     let open = file.pages().map_err(|error| ParquetError::General(error.to_string()))?;
     let n_rows = usize::try_from(group.num_rows())?;
+    file.check_pages(&open, index, leaf, 1).map_err(|error| ParquetError::General(error.to_string()))?;
     SerializedPageReader::new(Arc::new(open), group.column(leaf), n_rows, None).map(Some)
 }
 

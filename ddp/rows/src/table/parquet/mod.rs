@@ -2,9 +2,13 @@
 //!
 //! Source: <https://parquet.apache.org/docs/file-format/>; decoded by the crate `parquet`.
 
+mod thrift;
 mod page_flags;
+mod bounds;
 mod file;
 mod lists;
+#[cfg(test)]
+mod bounds_tests;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +18,8 @@ use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
-pub use file::{ParquetFile, malformed};
+pub use bounds::malformed;
+pub use file::ParquetFile;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::basic::{Compression, Encoding};
@@ -22,7 +27,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
-use self::file::guarded;
+use self::file::{PageFile, guarded};
 use self::lists::Probe;
 use crate::error::{Result, RowsError, WriteError};
 use crate::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
@@ -44,11 +49,15 @@ impl ParquetFile {
     /// [`ColumnError::ListLength`](crate::error::ColumnError::ListLength), before a list is decoded.
     pub fn read_groups(&self, selection: &Selection, groups: Range<usize>) -> Result<Batches> {
         lists::check(self, &selection.lists, groups.clone(), selection.max_len)?;
-        let row = self.first_row(groups.start);
-        let end = self.first_row(groups.end);
-        let reader = self.batches(groups, &selection.roots, selection.batch_rows)?;
-        let plain = self.plain.of(&selection.roots);
-        Ok(Box::new(Rows { path: self.path.clone(), reader, plain, row, end }))
+        Ok(Box::new(self.rows(groups, &selection.roots, selection.batch_rows)?))
+    }
+
+    fn rows(&self, groups: Range<usize>, roots: &[usize], batch_rows: usize) -> Result<Rows> {
+        let (row, end) = (self.first_row(groups.start), self.first_row(groups.end));
+        let reader = self.batches(groups.clone(), roots, batch_rows)?;
+        let (plain, leaves) = (self.plain.of(roots), self.leaves(roots));
+        let (file, pages) = (self.clone(), self.pages()?);
+        Ok(Rows { file, reader, plain, row, end, batch_rows, pages, leaves, unchecked: groups, checked: row })
     }
 }
 
@@ -62,11 +71,7 @@ impl BatchSource for ParquetFile {
             Probe::TooLong(len) => return Ok(Some(len)),
             Probe::Rows(n_rows) => n_rows,
         };
-        let mut batches = self.batches(0..self.group_rows.len(), &[root], n_rows)?;
-        let plain = self.plain.of(&[root]);
-        match guarded(&self.path, || {
-            batches.next().transpose()?.map(|batch| plain.convert(batch)).transpose()
-        })? {
+        match self.rows(0..self.group_rows.len(), &[root], n_rows)?.next().transpose()? {
             None => Err(RowsError::NoRows { path: self.path.clone() }),
             Some(batch) => Ok(list_len_in(batch.column(0))),
         }
@@ -79,20 +84,44 @@ impl BatchSource for ParquetFile {
 
 /// Rows that are decoded in batches.
 struct Rows {
-    path: PathBuf,
+    file: ParquetFile,
     reader: ParquetRecordBatchReader,
     plain: PlainTypes,
     /// Number of the next row in the file.
     row: usize,
     /// End of the rows according to the footer.
     end: usize,
+    /// Most rows of a batch.
+    batch_rows: usize,
+    /// The pages that are decoded, those of `leaves`.
+    pages: PageFile,
+    leaves: Vec<usize>,
+    /// Row groups whose pages are still to be checked, and the number of the first row that none of the others has.
+    unchecked: Range<usize>,
+    checked: usize,
+}
+
+impl Rows {
+    /// Checks the pages of the row groups that the next batch may need, shortly before they are read.
+    fn check_pages(&mut self) -> Result<()> {
+        while self.checked < self.row.saturating_add(self.batch_rows) {
+            let Some(group) = self.unchecked.next() else { break };
+            let Self { file, pages, batch_rows, .. } = self;
+            self.leaves.iter().try_for_each(|&leaf| file.check_pages(pages, group, leaf, *batch_rows))?;
+            self.checked += file.group_rows[group];
+        }
+        Ok(())
+    }
 }
 
 impl Iterator for Rows {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { path, reader, plain, row, end } = self;
+        if let Err(error) = self.check_pages() {
+            return Some(Err(error));
+        }
+        let Self { file: ParquetFile { path, .. }, reader, plain, row, end, .. } = self;
         match guarded(path, || reader.next().transpose()?.map(|batch| plain.convert(batch)).transpose()) {
             Ok(Some(batch)) => {
                 *row += batch.num_rows();
