@@ -331,6 +331,20 @@ impl ModelFile {
 
     /// Overwrites `flat` with the file's weights of the layers before `end`.
     fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Vec<f32>) -> Result<Tensor> {
+        self.check_shapes(end, layout)?;
+        let tensors = self.tensors();
+        for entry in layout.entries().iter().filter(|entry| entry.layer < end) {
+            let view = tensors.tensor(&entry.name).expect("its shape was checked");
+            flat[entry.range()].copy_from_slice(&self.floats(&entry.name, &view)?);
+        }
+        Ok(Tensor::from_slice(&flat, &[layout.flat_len()], Device::Cpu)?)
+    }
+
+    /// Compares names and shapes of the layers before `end` with those of the layout.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelMismatch`], with every difference.
+    pub(crate) fn check_shapes(&self, end: usize, layout: &ParamLayout) -> Result<()> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
         let head = layout.entries().iter().map(|entry| entry.layer).max();
@@ -378,11 +392,7 @@ impl ModelFile {
                 is_only_head,
             });
         }
-        for entry in layout.entries().iter().filter(|entry| entry.layer < end) {
-            let view = tensors.tensor(&entry.name).expect("found above");
-            flat[entry.range()].copy_from_slice(&self.floats(&entry.name, &view)?);
-        }
-        Ok(Tensor::from_slice(&flat, &[layout.flat_len()], Device::Cpu)?)
+        Ok(())
     }
 
     /// The model's statistics ([`super::Layer::statistics`]) by name.

@@ -55,14 +55,11 @@ impl SavedModel {
         if let (Task::Classification, Some(labels)) = (config.data.task, &info.preprocessor.labels) {
             file.check_labels(labels, config.loss.n_targets(n_outputs))?;
         }
-        Ok(SavedModel {
-            config,
-            preprocessor: info.preprocessor,
-            n_outputs,
-            path: model_path,
-            file,
-            checkpoint,
-        })
+        let preprocessor = info.preprocessor;
+        let model = SavedModel { config, preprocessor, n_outputs, path: model_path, file, checkpoint };
+        // Before a network of the config's sizes is made.
+        model.file.check_shapes(usize::MAX, &ParamLayout::new(&model.spec()?))?;
+        Ok(model)
     }
 
     /// Reads the initial weights of a new run: from a model file, which another program may have written, or from the model that

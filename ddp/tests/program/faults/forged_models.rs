@@ -68,3 +68,31 @@ fn models_that_contradict_themselves_are_refused() {
         }
     }
 }
+
+/// The config claims two layers of 16 million units, whose weights would take a petabyte.
+#[test]
+fn layers_that_the_file_does_not_hold_are_refused_before_they_are_made() {
+    let folder = temp_dir();
+    let row = |n: usize| format!("{}.5,{},L{}\n", n % 7, n % 3, n % 2);
+    write(folder.path(), "t.csv", &format!("a,b,y\n{}", (0..60).map(row).collect::<String>()));
+    let table = "t.csv --plain --target y --epochs 1 --hidden 4 --device cpu";
+    run_line_ok(folder.path(), &format!("{table} --out base"));
+    let bytes = std::fs::read(folder.path().join("base/model.safetensors")).unwrap();
+    let (len, rest) = bytes.split_at(8);
+    let (header, tensors) = rest.split_at(u64::from_le_bytes(len.try_into().unwrap()) as usize);
+    let good = std::str::from_utf8(header).unwrap();
+    let header =
+        good.replace("layers.1.", "layers.2.").replace("hidden = [4]", "hidden = [16777216, 16777216]");
+    assert_eq!(header.len(), good.len() + 17);
+    let forged = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), tensors].concat();
+    std::fs::write(folder.path().join("e.safetensors"), forged).unwrap();
+    for line in [
+        "eval --checkpoint e.safetensors --data t.csv",
+        "predict --checkpoint e.safetensors --data t.csv --out p.csv",
+        "checkpoint export e.safetensors --out m.onnx",
+    ] {
+        let ended = run_line(folder.path(), line);
+        let part = "layers.0.weight is [4, 2] in the file, [16777216, 2] in the model";
+        assert!(ended.status.code() == Some(2) && ended.stderr.contains(part), "{line}: {ended:?}");
+    }
+}
