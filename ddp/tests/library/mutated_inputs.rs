@@ -130,7 +130,17 @@ fn tables_of_text() {
 
 #[test]
 fn manifests() {
-    check_mutations("manifest", 2000, checks::manifest);
+    check_mutations("manifest", 1000, checks::manifest);
+}
+
+#[test]
+fn headers_of_models() {
+    check_mutations("model", 500, checks::model);
+}
+
+#[test]
+fn ranges_of_optimizer_state() {
+    check_mutations("state", 500, checks::state);
 }
 
 #[test]
