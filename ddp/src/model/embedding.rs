@@ -81,6 +81,9 @@ const PYTORCH_ATTRIBUTES: &[&str] = &[
     "zero_grad",
 ];
 
+/// Widest row of a table, as wide as the widest layer.
+const MAX_DIM: usize = 1 << 24;
+
 impl EmbeddingSpec {
     /// The feature's name within its parameter's name, `embeddings.{key}.weight`, and as a key of PyTorch's `ModuleDict`.
     /// Letters, digits, `_` and `-` are kept; any other character becomes `%` and two hexadecimal digits for each of its bytes. A
@@ -110,10 +113,10 @@ impl EmbeddingSpec {
             if !names.insert(name) {
                 return Err(format!("two embeddings of '{name}'"));
             }
-            if *n_codes == 0 || *n_codes > EmbeddingTable::MAX_CODES || *dim == 0 {
+            if *n_codes == 0 || *n_codes > EmbeddingTable::MAX_CODES || !(1..=MAX_DIM).contains(dim) {
                 let most = EmbeddingTable::MAX_CODES;
                 return Err(format!(
-                    "the embedding of '{name}' is {n_codes} x {dim}; 1 to {most} codes, 1 wide or more"
+                    "the embedding of '{name}' is {n_codes} x {dim}; 1 to {most} codes, 1 to {MAX_DIM} wide"
                 ));
             }
         }
@@ -162,6 +165,7 @@ mod tests {
             (vec![spec("a", 0, 1)], "the embedding of 'a' is 0 x 1"),
             (vec![spec("a", (1 << 24) + 1, 1)], "of 'a' is 16777217 x 1"),
             (vec![spec("a", 2, 0)], "of 'a' is 2 x 0"),
+            (vec![spec("a", 2, (1 << 24) + 1)], "of 'a' is 2 x 16777217"),
             (vec![spec("a", 2, 1), spec("b", 2, 1), spec("c", 2, 1)], "3 embeddings of 2 columns"),
         ] {
             let message = check(&specs).unwrap_err();
