@@ -26,7 +26,7 @@ pub fn visible_result(text: &str) -> Cow<'_, str> {
 }
 
 /// The text of a message, in which names from files may be of any length: a word, a component of a path or what stands in double quotes is
-/// cut at [`MAX_NAME`] characters, what stands in backticks, which may be a command, at twice as many, and a line at [`MAX_LINE`].
+/// cut at 200 characters, what stands in backticks, which may be a command, at twice as many, and a line at 4000.
 pub fn shortened(text: &str) -> Cow<'_, str> {
     if text.lines().all(|line| line.len() <= MAX_NAME) {
         return text.into();

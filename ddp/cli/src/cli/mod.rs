@@ -356,7 +356,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "ID", value_parser = job_id)]
     pub job_id: Option<String>,
 
-    /// Trace the steps from FIRST to LAST on all ranks, into the folder traces of the run; https://ui.perfetto.dev opens the file
+    /// Trace the steps from FIRST to LAST on all ranks, into the folder traces of the run; ui.perfetto.dev opens the file
     #[arg(long, value_name = "FIRST..LAST", value_parser = live::step_range)]
     pub trace: Option<(u64, u64)>,
 

@@ -1,7 +1,7 @@
 //! Traces of steps of a running job: one file that Perfetto and Chrome open, with the time of all ranks on one axis.
 //!
 //! Rank 0 is asked by a file in the run's folder ([`requests`](crate::run_folder::requests)) or the run by `--trace`. The ranks agree by a
-//! vote that travels with a step ([`votes`](crate::train::votes)), record the next steps ([`Recorder`](ddp_comm::Recorder)), and send their slices
+//! vote that travels with a step (`votes`), record the next steps ([`Recorder`](ddp_comm::Recorder)), and send their slices
 //! to rank 0, which writes them. A run that is not traced pays a load of a flag per step and per collective.
 
 mod clocks;

@@ -27,7 +27,7 @@ pub(crate) struct StateToSave<'a> {
 }
 
 impl Trainer<'_> {
-    /// Takes the numbers after the last enqueued step into `run`; the tensors are [`Trainer::state_to_save`].
+    /// Takes the numbers after the last enqueued step into `run`, without the tensors.
     ///
     /// # Errors
     /// `TrainError::Kernel` if the GPU's choices of matmuls can't be read.

@@ -9,7 +9,7 @@ use crate::ops::step_scalars::StepScalars;
 pub enum Withheld {
     /// The mean loss is NaN or infinite.
     Loss,
-    /// The norm of the gradient is NaN, infinite or, after clipping, above [`MAX_GRAD_NORM`].
+    /// The norm of the gradient is NaN, infinite or, after clipping, above 1.8e19: its square would overflow.
     Gradient,
     /// The mean loss is above the step's limit.
     AboveLimit,
