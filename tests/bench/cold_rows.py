@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures rows per second that are read from a cold disk, shuffled fully, next to fio's random reads of the same file.
 
-  python tests/bench/cold_rows.py --binary target/release/ddp-train [--before OLDER] [--repeats 5] [--out FILE] [--folder DIR]
+  python tests/bench/cold_rows.py [--binary FILE] [--before OLDER] [--repeats 5] [--out FILE] [--folder DIR]
 
 A file of 1.6 GB with rows of 4 KiB is put out of the system's cache before each run. Ours reads it piece by piece (it is beyond
 `data.loader_memory_mib`) for 200 steps of 256 rows; a row lies in two pages, after the header of npy. fio reads blocks of 4 KiB around the
@@ -19,6 +19,7 @@ import tempfile
 import numpy as np
 
 import records
+import release_program
 from compare_torch import machine
 
 N_ROWS, N_FEATURES = 400_000, 1024
@@ -60,7 +61,7 @@ def fio(depth, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/release/ddp-train")
+    release_program.add_binary(parser)
     parser.add_argument("--before", help="an older binary, measured beside the other")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", help="where the file is made (default: the system's temporary folder)")

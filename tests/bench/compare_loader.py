@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ddp-train bench loader` with PyTorch on this machine, in one interleaved run.
 
-  python tests/bench/compare_loader.py --binary target/release/ddp-train --out result.jsonl [--repeats 5]
+  python tests/bench/compare_loader.py [--binary FILE] --out result.jsonl [--repeats 5]
 
 Both read the same npy files, shuffled, in batches of the same size, with nobody to compute on them; the files are in the
 system's cache (each side reads them once first). PyTorch's side is what its tutorials show (a TensorDataset over a memory
@@ -22,8 +22,8 @@ import sys
 import tempfile
 import time
 
-import compare_torch
 import records
+import release_program
 from compare_torch import machine, versions, wait_for_idle
 
 # Features, format of an element: rows.
@@ -76,7 +76,7 @@ print(json.dumps({"rows_per_s": n / spent, "gb_per_s": n / spent * (x.shape[1] *
 
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(compare_torch.ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--before", help="an older binary, measured beside the other in the same run")
     p.add_argument("--out", default="compare_loader.jsonl", help="the JSON lines to write")
     p.add_argument("--repeats", type=int, default=5)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares `ddp-train bench step` with PyTorch on this machine, in one interleaved run.
 
-  python tests/bench/compare_torch.py --binary target/release/ddp-train --out result.jsonl [--repeats 5] [--only SUBSTR]
+  python tests/bench/compare_torch.py [--binary FILE] --out result.jsonl [--repeats 5] [--only SUBSTR]
 
 Every form runs once, then all run again, so that a slow minute of the machine meets all of them; before each run the
 script waits for an idle machine, though not for ever. A form is `CASE OPTIM NAME`, as in `b adamw torch fused 2t`.
@@ -26,9 +26,9 @@ import sys
 import time
 
 import records
+import release_program
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 CASES = {
     "a": {"dims": [64, 128, 10], "batch": 32, "steps": 2000, "warmup": 100},
     "b": {"dims": [784, 1024, 1024, 10], "batch": 128, "steps": 60, "warmup": 5},
@@ -45,7 +45,7 @@ ROOT_ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--out", default="compare_torch.jsonl", help="the JSON lines to write")
     p.add_argument("--repeats", type=int, default=5)
     p.add_argument("--only", default="", help="only forms whose name holds this")
@@ -325,8 +325,6 @@ def show(table, judged):
 
 def main():
     opt = options()
-    if os.sep in opt.binary:
-        opt.binary = str(pathlib.Path(opt.binary).resolve())
     todo = forms(opt)
     if not todo:
         sys.exit(f"no form's name holds '{opt.only}'")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Epochs that optimizers take to the accuracy of the plain MLP on the bundled digits.
 
-  python tests/bench/optimizers_digits.py --binary target/release/ddp-train [--seeds 0 1 2 3 4] [--out FILE]
+  python tests/bench/optimizers_digits.py [--binary FILE] [--seeds 0 1 2 3 4] [--out FILE]
 
 The model and data of quality_digits.py: 64-128-64-10 with ReLU, 32 rows a global batch, 30 epochs. The bar is the mean test accuracy
 of AdamW after its last epoch; an optimizer reaches it in the first epoch after which its mean over the seeds is at least that. Each
@@ -19,7 +19,8 @@ import sys
 import tempfile
 
 import records
-from quality_digits import CONFIG, ROOT
+import release_program
+from quality_digits import CONFIG
 
 OPTIMIZERS = {
     "adamw": [],
@@ -44,12 +45,11 @@ def accuracies(opt, folder, name, seed):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     p.add_argument("--timeout", type=float, default=600, metavar="S")
     p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
-    opt.binary = str(pathlib.Path(opt.binary).resolve())
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
     model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.processor())

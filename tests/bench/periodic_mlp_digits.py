@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Test accuracy of the preset `periodic_mlp` and of the plain MLP of the same hidden widths on the bundled digits.
 
-  python tests/bench/periodic_mlp_digits.py --binary target/release/ddp-train [--seeds 0 1 2 3 4] [--out FILE]
+  python tests/bench/periodic_mlp_digits.py [--binary FILE] [--seeds 0 1 2 3 4] [--out FILE]
 
 The model and data of quality_digits.py: hidden widths 128 and 64 with ReLU, AdamW, 32 rows a global batch, 30 epochs. The preset has its
 clipped, embedded and scaled features in front of them, and robust normalization by default; the plain MLP takes the features as they
@@ -19,7 +19,8 @@ import sys
 import tempfile
 
 import records
-from quality_digits import CONFIG, ROOT
+import release_program
+from quality_digits import CONFIG
 
 MODELS = {"mlp": [], "mlp_robust": ["data.normalize=robust"], "periodic_mlp": ["model.kind=periodic_mlp"]}
 
@@ -39,12 +40,11 @@ def accuracies(opt, folder, name, seed):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     p.add_argument("--timeout", type=float, default=600, metavar="S")
     p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
-    opt.binary = str(pathlib.Path(opt.binary).resolve())
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
     model = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.processor())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the step times that `ddp-train plan` predicts, after calibration, with those that `bench step` measures, on CPUs.
 
-  python tests/bench/plan_vs_measured.py --binary target/release/ddp-train [--repeats 5] [--out FILE] [--quick]
+  python tests/bench/plan_vs_measured.py [--binary FILE] [--repeats 5] [--out FILE] [--quick]
 
 Calibrates with `bench addmm`, `copy`, `allreduce` (2 ranks) and with `bench step` of other models than those that are compared. Cases:
 64,128,10 with 32 rows and 784,1024,1024,10 with 128 rows per rank, on 1 rank with all cores and on 2 ranks that share them. A prediction
@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 
 import records
+import release_program
 
 CASES = [([64, 128, 10], 32), ([784, 1024, 1024, 10], 128)]
 # Models below, between and above the cases.
@@ -27,7 +28,7 @@ WITHIN = 0.2
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/release/ddp-train")
+    release_program.add_binary(parser)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="few steps: only tries the script")
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the rate of `ddp-train predict`: npy next to forward passes alone, and CSV in MB/s.
 
-  python tests/bench/predict_rate.py --binary target/release/ddp-train [--repeats 5] [--out FILE]
+  python tests/bench/predict_rate.py [--binary FILE] [--repeats 5] [--out FILE]
 
 The model of npy has the layers 64-1024-1024-2, 400,000 rows of f32; forward passes by `bench step --forward` on as many threads.
 CSV has 200,000 rows of 20 columns, its model one layer of 32, one compute thread; the same with three kept columns, from CSV to CSV and
@@ -22,6 +22,7 @@ import time
 import numpy as np
 
 import records
+import release_program
 
 
 def timed(command):
@@ -32,7 +33,7 @@ def timed(command):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/release/ddp-train")
+    release_program.add_binary(parser)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
     parser.add_argument("--out", help="file for the result as a line of JSON")

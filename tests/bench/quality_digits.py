@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Test accuracy of `ddp-train train` on the bundled digits, over several seeds, with 1 and with 2 ranks.
 
-  python tests/bench/quality_digits.py --binary target/release/ddp-train [--ranks 1 2] [--seeds 0 1 2 3 4] [--out FILE]
+  python tests/bench/quality_digits.py [--binary FILE] [--ranks 1 2] [--seeds 0 1 2 3 4] [--out FILE]
 
 64-128-64-10 with ReLU, AdamW at 1e-3, 30 epochs, 32 rows a global batch. The mean is held to 0.965: PyTorch 2.15 makes
 0.9705 (0.9666 to 0.9749) of the same split. Needs nothing but Python, and mpirun for several ranks.
@@ -17,8 +17,8 @@ import sys
 import tempfile
 
 import records
+import release_program
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BAR = 0.965
 CONFIG = """\
 [data]
@@ -57,14 +57,13 @@ def train(opt, folder, ranks, seed):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     p.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     p.add_argument("--mpirun", default="mpirun")
     p.add_argument("--timeout", type=float, default=300, metavar="S")
     p.add_argument("--out", help="the JSON lines to write")
     opt = p.parse_args()
-    opt.binary = str(pathlib.Path(opt.binary).resolve())
     version = subprocess.run([opt.binary, "--version"], capture_output=True, text=True).stdout.strip()
     about = {"generator": "tests/bench/quality_digits.py", "ddp_train": version, "config": CONFIG, "bar": BAR}
     met, lines = True, []

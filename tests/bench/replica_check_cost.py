@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the comparison of replicas: its time, per million parameters, and its share of training at the default interval.
 
-  python tests/bench/replica_check_cost.py [--binary target/release/ddp-train] [--runs 5] [--out FILE]
+  python tests/bench/replica_check_cost.py [--binary FILE] [--runs 5] [--out FILE]
 
 `bench step` times both a step and a comparison. The first case, on two ranks, has the shortest step; the others show the cost of the
 fingerprints per parameter on one rank and thread, for weights alone (SGD) and with Adam's two tensors of state. Reported are medians of the runs. Needs only Python 3, mpirun and an idle machine.
@@ -10,15 +10,14 @@ fingerprints per parameter on one rank and thread, for weights alone (SGD) and w
 import argparse
 import json
 import os
-import pathlib
 import platform
 import shutil
 import statistics
 import subprocess
 
 import records
+import release_program
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The default of train.replica_check_steps.
 EVERY_STEPS = 1000
 # Ranks and arguments.
@@ -45,7 +44,7 @@ def measure(binary, n_ranks, case):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(parser)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--note", default="", help="a remark on the machine, for the result")
     parser.add_argument("--out", help="file for the results as JSON lines")

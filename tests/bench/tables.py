@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures how fast tables become rows to train on: labels that are integers next to texts, and rows that a split divides.
 
-  python tests/bench/tables.py --binary target/release/ddp-train [--repeats 5] [--rows 1000000] [--out FILE]
+  python tests/bench/tables.py [--binary FILE] [--repeats 5] [--rows 1000000] [--out FILE]
                                [--large ROW_GROUPS] [--polars]
 
 Labels: a table of four features of f32 with ten classes, as CSV and as npy, whose labels are 0 to 9 or the texts c0 to c9. A whole
@@ -32,6 +32,7 @@ import time
 import numpy as np
 
 import records
+import release_program
 
 
 def timed(command):
@@ -129,7 +130,7 @@ def first_row(binary, n_rows, repeats, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/release/ddp-train")
+    release_program.add_binary(parser)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=0, help="row groups of the large file (default: none)")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Seconds to the same AUC or accuracy: ddp-train next to LightGBM, XGBoost, scikit-learn's MLP and a loop in PyTorch.
 
-  python tests/bench/time_to_quality.py --binary target/release/ddp-train [--only NAME] [--budget 60] [--out FILE]
+  python tests/bench/time_to_quality.py [--binary FILE] [--only NAME] [--budget 60] [--out FILE]
 
 Three tables that are made here: "covertype-like" (500,000 x 54, 7 classes that are regions of a few of the columns),
 "higgs-like" (2,000,000 x 28, two overlapping classes whose difference lies in products of columns), and "digits x 1000"
@@ -26,6 +26,7 @@ import numpy as np
 
 import compare_torch
 import records
+import release_program
 
 HIDDEN, LR, BATCH = (256, 256), 1e-3, 512
 
@@ -194,7 +195,7 @@ TRAINERS = {"ddp-train": ddp_train, "PyTorch": torch_loop, "LightGBM": lightgbm,
 
 def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--binary", default=str(compare_torch.ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(p)
     p.add_argument("--python", default="python3", help=argparse.SUPPRESS)
     p.add_argument("--mpirun", default="mpirun", help=argparse.SUPPRESS)
     p.add_argument("--only", default="", help="only tables whose name holds this")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the quality of models with scikit-learn's on small tables, with all defaults of ddp-train.
 
-  python tests/bench/versus_sklearn.py --binary target/release/ddp-train [--splits 20] [--sets iris,wine] [--out FILE]
+  python tests/bench/versus_sklearn.py [--binary FILE] [--splits 20] [--sets iris,wine] [--out FILE]
 
 Both sides train on the same rows and are scored on the same other rows, by scikit-learn: accuracy, or R² in regression. There:
 StandardScaler and MLPClassifier or MLPRegressor (100 hidden, Adam 1e-3, alpha 1e-4, batch 32, at most 200 epochs), regression
@@ -31,6 +31,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import records
+import release_program
 
 warnings.filterwarnings("ignore")  # MLPClassifier warns where 200 epochs do not converge
 MLP = {"hidden_layer_sizes": (100,), "learning_rate_init": 1e-3, "alpha": 1e-4, "batch_size": 32, "max_iter": 200}
@@ -148,7 +149,7 @@ def compare(binary, name, n_splits):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default="target/release/ddp-train")
+    release_program.add_binary(parser)
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--out", help="file for the results as JSON lines")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the cost of the watchdog: interleaved pairs of `bench step` on 2 ranks, without and with `--watchdog`.
 
-  python tests/bench/watchdog_cost.py [--binary target/release/ddp-train] [--pairs 20] [--out FILE]
+  python tests/bench/watchdog_cost.py [--binary FILE] [--pairs 20] [--out FILE]
 
 The case is the smallest one (64,128,10, batch 32), where a step is shortest. The order within a pair alternates. A ratio is time per
 step with the watchdog over without, of one pair; reported are the median of the ratios and its 95% bootstrap interval. Needs only
@@ -11,7 +11,6 @@ Python 3, mpirun and an idle machine; as root, the processes take priority over 
 import argparse
 import json
 import os
-import pathlib
 import platform
 import random
 import shutil
@@ -19,8 +18,8 @@ import statistics
 import subprocess
 
 import records
+import release_program
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CASE = ["--dims", "64,128,10", "--batch", "32", "--optim", "sgd", "--threads", "1", "--warmup", "500"]
 
 
@@ -42,7 +41,7 @@ def step_ms(args, has_watchdog):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", default=str(ROOT / "target" / "release" / "ddp-train"))
+    release_program.add_binary(parser)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20000)
     parser.add_argument("--note", default="", help="a remark on the machine, for the result")
