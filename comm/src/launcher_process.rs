@@ -54,7 +54,8 @@ impl LauncherProcess {
         (!pids.is_empty()).then_some(LauncherProcess { pids })
     }
 
-    /// Whether one of them has ended. Its children then have another parent.
+    /// Whether one of them has ended. Its children then have another parent, which is one of their earlier ancestors or the first process:
+    /// an id that a new process has taken does not come up among them, so ids are enough and no pidfd needs to be held.
     pub fn is_gone(&self) -> bool {
         // A process between may end while its parent is read: the next call finds out.
         let now: io::Result<Vec<u32>> = ancestors(parent_id()).collect();
