@@ -32,6 +32,18 @@ fn of_algorithms(choices: &[Value], is_wanted: bool) -> Vec<&Value> {
 }
 
 #[test]
+fn a_layer_without_a_bias_is_timed_without_its_gradient() {
+    let out = temp_dir();
+    let sets = ["train.steps=1", "model.bias=false", "model.hidden=[64]"];
+    let mut args = vec!["train", "--quiet", "--device", "cuda", "--out", out.path().to_str().unwrap()];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    // A call with the gradient of a bias but no place for it is a finding, with which it fails.
+    if let Some(outcome) = under_virtual_gpus(1, &args, &[]) {
+        outcome.ok();
+    }
+}
+
+#[test]
 fn the_fastest_algorithm_is_taken_and_kept_on_disk() {
     let [fresh, kept] = [temp_dir(), temp_dir()];
     let Some(usual) = bench("", fresh.path(), &[]) else { return };

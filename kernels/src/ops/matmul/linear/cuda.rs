@@ -178,7 +178,9 @@ impl Input<'_> {
         let (weight, mut d_weight, mut d_bias) = self.weight_gradient(y)?;
         let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
         let input_us = fastest_us(gpu, Epilogue::DRelu.forms(), |form| input.run(form, &mut d_x.slice()?))?;
-        let weight_us = fastest_us(gpu, Epilogue::BiasGradient.forms(), |form| {
+        // Without a bias there is no gradient of one to fuse.
+        let fused = if d_bias.is_some() { Epilogue::BiasGradient } else { Epilogue::None };
+        let weight_us = fastest_us(gpu, fused.forms(), |form| {
             let mut d_bias = d_bias.as_mut().map(Scratch::slice).transpose()?;
             weight.run(form, &mut d_weight.slice()?, d_bias.as_mut())
         })?;
