@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ddp::checkpoint::{CheckpointStore, MANIFEST_FILE, Manifest, ShardRange, StateReader, step_name};
 use ddp::config::Config;
-use ddp::data::{SourceSpec, column_stats};
 use ddp::kernels::hint::with_hint;
-use ddp::predict::SavedModel;
 use ddp::storage::disk::OsDisk;
 use ddp::storage::tensor_file::{self, TensorToWrite, Values};
+use ddp_tables::fit::scan::column_stats;
+use ddp_tables::predict::SavedModel;
+use ddp_tables::source::SourceSpec;
 
 /// A checkpoint: its manifest and its files.
 const MANIFEST: &[u8] = include_bytes!(

@@ -13,10 +13,10 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
+use crate::storage::user_file::FileError;
+use crate::storage::write_error::WriteError;
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
-use ddp_rows::error::{RowsError, WriteError};
-use ddp_rows::user_file::FileError;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
@@ -27,7 +27,6 @@ use crate::exit_code;
 use crate::export::ExportError;
 use crate::model::ModelError;
 use crate::optim::OptimError;
-use crate::predict::PredictError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
 use crate::train::TrainError;
@@ -88,10 +87,6 @@ pub enum Error {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Train(Box<TrainError>),
-    /// Predictions could not be made or written.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Predict(Box<PredictError>),
     /// The model file cannot be used.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -170,26 +165,15 @@ macro_rules! of_rooms {
     };
 }
 of_rooms!(
-    DataError { Kernel, Comm, Rows } => Data;
+    DataError { Kernel, Comm, File, Write } => Data;
     ModelError { Kernel, File } => Model;
     OptimError { Kernel } => Optim;
     ExchangeError { Kernel, Comm } => Exchange;
     ReportError { Write } => Report;
     TrainError { Kernel, Comm, Config, Data, Optim, Exchange, Checkpoint, Folder, Report, Model } => Train;
-    PredictError { Kernel, Comm, Config, Data, Checkpoint, Write, Report, Model } => Predict;
 );
 #[cfg(feature = "onnx")]
 of_rooms!(ExportError { Write } => Export;);
-
-impl From<RowsError> for Error {
-    fn from(error: RowsError) -> Self {
-        match error {
-            RowsError::File(error) => error.into(),
-            RowsError::Write(error) => error.into(),
-            error => Error::Data(Box::new(DataError::Rows(error))),
-        }
-    }
-}
 
 impl From<Box<DataError>> for Error {
     fn from(error: Box<DataError>) -> Self {

@@ -2,8 +2,8 @@
 //!
 //! ## Modules
 //!
-//! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]; [`predict`] reads
-//! saved models, and `export` (feature `onnx`) writes them for other programs.
+//! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]; the crate
+//! `ddp-tables` reads files of rows and saved models, and `export` (feature `onnx`) writes models for other programs.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
 //! tensor operation, with its account, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
@@ -42,7 +42,6 @@ pub mod optim;
 pub mod exchange;
 #[doc(hidden)]
 pub mod checkpoint;
-pub mod predict;
 pub mod train;
 #[doc(hidden)]
 pub mod cost;
@@ -55,22 +54,12 @@ pub use ddp_comm::launch;
 /// Devices, tensors and operations: the crate, whole.
 pub use ddp_kernels as kernels;
 pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory, ops};
-#[doc(hidden)]
-pub use ddp_rows as rows;
 pub use error::{Error, Result};
-pub use predict::Predictor;
 
 /// The examples of the page, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/from-pytorch.md")]
 struct FromPyTorch;
-
-/// Tensors in files: npy, npz, safetensors.
-pub mod io {
-    pub use crate::data::tensor_io::{
-        read_npy, read_npz, read_safetensors, write_npy, write_npz, write_safetensors,
-    };
-}
 
 /// All that a program on tensors needs, and the world of its ranks: `use ddp::prelude::*;`
 ///
@@ -92,6 +81,4 @@ pub mod prelude {
         PinnedTensor, Scalar, Shape, Tensor, TensorMut, TensorRef, Upload, keepdim, memory, tensor, timed,
     };
     pub use half::{bf16, f16};
-
-    pub use crate::io;
 }

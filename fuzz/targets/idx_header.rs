@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ddp_rows::arrays::idx;
+use ddp_tables::formats::arrays::idx;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok((_, shape)) = idx::header(bytes) {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ddp_rows::arrays::npy::header;
+use ddp_tables::formats::arrays::npy::header;
 
 fuzz_target!(|bytes: &[u8]| {
     check(bytes);

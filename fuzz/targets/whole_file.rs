@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use ddp::config::Config;
-use ddp::data::{ColumnStats, SourceSpec, column_stats};
+use ddp::data::ColumnStats;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::fit::scan::column_stats;
 use libfuzzer_sys::fuzz_target;
 
 /// File name endings; `tests/nightly` and `seeds.rs` refer to them by index, from 0.

@@ -53,7 +53,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Host>> {
         text.split(',').map(|word| entry(word, || "the list".to_owned())).collect::<Result<Vec<_>>>()?
     } else {
         let failed = |source| LaunchError::HostFile { path: path.to_owned(), source };
-        let text = ddp_rows::user_file::read_regular(path, MAX_HOSTS_BYTES).map_err(failed)?;
+        let text = ddp::storage::user_file::read_regular(path, MAX_HOSTS_BYTES).map_err(failed)?;
         lines(&String::from_utf8_lossy(&text), path)?
     };
     if hosts.is_empty() {

@@ -11,7 +11,7 @@ use ddp::exit_code;
 use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use ddp::run_folder::run_id;
-use ddp_rows::user_file::{open_regular, read_regular};
+use ddp::storage::user_file::{open_regular, read_regular};
 use serde::Deserialize;
 
 /// Maximum size of a config when it is read.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use ddp::config::{Batch, Config, Determinism};
 use ddp::exit_code;
-use ddp::host_memory::{self, MemoryKills};
+use ddp::host_memory;
+use ddp::host_memory::MemoryKills;
 use ddp::run_folder::Existing;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};

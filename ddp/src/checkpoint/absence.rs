@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-use ddp_rows::user_file::missing_hint;
+use crate::storage::user_file::missing_hint;
 
 use super::names::{Marker, folder_of, step_of};
 use crate::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};

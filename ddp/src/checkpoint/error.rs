@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ddp_rows::error::{FILE_TOO_LARGE, is_out_of_inodes};
+use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 use super::absence::Absence;
 use super::fault::{Fault, Newest, Room};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ddp_rows::user_file::read_regular;
+use crate::storage::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::disk::{Disk, DiskError, replace};

@@ -31,8 +31,8 @@ use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::time::SystemTime;
 
+use crate::storage::user_file::read_regular;
 use chrono::{DateTime, SecondsFormat, Utc};
-use ddp_rows::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;

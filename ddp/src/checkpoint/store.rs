@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_rows::user_file::read_regular;
+use crate::storage::user_file::read_regular;
 
 use super::error::CheckpointError;
 use super::fault::Fault;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
+use crate::config::table_options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
 
 use super::class_order;
 use super::data_sources::{EvalSource, Sources, TaskSetting};
@@ -107,7 +107,7 @@ section! {
         /// Kind of the targets.
         task: Task { sources.task, no_key };
 
-        /// Whether the target values determine `task`; it is provisional until [`load`](crate::data::load) has read them.
+        /// Whether the target values determine `task`; it is provisional until the rows are read.
         auto_task: bool { sources.auto_task, no_key };
 
         key task = one_of(TaskSetting::NAMES)
@@ -322,9 +322,9 @@ section! {
 /// Hint for a name that can't be used as a column.
 pub(super) const COLUMN_HINT: &str = "a column is a feature, a target, the weight, or left out";
 /// Default of `data.features_key`.
-pub(crate) const DEFAULT_FEATURES_KEY: &str = "features";
+pub const DEFAULT_FEATURES_KEY: &str = "features";
 /// Default of `data.labels_key`.
-pub(crate) const DEFAULT_LABELS_KEY: &str = "labels";
+pub const DEFAULT_LABELS_KEY: &str = "labels";
 
 /// Training rows that a value needs to have a row of an embedding of its own, where the config leaves the choice.
 const EMBEDDED_MIN_ROWS: u64 = 2;

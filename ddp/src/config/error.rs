@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ddp_rows::user_file::FileError;
+use crate::storage::user_file::FileError;
 
 use super::origin::Origin;
 

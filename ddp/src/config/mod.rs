@@ -19,6 +19,8 @@
 //! ```
 
 pub mod conflicts;
+#[doc(hidden)]
+pub mod table_options;
 mod data_values;
 mod other_values;
 pub mod key;
@@ -81,7 +83,8 @@ pub use self::bad_steps::{BadStep, BadSteps, Spike};
 pub use self::checkpoint::CheckpointConfig;
 pub use self::comm::{CommConfig, CommDtype, ZeroStage};
 pub use self::data::DataConfig;
-pub(crate) use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
+#[doc(hidden)]
+pub use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 pub use self::data_sources::EvalSource;
 pub use self::data_values::{
     Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
@@ -108,11 +111,11 @@ pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
 pub use self::table::{find_key, is_section, keys, keys_for_flag, keys_with_prefix};
+pub use self::table_options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
 pub use self::table_text::Datetime;
 pub use self::train::{Batch, Determinism, EmaEval, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
 pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
-pub use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use ddp_rows::user_file::{self, FileError};
+use crate::storage::user_file;
+use crate::storage::user_file::FileError;
 use serde::Deserialize;
 use toml::Value;
 use toml::de::{DeTable, DeValue, ValueDeserializer};

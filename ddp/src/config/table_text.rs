@@ -1,6 +1,6 @@
 //! Options for reading a table: first line, delimiter, decimal mark and dates.
 
-use ddp_rows::options::{DataFormat, Decimal, Delimiter, Header};
+use crate::config::table_options::{DataFormat, Decimal, Delimiter, Header};
 use toml::Value;
 
 use super::error::Result;

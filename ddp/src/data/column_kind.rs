@@ -56,31 +56,31 @@ impl ColumnKind {
 
 /// Kinds of the values that a column has shown so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct SeenKinds(u8);
+pub struct SeenKinds(u8);
 
 impl SeenKinds {
-    pub(crate) const NUMBER: SeenKinds = SeenKinds(1);
-    pub(crate) const DATE: SeenKinds = SeenKinds(2);
-    pub(crate) const TIME: SeenKinds = SeenKinds(4);
+    pub const NUMBER: SeenKinds = SeenKinds(1);
+    pub const DATE: SeenKinds = SeenKinds(2);
+    pub const TIME: SeenKinds = SeenKinds(4);
     /// A time of a date with a zone.
-    pub(crate) const ZONED: SeenKinds = SeenKinds(8);
+    pub const ZONED: SeenKinds = SeenKinds(8);
     /// A time of a date without a zone.
-    pub(crate) const NAIVE: SeenKinds = SeenKinds(16);
+    pub const NAIVE: SeenKinds = SeenKinds(16);
 
-    pub(crate) fn add(&mut self, other: SeenKinds) {
+    pub fn add(&mut self, other: SeenKinds) {
         self.0 |= other.0;
     }
 
-    pub(crate) fn has(self, other: SeenKinds) -> bool {
+    pub fn has(self, other: SeenKinds) -> bool {
         self.0 & other.0 != 0
     }
 
-    pub(crate) fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// The kind of the column; `None` without values and for values of several kinds.
-    pub(crate) fn kind(self) -> Option<ColumnKind> {
+    pub fn kind(self) -> Option<ColumnKind> {
         match (self.has(Self::NUMBER), self.has(Self::DATE), self.has(Self::TIME)) {
             (true, false, false) => Some(ColumnKind::Number),
             (false, true, false) if self.has(Self::ZONED) && !self.has(Self::NAIVE) => {
@@ -93,7 +93,7 @@ impl SeenKinds {
     }
 
     /// A kind among the values that does not fit `known`.
-    pub(crate) fn other_than(self, known: ColumnKind) -> Option<ColumnKind> {
+    pub fn other_than(self, known: ColumnKind) -> Option<ColumnKind> {
         let all = [
             (Self::DATE, ColumnKind::Date),
             (Self::TIME, ColumnKind::Time),

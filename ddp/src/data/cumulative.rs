@@ -6,14 +6,14 @@ pub(crate) const MIN_PROBABILITY: f64 = 1.0 / 8_388_608.0;
 /// The class of a row: the number of logits above 0, which are the questions answered with yes; `None` for a row with NaN.
 ///
 /// Source: arXiv:1901.07884, equation 1.
-pub(crate) fn class_of(logits: &[f32]) -> Option<usize> {
+pub fn class_of(logits: &[f32]) -> Option<usize> {
     let is_number = logits.iter().all(|logit| !logit.is_nan());
     is_number.then(|| logits.iter().filter(|logit| **logit > 0.0).count())
 }
 
 /// Probabilities of the classes, one more than there are logits: differences of neighboring `P(class > k) = sigmoid(logit k)`, at
 /// least [`MIN_PROBABILITY`] where the logits do not fall, divided by their sum.
-pub(crate) fn probabilities(logits: &[f32]) -> Vec<f64> {
+pub fn probabilities(logits: &[f32]) -> Vec<f64> {
     let above = |k: usize| logits.get(k).map_or(0.0, |&logit| 1.0 / (1.0 + (-f64::from(logit)).exp()));
     let of_class = |class: usize| {
         let at_least = if class == 0 { 1.0 } else { above(class - 1) };

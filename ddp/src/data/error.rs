@@ -1,24 +1,39 @@
-//! Errors of data. A message names file and place, what was expected and found, and a remedy.
+//! Errors of datasets and loaders. A message names file and place, what was expected and found, and a remedy.
 
-use std::io;
-use std::path::PathBuf;
+use std::any::Any;
+use std::error::Error;
+use std::{fmt, io};
 
 use ddp_comm::CommError;
-use ddp_kernels::{DType, Device, KernelError};
-use ddp_rows::error::{CellProblem, ColumnError, CsvError, RowsError, WriteError};
-use ddp_rows::user_file::FileError;
+use ddp_kernels::{Device, KernelError};
+use miette::Diagnostic;
 
-use crate::data::column_kind::ColumnKind;
-use crate::data::errors::memory_words;
-use crate::data::errors::split_error::SplitError;
-use crate::data::errors::target_error::TargetError;
-use crate::data::errors::tensor_rows_error::TensorRowsError;
+use crate::data::tensor_rows_error::TensorRowsError;
 use crate::exit_code;
+use crate::storage::user_file::FileError;
+use crate::storage::write_error::WriteError;
 
 /// Result of this room's functions.
 pub type Result<T, E = DataError> = std::result::Result<T, E>;
 
-/// A fault of the user's data (exit status 2), or a failure to read or write it.
+/// An error of a dataset of another crate, which knows what its rows come from.
+pub trait SourceError: Diagnostic + Error + Send + Sync + Any {
+    /// Whether reading failed; otherwise the command, config or data are at fault.
+    fn is_failure(&self) -> bool;
+}
+
+/// Any [`SourceError`].
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct AnySourceError(Box<dyn SourceError>);
+
+impl Diagnostic for AnySourceError {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.0.help()
+    }
+}
+
+/// A fault of the rows of a run (exit status 2), or a failure to read or load them.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
@@ -31,14 +46,18 @@ pub enum DataError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Comm(Box<CommError>),
-    /// A file that can't be read, written or understood.
+    /// A file could not be opened or read.
     #[error(transparent)]
     #[diagnostic(transparent)]
-    Rows(RowsError),
-    /// A fault of targets or labels.
+    File(#[from] FileError),
+    /// A file could not be written.
     #[error(transparent)]
     #[diagnostic(transparent)]
-    Target(#[from] TargetError),
+    Write(#[from] WriteError),
+    /// An error of a dataset of another crate.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Source(AnySourceError),
     /// Tensors of a program that are not rows.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -54,19 +73,6 @@ pub enum DataError {
         value: &'static str,
         /// The model's preprocessing.
         there: &'static str,
-    },
-    /// Values of another kind than in the training rows.
-    #[error(
-        "data file `{}`: column \"{column}\" holds {}, but {of} has {} there", path.display(), found.name(), expected.name()
-    )]
-    #[diagnostic(help("{}", expected.remedy(*found)))]
-    OtherKind {
-        path: PathBuf,
-        column: String,
-        found: ColumnKind,
-        expected: ColumnKind,
-        /// Owner of the expected kind: the model, or other rows.
-        of: String,
     },
     /// Rows that exceed the memory of the GPU.
     #[error("no room on the GPU for {rows} ({mib} MiB): {source}")]
@@ -98,37 +104,6 @@ pub enum DataError {
     #[error("can't start a thread that loads rows: {source}")]
     #[diagnostic(help("set a smaller `data.loader_threads`, or raise the system's limit of threads"))]
     LoaderThread { source: io::Error },
-    /// A `builtin:` name that this build does not hold.
-    #[error("no built-in data set `builtin:{name}`")]
-    #[diagnostic(help("available: builtin:{known}; write `./builtin:{name}` for a file of that name"))]
-    BuiltinUnknown {
-        /// Name after `builtin:`.
-        name: String,
-        /// The available names.
-        known: String,
-    },
-    /// The name of a built-in set, without `builtin:`, where no file has that name.
-    #[error("data file `{name}` does not exist")]
-    #[diagnostic(help("the bundled data set is `builtin:{name}`"))]
-    BuiltinWithoutPrefix {
-        /// Name as given.
-        name: String,
-    },
-    /// Targets that a built-in set does not have.
-    #[error(
-        "builtin:{name} holds one class index, `label`, of 10 classes; the config requests \
-         {asked}"
-    )]
-    #[diagnostic(help(
-        "leave out `data.task`, `data.target` and `data.classes`, or name a CSV file in \
-         `data.train`"
-    ))]
-    BuiltinTargets {
-        /// Name after `builtin:`.
-        name: String,
-        /// Targets in the config.
-        asked: String,
-    },
     /// A split that leaves no rows to train on or to evaluate.
     #[error(
         "{source_name}: {empty} left when {} split by `data.eval_fraction` = {fraction}",
@@ -144,42 +119,6 @@ pub enum DataError {
         /// "no test rows" or "no training rows".
         empty: &'static str,
     },
-    /// A value by which rows can't be split.
-    #[error("{place}, column \"{column}\": {problem}")]
-    #[diagnostic(forward(problem))]
-    SplitCell {
-        /// File and line, or row.
-        place: String,
-        /// The column of `data.split`.
-        column: String,
-        problem: CellProblem,
-    },
-    /// A split by a column that can't be made.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Split(Box<SplitError>),
-    /// Files that were changed while they were read.
-    #[error("{source_name}: its number of rows changed while it was read")]
-    #[diagnostic(help("start again when nothing writes to it"))]
-    RowsChanged { source_name: String },
-    /// Training and evaluation rows with different columns.
-    #[error(
-        "{source_name}: its {n_columns} feature columns differ from the {n_other} of {other}: \
-         {difference}"
-    )]
-    #[diagnostic(help("both need the same columns; in tables their order may differ"))]
-    ColumnsDiffer {
-        /// The data with different columns.
-        source_name: String,
-        /// Its number of feature columns.
-        n_columns: usize,
-        /// The training data.
-        other: String,
-        /// Its number of feature columns.
-        n_other: usize,
-        /// The first missing and the first extra name.
-        difference: String,
-    },
     /// Fewer rows than ranks.
     #[error("{source_name}: {n_rows} training rows, fewer than the {world_size} ranks")]
     #[diagnostic(help("start at most {n_rows} ranks (`mpirun -n {n_rows}`)"))]
@@ -188,200 +127,6 @@ pub enum DataError {
         /// Training rows.
         n_rows: usize,
         world_size: usize,
-    },
-    /// A number of class weights that differs from the number of classes.
-    #[error(
-        "`loss.class_weights` has {n_weights} numbers, expected {n_classes}: one per class of \
-         {source_name}"
-    )]
-    #[diagnostic(help("set one weight per class, or remove the key"))]
-    ClassWeightsCount { source_name: String, n_classes: usize, n_weights: usize },
-    /// An array of elements that no tensor holds.
-    #[error("`{}`: {name} is an array of {found}, which no tensor holds", path.display())]
-    #[diagnostic(help("save it as f32, f64, f16, i64, i32, u8 or bool"))]
-    NoTensor {
-        path: PathBuf,
-        /// The array's name.
-        name: String,
-        /// Its type.
-        found: &'static str,
-    },
-    /// A dtype that a file format lacks.
-    #[error("`{}`: {format} has no type for {dtype}", path.display())]
-    #[diagnostic(help("convert the tensor first: .to_dtype(DType::F32)"))]
-    NoFileType {
-        path: PathBuf,
-        /// "npy", ...
-        format: &'static str,
-        dtype: DType,
-    },
-    /// No row is in the range that the user asked for.
-    #[error("`{source_name}` has {n_rows} rows, so none is in {start}..{end}")]
-    #[diagnostic(help("rows are counted from 0; check --rows"))]
-    NoRowsInRange {
-        source_name: String,
-        n_rows: usize,
-        /// First row of the range.
-        start: usize,
-        /// End of the range.
-        end: usize,
-    },
-    /// Files of a lake table, some of whose rows its log has deleted or replaced.
-    #[error(
-        "folder `{}` is a {name} table: its log decides which rows of its files are valid, and is not read", path.display()
-    )]
-    #[diagnostic(help("export its current rows: {export}"))]
-    LakeTable {
-        path: PathBuf,
-        name: &'static str,
-        /// Command that exports the rows.
-        export: String,
-    },
-    /// A folder or pattern without files.
-    #[error("no data file for `{pattern}`")]
-    #[diagnostic(help("{hint}"))]
-    NoFiles {
-        /// Value as the user wrote it.
-        pattern: String,
-        hint: String,
-    },
-    /// The folder of a run in place of data.
-    #[error("`{}` is the folder of a run and holds no data", path.display())]
-    #[diagnostic(help(
-        "its config is `{0}/config.toml`; `ddp-train checkpoint show {0}` shows its model, `ddp-train train {0}/config.toml --resume auto --out {0}` continues it",
-        path.display()
-    ))]
-    FolderOfRun { path: PathBuf },
-    /// A folder with files of several formats.
-    #[error("`{pattern}` contains files of several formats: `{}` and `{}`", first.display(), other.display())]
-    #[diagnostic(help("select one format with a pattern, such as \"part-*.npy\""))]
-    MixedFormats {
-        /// The folder or pattern.
-        pattern: String,
-        /// A file.
-        first: PathBuf,
-        /// A file of another format.
-        other: PathBuf,
-    },
-    /// An array that the file does not contain.
-    #[error("data file `{}` has no array \"{key}\"; it has {found}", path.display())]
-    #[diagnostic(help("{hint}"))]
-    NoArray {
-        path: PathBuf,
-        /// Name of the array.
-        key: String,
-        /// Names of the arrays in the file.
-        found: String,
-        hint: String,
-    },
-    /// Features and labels of different lengths.
-    #[error("`{features}` has {n_features} rows, but its {what} `{other}` have {n_other}")]
-    #[diagnostic(help("both must come from the same rows; was one of them truncated or rewritten?"))]
-    RowsDiffer {
-        /// Where the features are.
-        features: String,
-        /// Rows there.
-        n_features: usize,
-        /// "labels" or "weights".
-        what: &'static str,
-        /// Where they are.
-        other: String,
-        /// Rows there.
-        n_other: usize,
-    },
-    /// NaN or infinity among the features.
-    #[error("{place}, {column}: expected a finite number, got {value}")]
-    #[diagnostic(help(
-        "set `data.missing` to \"mean\" or \"zero\" if NaN marks a missing value, otherwise correct the data"
-    ))]
-    NotFinite {
-        /// File and row.
-        place: String,
-        column: String,
-        /// NaN or infinity.
-        value: f64,
-    },
-    /// A weight that is negative or not finite.
-    #[error("{place}: expected a weight of 0 or above, got {value}")]
-    #[diagnostic(help("correct the weights of `data.weight`"))]
-    BadWeight {
-        /// File and row.
-        place: String,
-        value: f64,
-    },
-    /// Rows that exceed the memory limit.
-    #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory {what}, but {}", memory_words::limit(*limit_mib)
-    )]
-    #[diagnostic(help("{hint}{}", memory_words::way_out(*needed_mib, *limit_mib)))]
-    TooLarge {
-        source_name: String,
-        /// Purpose of the memory.
-        what: &'static str,
-        needed_mib: u64,
-        limit_mib: u64,
-        hint: String,
-    },
-    /// A setting that does not apply to the format.
-    #[error("`{key}` is set, but `{source_name}` {why}")]
-    #[diagnostic(help("{hint}"))]
-    NotForFormat {
-        /// The config's key.
-        key: &'static str,
-        source_name: String,
-        /// Reason that it does not apply, as the end of a sentence.
-        why: &'static str,
-        hint: String,
-    },
-    /// A cell that can't be converted.
-    #[error("{place}, column \"{column}\": {problem}")]
-    #[diagnostic(forward(problem))]
-    Cell {
-        /// File and line or row.
-        place: String,
-        column: String,
-        problem: CellProblem,
-    },
-    /// A missing value where one is required.
-    #[error("{place}, {column}: the value is missing")]
-    #[diagnostic(help("{hint}"))]
-    MissingValue {
-        /// File and row.
-        place: String,
-        column: String,
-        hint: &'static str,
-    },
-    /// Rows that a full shuffle would decode many times.
-    #[error(
-        "`{source_name}` needs {needed_mib} MiB of memory as rows of f32, but {}: a full shuffle would decode a row group for each row",
-        memory_words::limit(*limit_mib)
-    )]
-    #[diagnostic(help(
-        "set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
-    ))]
-    ShuffleDecodes { source_name: String, needed_mib: u64, limit_mib: u64 },
-    /// Output files that already exist.
-    #[error("`{}` exists", path.display())]
-    #[diagnostic(help("use --overwrite to replace it, or choose another path"))]
-    OutExists {
-        /// The file, or one of them.
-        path: PathBuf,
-    },
-    /// A row that does not exist.
-    #[error("{source_name} has {n_rows} rows, numbered from 0: there is no row {row}")]
-    NoSuchRow {
-        source_name: String,
-        row: usize,
-        /// Rows of the source.
-        n_rows: usize,
-    },
-    /// More rows than a report shows.
-    #[error("{n_rows} rows or more are too many to show, at most {max}")]
-    #[diagnostic(help("`ddp-train data convert` writes all rows to a file"))]
-    TooManyRowsToShow {
-        /// Requested rows.
-        n_rows: usize,
-        max: usize,
     },
     /// An error of a user's dataset.
     #[error("dataset {source_name}: {reason}")]
@@ -393,10 +138,30 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// An error of a dataset of another crate.
+    pub fn of_source(error: impl SourceError) -> Self {
+        DataError::Source(AnySourceError(Box::new(error)))
+    }
+
+    /// The error of a dataset of another crate, where it is an `E`.
+    pub fn source_error<E: SourceError>(&self) -> Option<&E> {
+        let Self::Source(AnySourceError(error)) = self else { return None };
+        let error: &dyn Any = &**error;
+        error.downcast_ref()
+    }
+
+    /// [`DataError::source_error`], to be changed.
+    pub fn source_error_mut<E: SourceError>(&mut self) -> Option<&mut E> {
+        let Self::Source(AnySourceError(error)) = self else { return None };
+        let error: &mut dyn Any = &mut **error;
+        error.downcast_mut()
+    }
+
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::FewerRowsThanRanks { .. } => exit_code::ENVIRONMENT,
+            Self::Write(_) => exit_code::IO,
             _ if self.is_failure() => exit_code::FAILED,
             _ => exit_code::USAGE,
         }
@@ -405,46 +170,13 @@ impl DataError {
     /// Whether the run failed; otherwise the command, config or data are at fault.
     pub fn is_failure(&self) -> bool {
         match self {
-            Self::Rows(error) => error.is_failure(),
-            Self::Kernel(_) | Self::Comm(_) | Self::RowsNotOnDevice { .. } | Self::LoaderThread { .. } => {
-                true
-            }
+            Self::Source(AnySourceError(error)) => error.is_failure(),
+            Self::Kernel(_)
+            | Self::Comm(_)
+            | Self::Write(_)
+            | Self::RowsNotOnDevice { .. }
+            | Self::LoaderThread { .. } => true,
             _ => false,
-        }
-    }
-
-    /// Whether a label is not a class of the training rows.
-    pub fn is_unknown_label(&self) -> bool {
-        match self {
-            Self::Target(error) => error.is_unknown_label(),
-            Self::Cell { problem, .. } | Self::Rows(RowsError::Csv(CsvError::Cell { problem, .. })) => {
-                problem.is_unknown_label()
-            }
-            _ => false,
-        }
-    }
-}
-
-macro_rules! from_rows {
-    ($($error:ty),+) => {$(
-        impl From<$error> for DataError {
-            fn from(error: $error) -> Self {
-                DataError::Rows(error.into())
-            }
-        }
-    )+};
-}
-
-from_rows!(FileError, WriteError, CsvError, ColumnError);
-
-impl From<RowsError> for DataError {
-    fn from(error: RowsError) -> Self {
-        match error {
-            // The limit may be that of a container.
-            RowsError::TooLarge { source_name, what, needed_mib, limit_mib, hint } => {
-                DataError::TooLarge { source_name, what, needed_mib, limit_mib, hint }
-            }
-            error => DataError::Rows(error),
         }
     }
 }
@@ -452,11 +184,5 @@ impl From<RowsError> for DataError {
 impl From<CommError> for DataError {
     fn from(error: CommError) -> Self {
         DataError::Comm(Box::new(error))
-    }
-}
-
-impl From<SplitError> for DataError {
-    fn from(error: SplitError) -> Self {
-        DataError::Split(Box::new(error))
     }
 }

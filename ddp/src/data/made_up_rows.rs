@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ddp_kernels::{DType, Device, Tensor};
 
 use crate::config::{ClassWeights, Config, ElementLoss, Loss, Normalize, Task};
-use crate::data::data_fingerprint::DataFingerprint;
 use crate::data::datasets::batch::BatchMut;
 use crate::data::error::Result;
+use crate::data::vocabulary::{CategoryColumn, Vocabulary};
 use crate::data::{
-    CategoryColumn, Dataset, HeadTargets, LabelVocabulary, Loaded, Normalizer, Preprocessor, ResidentRows,
-    RowLayout, TargetLayout, Targets, Vocabulary, numbered_columns,
+    Dataset, HeadTargets, LabelVocabulary, Loaded, Normalizer, Preprocessor, ResidentRows, RowLayout,
+    TargetLayout, Targets, numbered_columns,
 };
 
 /// Columns of numbers: an odd number, so that rows are not aligned.
@@ -82,7 +82,8 @@ fn loaded(train: Arc<dyn Dataset>, preprocessor: Preprocessor) -> Loaded {
         n_skipped: 0,
         split: None,
         head_gaps: Vec::new(),
-        fingerprint: DataFingerprint::Sampled(0),
+        task_advice: None,
+        data_fingerprint: String::new(),
     }
 }
 

@@ -12,16 +12,13 @@ use ddp_kernels::cpu::threads;
 const MAX_THREADS: usize = 8;
 
 /// Threads that share the work of this one: as many as compute for it, up to a limit.
-pub(crate) fn n_threads() -> usize {
+pub fn n_threads() -> usize {
     threads::current().min(MAX_THREADS)
 }
 
 /// Calls `work` with each item, the first on this thread and each other one on a thread of its own; on this thread, too, where the system
 /// starts no further threads. The results are in the order of the items.
-pub(crate) fn map<T: Send, R: Send>(
-    items: impl IntoIterator<Item = T>,
-    work: impl Fn(T) -> R + Sync,
-) -> Vec<R> {
+pub fn map<T: Send, R: Send>(items: impl IntoIterator<Item = T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let mut items = items.into_iter();
     let Some(first) = items.next() else { return Vec::new() };
     let slots: Vec<Mutex<Option<T>>> = items.map(|item| Mutex::new(Some(item))).collect();

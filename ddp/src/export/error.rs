@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ddp_rows::error::WriteError;
+use crate::storage::write_error::WriteError;
 
 /// The result of this room's functions.
 pub(super) type Result<T, E = ExportError> = std::result::Result<T, E>;

@@ -6,7 +6,8 @@
 
 use super::graph::{Attribute, Graph, Value};
 use super::proto::ElementType;
-use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor, Vocabulary};
+use crate::data::vocabulary::Vocabulary;
+use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor};
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";

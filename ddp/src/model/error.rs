@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::storage::user_file::FileError;
 use ddp_kernels::KernelError;
-use ddp_rows::user_file::FileError;
 
 use crate::config::precision::Precision;
 

@@ -19,9 +19,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::storage::fingerprint::fingerprint;
+use crate::storage::user_file;
 use ddp_kernels::{Device, Tensor};
-use ddp_rows::fingerprint::fingerprint;
-use ddp_rows::{foreign, user_file};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -216,8 +216,9 @@ impl ModelFile {
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = user_file::read("model file", path)?;
         SafeTensors::deserialize(&bytes).map_err(|e| {
-            let lfs = foreign::pointer(&bytes);
-            bad_file(path, lfs.map_or_else(|| reason(&e), |lfs| format!("it is {}: {}", lfs.name, lfs.hint)))
+            let is_pointer = bytes.starts_with(user_file::LFS_POINTER);
+            let lfs = || format!("it is {}: {}", user_file::LFS_NAME, user_file::LFS_HINT);
+            bad_file(path, if is_pointer { lfs() } else { reason(&e) })
         })?;
         Ok(ModelFile { path: path.to_owned(), bytes })
     }
@@ -226,7 +227,7 @@ impl ModelFile {
     ///
     /// # Errors
     /// [`ModelError::ModelFile`] if this program did not write the file.
-    pub(crate) fn with_weights(self, layout: &ParamLayout, weights: &[f32]) -> Result<Self> {
+    pub fn with_weights(self, layout: &ParamLayout, weights: &[f32]) -> Result<Self> {
         let info = self.info()?;
         Ok(ModelFile { path: self.path, bytes: to_bytes(layout, weights, &info) })
     }
@@ -344,7 +345,7 @@ impl ModelFile {
     ///
     /// # Errors
     /// [`ModelError::ModelMismatch`], with every difference.
-    pub(crate) fn check_shapes(&self, end: usize, layout: &ParamLayout) -> Result<()> {
+    pub fn check_shapes(&self, end: usize, layout: &ParamLayout) -> Result<()> {
         let tensors = self.tensors();
         let mut differences = Vec::new();
         let head = layout.entries().iter().map(|entry| entry.layer).max();

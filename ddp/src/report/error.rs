@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ddp_rows::error::WriteError;
+use crate::storage::write_error::WriteError;
 
 /// An error of writing results or events.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

@@ -4,8 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 
-use ddp_rows::error::WriteError;
-use ddp_rows::user_file::{open_regular, open_unlinked};
+use crate::storage::user_file::{open_regular, open_unlinked};
+use crate::storage::write_error::WriteError;
 use serde::Deserialize;
 use tracing::warn;
 

@@ -22,7 +22,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ddp_rows::user_file::open_unlinked;
+use crate::storage::user_file::open_unlinked;
 use serde::{Serialize, Serializer};
 
 use crate::config::EvalMetric;

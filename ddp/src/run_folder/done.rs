@@ -17,7 +17,7 @@
 
 use std::path::Path;
 
-use ddp_rows::user_file::read_regular;
+use crate::storage::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::atomic_write::{WriteError, write_atomic};

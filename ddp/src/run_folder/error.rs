@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ddp_rows::error::{FILE_TOO_LARGE, is_out_of_inodes};
+use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 use crate::exit_code;
 

@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ddp_rows::user_file::open_unlinked;
+use crate::storage::user_file::open_unlinked;
 use rustix::process::geteuid;
 use tracing::{info, warn};
 

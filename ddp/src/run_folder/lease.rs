@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::storage::user_file::open_unlinked;
 use ddp_kernels::cpu::start_thread::start_thread;
-use ddp_rows::user_file::open_unlinked;
 
 use crate::run_folder::error::Loss;
 use crate::run_folder::time::utc;

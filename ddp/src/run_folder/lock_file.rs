@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use ddp_rows::user_file::open_unlinked;
+use crate::storage::user_file::open_unlinked;
 use rustix::io::Errno;
 
 use crate::run_folder::error::FolderError;

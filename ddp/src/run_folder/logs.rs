@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ddp_rows::user_file::create_new;
+use crate::storage::user_file::create_new;
 
 use crate::run_folder::error::FolderError;
 

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use ddp_rows::user_file::open_regular;
+use crate::storage::user_file::open_regular;
 
 /// The file in a run's folder.
 pub const RUN_ID_FILE: &str = ".run-id";

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
-pub use ddp_rows::error::WriteError;
-use ddp_rows::user_file::{create_new, open_regular};
+use super::user_file::{create_new, open_regular};
+pub use super::write_error::WriteError;
 
 /// Writes `bytes` to `path`, keeping the old content until the new content is safe on disk.
 ///

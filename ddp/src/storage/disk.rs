@@ -22,7 +22,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ddp_rows::user_file::{create_new, open_regular};
+use crate::storage::user_file::{create_new, open_regular};
 use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with, statvfs};
 
 use super::stream::{self, BLOCK_BYTES};

@@ -20,6 +20,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod fingerprint;
+pub mod user_file;
+pub mod write_error;
 pub(crate) mod checksum;
 pub mod fault;
 pub mod unfinished;

@@ -31,7 +31,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use ddp_rows::user_file::open_regular;
+use ddp_kernels::DType;
 use safetensors::{Dtype, tensor::Metadata};
 use serde_json::{Map, Value, json};
 
@@ -39,6 +39,7 @@ use super::checksum::{Checksum, Hasher};
 use super::disk::{Disk, DiskError, OpenFile, at};
 use super::fault::{FileEntry, FileFault};
 use super::stream::{self, CHUNK_BYTES, Caching};
+use super::user_file::open_regular;
 
 /// Maximum header length of the format.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -90,6 +91,20 @@ impl<'a> Values<'a> {
             Values::F64(_) => "F64",
             Values::Bytes(dtype, _) => dtype,
         }
+    }
+}
+
+/// The name of a dtype in safetensors files.
+pub fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::F64 => "F64",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        DType::I64 => "I64",
+        DType::I32 => "I32",
+        DType::U8 => "U8",
+        DType::Bool => "BOOL",
     }
 }
 

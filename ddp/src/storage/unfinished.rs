@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ddp_rows::user_file::{create_new, open_unlinked};
+use crate::storage::user_file::{create_new, open_unlinked};
 
 /// Age after which a file counts as left over on file systems without locks.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
@@ -29,7 +29,7 @@ impl Unfinished {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
+    pub fn create(&self, path: &Path) -> io::Result<File> {
         let mut paths = self.lock();
         loop {
             let file = create_new(path)?;
@@ -47,7 +47,7 @@ impl Unfinished {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub(crate) fn complete(&self, path: &Path, name: &Path) -> io::Result<()> {
+    pub fn complete(&self, path: &Path, name: &Path) -> io::Result<()> {
         let mut paths = self.lock();
         fs::rename(path, name)?;
         paths.remove(path);
@@ -55,7 +55,7 @@ impl Unfinished {
     }
 
     /// Removes a file, if it exists.
-    pub(crate) fn remove(&self, path: &Path) {
+    pub fn remove(&self, path: &Path) {
         let mut paths = self.lock();
         let _ = fs::remove_file(path);
         paths.remove(path);
@@ -73,7 +73,7 @@ impl Unfinished {
 
 /// Removes a temporary file if the process that wrote it has ended, that is, if its lock is free. On file systems without locks,
 /// `is_alive` returns whether a process with the writer's id exists, and the file must be old.
-pub(crate) fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
+pub fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
     let Ok(file) = open_unlinked(OpenOptions::new().write(true), path) else { return };
     let is_old = || {
         let modified = file.metadata().and_then(|data| data.modified());

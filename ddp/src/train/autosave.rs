@@ -52,7 +52,7 @@ impl<'a> Autosave<'a> {
                 config: config.without_stop().to_model_toml(),
                 preprocessor: data.preprocessor.clone(),
             },
-            data_fingerprint: data.fingerprint_hex(),
+            data_fingerprint: data.data_fingerprint.clone(),
             keep: checkpoint.keep,
             keep_best: checkpoint.keep_best.is_some(),
             is_async: checkpoint.is_async && checkpoint.is_on(),

@@ -18,8 +18,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use crate::storage::fingerprint::fingerprint;
 use ddp_comm::World;
-use ddp_rows::fingerprint::fingerprint;
 use tracing::{info, warn};
 
 use crate::checkpoint::{

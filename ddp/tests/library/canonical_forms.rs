@@ -115,7 +115,9 @@ fn source_files(folder: &Path, files: &mut Vec<PathBuf>) {
 fn what_is_compared_has_one_form_in_every_process() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut files = Vec::new();
-    ["ddp/src", "comm/src"].iter().for_each(|folder| source_files(&root.join(folder), &mut files));
+    ["ddp/src", "ddp/tables/src", "comm/src"]
+        .iter()
+        .for_each(|folder| source_files(&root.join(folder), &mut files));
     assert!(files.len() > 300);
     let found: Vec<String> = files
         .iter()

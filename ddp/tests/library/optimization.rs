@@ -11,7 +11,6 @@ use crate::common::{
 };
 use crate::made_up::gpus::gpus;
 use ddp::config::Config;
-use ddp::data;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::model::file::ModelFile;
 use ddp::model::{LossHead, ModelSpec, Network, ParamLayout};
@@ -116,7 +115,7 @@ fn named(layout: &ParamLayout, flat: &Tensor) -> Weights {
 /// Trains with `config` on this rank of the world, starting from `init`.
 fn train(world: &World, config: &Config, init: &Path, device: Device) -> Trained {
     world.connect_device(device, DeviceOptions::default()).unwrap();
-    let data = data::load(config, world).unwrap();
+    let data = ddp_tables::load(config, world).unwrap();
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs());
     let global_rows = config.train.global_rows(world.world_size()).unwrap();

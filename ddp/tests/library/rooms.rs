@@ -17,8 +17,8 @@ use syn::{Item, UseTree, Visibility};
 const CRATES: [(&str, &str); 6] = [
     ("kernels", "../kernels/src"),
     ("comm", "../comm/src"),
-    ("ddp-rows", "rows/src"),
     ("ddp", "src"),
+    ("ddp-tables", "tables/src"),
     ("launch", "../launch/src"),
     ("ddp-train", "cli/src"),
 ];
@@ -37,7 +37,7 @@ const OPENING: [&str; 8] = [
 
 /// The files that may: the one that opens for all others, and those whose files are the system's or in a folder just created.
 const OPENERS: [&str; 6] = [
-    "rows/src/user_file.rs",
+    "src/storage/user_file.rs",
     "src/control_group.rs",
     "src/storage/probe.rs",
     "cli/src/commands/doctor/cpus.rs",
@@ -338,7 +338,7 @@ fn one_module_opens_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let of_system = ["proc/", "/sys/", "/dev/"];
     let mut faults = Vec::new();
-    for folder in ["rows/src", "src", "../launch/src", "cli/src"] {
+    for folder in ["src", "tables/src", "../launch/src", "cli/src"] {
         for path in source_files(&root.join(folder)) {
             let relative = path.strip_prefix(root).unwrap();
             let module: ModPath =
@@ -360,7 +360,7 @@ fn one_module_opens_files() {
     }
     assert!(
         faults.is_empty(),
-        "use `open_regular`, `open_unlinked` or `create_new` of ddp_rows::user_file:\n  {}",
+        "use `open_regular`, `open_unlinked` or `create_new` of ddp::storage::user_file:\n  {}",
         faults.join("\n  ")
     );
 }

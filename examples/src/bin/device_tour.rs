@@ -15,7 +15,8 @@ use ddp::kernels::hint::with_hint;
 use ddp::nn::{
     BackwardPass, ForwardPass, Layer, Network, Precision, RegisteredBuffer, Result, Sequential, Sizes,
 };
-use ddp::ops::{self, MapOp};
+use ddp::ops;
+use ddp::ops::MapOp;
 use ddp::prelude::*;
 
 fn main() -> ddp::Result<()> {

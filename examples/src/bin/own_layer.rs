@@ -15,7 +15,8 @@ use ddp::nn::{
     Activation, BackwardPass, BufferSpec, ForwardPass, GradcheckOptions, Init, Layer, LossHead, ParamKind,
     ParamSpec, Precision, RegisteredBuffer, Result, Sequential, Sizes, gradcheck,
 };
-use ddp::ops::{self, MapOp, ReduceOp};
+use ddp::ops;
+use ddp::ops::{MapOp, ReduceOp};
 use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};

@@ -1,4 +1,4 @@
-//! Calls the library for tensors, layers and loops, with `ddp` as the only dependency, on the CPU and the first GPU.
+//! Calls the library for tensors, layers and loops, with `ddp` and `ddp-tables` as its only dependencies, on the CPU and the first GPU.
 
 mod devices;
 mod training;
@@ -204,13 +204,13 @@ fn files(device: Device) -> Result<(), Box<dyn Error>> {
     let folder = std::env::temp_dir().join(format!("ddp_outside_{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let (x, mask) = (Tensor::rand(&[3, 2], DType::F32, device, 1)?, Tensor::eye(2, DType::Bool, device)?);
-    io::write_npy(folder.join("x.npy"), &x)?;
-    assert_eq!(io::read_npy(folder.join("x.npy"), device)?.to_vec::<f32>()?, x.to_vec::<f32>()?);
-    io::write_npz(folder.join("x.npz"), &[("x", &x), ("mask", &mask)])?;
-    io::write_safetensors(folder.join("x.safetensors"), &[("x", &x), ("mask", &mask)])?;
+    ddp_tables::io::write_npy(folder.join("x.npy"), &x)?;
+    assert_eq!(ddp_tables::io::read_npy(folder.join("x.npy"), device)?.to_vec::<f32>()?, x.to_vec::<f32>()?);
+    ddp_tables::io::write_npz(folder.join("x.npz"), &[("x", &x), ("mask", &mask)])?;
+    ddp_tables::io::write_safetensors(folder.join("x.safetensors"), &[("x", &x), ("mask", &mask)])?;
     for read in [
-        io::read_npz(folder.join("x.npz"), device)?,
-        io::read_safetensors(folder.join("x.safetensors"), device)?,
+        ddp_tables::io::read_npz(folder.join("x.npz"), device)?,
+        ddp_tables::io::read_safetensors(folder.join("x.safetensors"), device)?,
     ] {
         let (_, read) = read.into_iter().find(|(name, _)| name == "mask").ok_or("no mask")?;
         assert_eq!((read.device(), read.to_vec::<bool>()?), (device, vec![true, false, false, true]));

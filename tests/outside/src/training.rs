@@ -11,7 +11,8 @@ use ddp::nn::{
     Activation, BackwardPass, ForwardPass, Gate, GradcheckOptions, Layer, LossHead, Network, Precision,
     RegisteredBuffer, Sequential, Sizes, gradcheck,
 };
-use ddp::ops::{self, MapOp};
+use ddp::ops;
+use ddp::ops::MapOp;
 use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 use ddp::train::{Checkpoints, Trainer, TrainerOptions, ZeroStage};

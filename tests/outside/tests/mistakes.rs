@@ -8,7 +8,8 @@ use ddp::nn::{
     BackwardPass, ForwardPass, GradcheckOptions, Init, Layer, LocalGradients, LossHead, Network, ParamKind,
     ParamSpec, Sequential, Sizes, gradcheck,
 };
-use ddp::ops::{self, MapOp, ReduceOp as Reduce};
+use ddp::ops;
+use ddp::ops::{MapOp, ReduceOp as Reduce};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind, UpdateScale};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use ddp::config::DataFormat;
-use ddp_rows::formats;
-use ddp_rows::values::element::RawType;
+use ddp_tables::formats;
+use ddp_tables::values::element::RawType;
 
 use super::count;
 use super::predict::row_range;

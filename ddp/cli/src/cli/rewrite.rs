@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::{Arg, Command};
 use ddp::config::key::{Key, Kind};
 use ddp::config::{find_key, is_section, keys_for_flag, settings_for_value};
-use ddp::data::pattern_of;
+use ddp_tables::open::files::pattern_of;
 
 use super::launch_words::launch_words;
 use super::other_names::{Meaning, meanings_of, name_of_letter};

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::builder::{EnumValueParser, TypedValueParser, ValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use ddp::config::{CommDtype, DataFormat, Overrides, ShortForm, find_key, format_by_name, is_section};
-use ddp::data::BUILTIN_NAMES;
+use ddp::storage::user_file::read_regular;
 use ddp::train::trainer::GraphMode;
-use ddp_rows::user_file::read_regular;
-use ddp_rows::{foreign, formats};
+use ddp_tables::formats;
+use ddp_tables::formats::foreign;
+use ddp_tables::open::builtin::NAMES as BUILTIN_NAMES;
 use toml::Value;
 
 /// Config of a run, as typed.

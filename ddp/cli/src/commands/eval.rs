@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp::config::{Config, EvalMetric, EvalSource, ExtraColumns, MetricSet, Task};
+use ddp::data;
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
-use ddp::data::{self, ClassLabels, Dataset, Preprocessor, SourceSpec, open_eval};
+use ddp::data::{Dataset, Preprocessor};
 use ddp::model::{LossHead, Network};
-use ddp::predict::{SavedModel, is_active};
 use ddp::report::EvalMetrics;
 use ddp::report::metrics::json_line;
 use ddp::storage::atomic_write::write_atomic;
@@ -21,6 +21,9 @@ use ddp::train::metrics::request::MetricRequest;
 use ddp_comm::World;
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use ddp_tables::load::open_eval;
+use ddp_tables::predict::{SavedModel, is_active};
+use ddp_tables::source::{ClassLabels, SourceSpec};
 use serde::Serialize;
 use tracing::{info, warn};
 
@@ -88,7 +91,11 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         return measure(world, log, args, setup, metric, &subject);
     }
     let partition = EvalPartition::of_ranks(world.world_size());
-    let unseen = if world.rank().0 == 0 { data::unknown_values(&*rows) } else { Ok(Vec::new()) };
+    let unseen = if world.rank().0 == 0 {
+        ddp_tables::fit::train_categories::unknown_values(&*rows)
+    } else {
+        Ok(Vec::new())
+    };
     let unseen = world.collective_result(unseen)?;
     if !unseen.is_empty() {
         warn!("{}", unseen_categories(&unseen));
@@ -187,7 +194,7 @@ fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
         (None, EvalSource::Source(source)) => open(source, labels.or(data.eval_labels.as_deref()))?,
         (None, EvalSource::Fraction(_) | EvalSource::Split(_)) => {
             let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
-            let divided = data::take_eval(data, &spec.open()?, config.train.seed)?;
+            let divided = ddp_tables::load::take_eval(data, &spec.open()?, config.train.seed)?;
             (divided.expect("the config takes evaluation rows out of the training rows").eval, 0)
         }
         (None, EvalSource::Unset | EvalSource::None) => return Err(CommandError::NoEvalData.into()),

@@ -6,10 +6,10 @@ use ddp::config::{
     Config, DataConfig, Datetime, EvalMetric, HeadConfig, JudgeMetric, MetricSet, MetricTable, Task,
     UnknownMetric, nearest,
 };
-use ddp::data::UserColumn;
 use ddp::report::metrics::json_line;
 use ddp::train::importance::{ColumnImportance, EvalSetup, ImportanceOptions, permutation_importance};
 use ddp_comm::World;
+use ddp_tables::user_columns::user_columns;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use tracing::{info, warn};
@@ -126,7 +126,7 @@ pub(super) fn measure(
 ) -> Result<(), Stop> {
     let rows = setup.rows.clone();
     let n_rows = rows.len();
-    let columns = UserColumn::of_layout(rows.layout(), subject.data.datetime == Datetime::Parts);
+    let columns = user_columns(rows.layout(), subject.data.datetime == Datetime::Parts);
     let options = ImportanceOptions { metric, n_repeats: args.repeats, seed: args.seed };
     let n_evaluations = 1 + columns.len() * options.n_repeats;
     let mut bar = None;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::{CONFIG_FILE, TRACES, active};
 use ddp::run_folder::requests::{Question, Request};
+use ddp::storage::user_file::open_regular;
 use ddp::train::trace::TraceAnswer;
 use ddp_comm::World;
-use ddp_rows::user_file::open_regular;
 use serde_json::Value;
 
 use crate::cli::{StacksArgs, TraceArgs, limit};

@@ -18,7 +18,7 @@
 //! let world = World::init()?;
 //! train(&world, &Log::none(&world), &StopSignals::default(), &args)?;
 //!
-//! let mut model = ddp::Predictor::open(&out)?;
+//! let mut model = ddp_tables::Predictor::open(&out)?;
 //! let predictions = model.predict(&[0.0_f32; 2 * 64])?;
 //! assert_eq!(predictions.classes().len(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

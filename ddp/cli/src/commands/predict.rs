@@ -5,14 +5,14 @@ use std::path::Path;
 
 use ddp::config::{DataFormat, ExtraColumns};
 use ddp::data::loader::LoaderOptions;
-use ddp::predict::input::InputSpec;
-use ddp::predict::observed_rows::ColumnCounts;
-use ddp::predict::run::{OutputPlace, OutputSpec, Summary, run};
-use ddp::predict::{PredictError, SavedModel, is_active};
 use ddp::report::ReportError;
 use ddp::storage::unfinished::Unfinished;
 use ddp_comm::World;
 use ddp_kernels::cpu::threads;
+use ddp_tables::predict::input::InputSpec;
+use ddp_tables::predict::observed_rows::ColumnCounts;
+use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, run};
+use ddp_tables::predict::{PredictError, SavedModel, is_active};
 use tracing::{info, warn};
 
 use crate::cli::{BadRows, PredictArgs};
@@ -158,7 +158,7 @@ fn open(args: &PredictArgs, is_active: bool) -> Result<SavedModel> {
     Ok(saved)
 }
 
-fn print(bytes: &[u8]) -> ddp::predict::Result<()> {
+fn print(bytes: &[u8]) -> ddp_tables::predict::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(source) if source.kind() != io::ErrorKind::BrokenPipe => {

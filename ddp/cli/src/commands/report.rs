@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ddp::run_folder::folder::REPORT_FILE;
 use ddp::storage::atomic_write::write_atomic;
+use ddp::storage::user_file::read_regular;
 use ddp_comm::World;
-use ddp_rows::user_file::read_regular;
 
 use crate::cli::ReportArgs;
 use crate::error::Result;

@@ -5,19 +5,21 @@
 
 pub mod command;
 
+use ddp_tables::error::TableError;
 use std::fmt;
 
 use ddp::checkpoint::CheckpointError;
 use ddp::config::ConfigError;
 use ddp::data::DataError;
 use ddp::exchange::ExchangeError;
+use ddp::exit_code;
 use ddp::export::ExportError;
 use ddp::model::ModelError;
 use ddp::optim::OptimError;
-use ddp::predict::PredictError;
 use ddp::report::ReportError;
 use ddp::run_folder::FolderError;
 use ddp::storage::atomic_write::WriteError;
+use ddp::storage::user_file::FileError;
 use ddp::train::TrainError;
 use ddp_comm::CommError;
 use ddp_comm::watchdog::Unwatched;
@@ -25,8 +27,8 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::hint::joined;
 use ddp_kernels::{Device, KernelError, MemoryUse};
 use ddp_launch::LaunchError;
-use ddp_rows::error::{CsvError, RowsError};
-use ddp_rows::user_file::FileError;
+use ddp_tables::formats::error::{CsvError, RowsError};
+use ddp_tables::predict::PredictError;
 use miette::Diagnostic;
 
 use crate::error::command::CommandError;
@@ -42,6 +44,8 @@ pub enum Error {
     Library(ddp::Error),
     /// The rows cannot be used for a trained model.
     ModelData(Box<DataError>, ModelCommand),
+    /// Predictions could not be made or written.
+    Predict(Box<PredictError>),
     /// The command cannot do what its flags request.
     Command(CommandError),
     /// The ranks could not be started.
@@ -62,6 +66,7 @@ impl Error {
         match self {
             Self::Library(error) => error.to_string(),
             Self::ModelData(error, command) => model_data_message(error, *command),
+            Self::Predict(error) => error.to_string(),
             Self::Command(error) => error.to_string(),
             Self::Launch(error) => error.to_string(),
         }
@@ -72,6 +77,7 @@ impl Error {
         match self {
             Self::Library(error) => library_hint(error),
             Self::ModelData(error, command) => of_model_data(error, *command),
+            Self::Predict(error) => error.help().map(|hint| hint.to_string()),
             Self::Command(error) => error.help().map(|hint| hint.to_string()),
             Self::Launch(error) => error.help().map(|hint| hint.to_string()),
         }
@@ -90,6 +96,7 @@ impl Error {
         match self {
             Self::Library(error) => error.exit_code(),
             Self::ModelData(error, _) => error.exit_code(),
+            Self::Predict(_) => exit_code::USAGE,
             Self::Command(error) => error.exit_code(),
             Self::Launch(error) => error.exit_code(),
         }
@@ -124,7 +131,14 @@ impl From<PredictError> for Error {
     fn from(error: PredictError) -> Self {
         match error {
             PredictError::Data(error) => Error::of_model_data(*error, ModelCommand::Predict),
-            error => Error::Library(error.into()),
+            PredictError::Kernel(error) => error.into(),
+            PredictError::Comm(error) => error.into(),
+            PredictError::Config(error) => error.into(),
+            PredictError::Checkpoint(error) => error.into(),
+            PredictError::Write(error) => error.into(),
+            PredictError::Report(error) => error.into(),
+            PredictError::Model(error) => error.into(),
+            error => Error::Predict(error.into()),
         }
     }
 }
@@ -145,7 +159,6 @@ of_library!(
     CommError,
     Box<CommError>,
     FileError,
-    RowsError,
     WriteError,
     ConfigError,
     Box<ConfigError>,
@@ -161,6 +174,18 @@ of_library!(
     ReportError,
     TrainError,
 );
+
+/// Crates above the library, whose errors are those of rows.
+macro_rules! of_rows {
+    ($($error:ty),* $(,)?) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                DataError::from(error).into()
+            }
+        })*
+    };
+}
+of_rows!(RowsError, TableError);
 
 /// The hint of an error of the library, with the flag or key to change where it comes from a crate below.
 pub(crate) fn library_hint(error: &ddp::Error) -> Option<String> {
@@ -263,10 +288,15 @@ pub enum ModelCommand {
     InitFrom,
 }
 
+/// Whether a label is not a class of the training rows.
+fn is_unknown_label(error: &DataError) -> bool {
+    TableError::of(error).is_some_and(TableError::is_unknown_label)
+}
+
 /// The message of an error of rows that a trained model reads.
 pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> String {
     match command {
-        ModelCommand::InitFrom if error.is_unknown_label() => {
+        ModelCommand::InitFrom if is_unknown_label(error) => {
             error.to_string().replace("of the training rows", "of the model of --init-from")
         }
         _ => error.to_string(),
@@ -277,19 +307,19 @@ pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> St
 /// key of the config is replaced by what the command can do.
 pub(crate) fn of_model_data(error: &DataError, command: ModelCommand) -> Option<String> {
     let hint = error.help()?.to_string();
-    Some(match (error, command) {
-        (error, ModelCommand::InitFrom) if error.is_unknown_label() => {
+    Some(match (TableError::of(error), command) {
+        (_, ModelCommand::InitFrom) if is_unknown_label(error) => {
             "correct the label, or train a new output layer for the labels of these rows with --new-head"
                 .to_owned()
         }
         (_, ModelCommand::InitFrom) => hint,
-        (DataError::ColumnsDiffer { .. }, ModelCommand::Predict) => {
+        (Some(TableError::ColumnsDiffer { .. }), ModelCommand::Predict) => {
             format!("{hint}; --keep NAME writes a column that the model does not know before the predictions")
         }
-        (DataError::Rows(RowsError::Csv(CsvError::TargetMissing { .. })), ModelCommand::Eval) => {
+        (Some(TableError::Rows(RowsError::Csv(CsvError::TargetMissing { .. }))), ModelCommand::Eval) => {
             "evaluating compares with true values in that column; `ddp-train predict` needs none".to_owned()
         }
-        (error, ModelCommand::Eval) if error.is_unknown_label() => {
+        (_, ModelCommand::Eval) if is_unknown_label(error) => {
             "correct the label, or leave out such rows with --unknown-label skip".to_owned()
         }
         (_, ModelCommand::Eval) if hint.contains("`data.missing_target`") => {

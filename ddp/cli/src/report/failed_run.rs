@@ -11,8 +11,8 @@ use ddp::report::metrics::{Event, FailedEvent, json_line};
 use ddp::report::visible::shortened;
 use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::FLIGHT_FILE;
+use ddp::storage::user_file::{create_new, open_unlinked};
 use ddp_comm::watchdog::FlightOperation;
-use ddp_rows::user_file::{create_new, open_unlinked};
 use serde_json::json;
 
 use crate::report::page;

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crc::{CRC_32_ISCSI, Crc};
 use ddp::report::metrics::{Event, EventObserver};
 use ddp::run_folder::folder::TENSORBOARD;
-use ddp_rows::user_file::open_unlinked;
+use ddp::storage::user_file::open_unlinked;
 use prost::Message as _;
 use serde_json::Value;
 use tracing::warn;

@@ -6,9 +6,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::data::vocabulary::CategoryColumn;
+use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
-use ddp_rows::fingerprint::Fingerprint;
-use ddp_rows::values::vocabulary::CategoryColumn;
 
 use crate::data::column_kind::ColumnKind;
 use crate::data::datasets::batch::{Batch, BatchMut};
@@ -165,7 +165,7 @@ pub(crate) fn class_indices_of_gathered<D: Dataset + ?Sized>(
 }
 
 /// Whether any row counts: rows have no weights, or one has a weight above 0. It reads up to the first such row.
-pub(crate) fn has_weight<D: Dataset + ?Sized>(dataset: &D) -> Result<bool> {
+pub fn has_weight<D: Dataset + ?Sized>(dataset: &D) -> Result<bool> {
     const CHUNK_ROWS: usize = 256;
     let layout = dataset.layout();
     let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
@@ -236,7 +236,7 @@ pub enum TargetLayout {
 
 impl TargetLayout {
     /// Adds names and kinds of the targets to `hash`. Manifests hold the result, so the text of classes and values stays as it is.
-    pub(crate) fn hash(&self, hash: &mut Fingerprint) {
+    pub fn add_to(&self, hash: &mut Fingerprint) {
         match self {
             Self::Classes { n_classes } => hash.text(&format!("Classes {{ n_classes: {n_classes} }}")),
             Self::Values { names } => {

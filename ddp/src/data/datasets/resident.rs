@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::{TensorMut, TensorRef};
-use ddp_rows::fingerprint::Fingerprint;
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
@@ -122,7 +122,7 @@ impl Dataset for ResidentRows {
         for category in &self.layout.categories {
             category.vocabulary.values().iter().for_each(|value| hash.text(value));
         }
-        self.layout.targets.hash(&mut hash);
+        self.layout.targets.add_to(&mut hash);
         hash.bytes(bytemuck::cast_slice(&self.features));
         match &self.targets {
             Targets::Labels(labels) => hash.bytes(bytemuck::cast_slice(labels)),

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::KeyedPermutation;
-use ddp_rows::fingerprint::Fingerprint;
 
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
@@ -30,7 +30,7 @@ pub struct Subset {
 }
 
 /// The rows except those `without_target`, whose numbers ascend.
-pub(crate) fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) -> Arc<dyn Dataset> {
+pub fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) -> Arc<dyn Dataset> {
     if without_target.is_empty() {
         return dataset;
     }
@@ -59,7 +59,7 @@ pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Su
 ///
 /// # Errors
 /// [`DataError::EmptySplit`].
-pub(crate) fn check_sizes(dataset: &dyn Dataset, fraction: f64, n_eval_rows: usize) -> Result<()> {
+pub fn check_sizes(dataset: &dyn Dataset, fraction: f64, n_eval_rows: usize) -> Result<()> {
     let n_rows = dataset.len();
     if (1..n_rows).contains(&n_eval_rows) {
         return Ok(());
@@ -74,27 +74,27 @@ pub(crate) fn check_sizes(dataset: &dyn Dataset, fraction: f64, n_eval_rows: usi
 
 /// A bit per row.
 #[derive(Debug)]
-pub(crate) struct Bits {
+pub struct Bits {
     n_rows: usize,
     words: Vec<u64>,
 }
 
 impl Bits {
     /// No row of `n_rows`.
-    pub(crate) fn new(n_rows: usize) -> Self {
+    pub fn new(n_rows: usize) -> Self {
         Bits { n_rows, words: vec![0; n_rows.div_ceil(64)] }
     }
 
-    pub(crate) fn set(&mut self, row: usize) {
+    pub fn set(&mut self, row: usize) {
         self.words[row / 64] |= 1 << (row % 64);
     }
 
-    pub(crate) fn has(&self, row: usize) -> bool {
+    pub fn has(&self, row: usize) -> bool {
         self.words[row / 64] >> (row % 64) & 1 == 1
     }
 
     /// The other rows.
-    pub(crate) fn inverted(&self) -> Self {
+    pub fn inverted(&self) -> Self {
         let mut words: Vec<u64> = self.words.iter().map(|word| !word).collect();
         if !self.n_rows.is_multiple_of(64)
             && let Some(last) = words.last_mut()
@@ -107,7 +107,7 @@ impl Bits {
 
 impl Subset {
     /// The rows of `of` whose bits are set.
-    pub(crate) fn new(of: &Arc<dyn Dataset>, bits: Bits) -> Self {
+    pub fn new(of: &Arc<dyn Dataset>, bits: Bits) -> Self {
         let bits = bits.words;
         let mut counts = vec![0];
         for words in bits.chunks(WORDS_A_COUNT) {

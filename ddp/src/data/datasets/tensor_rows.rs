@@ -5,7 +5,7 @@ use ddp_kernels::{DType, Tensor};
 use crate::data::datasets::dataset::{RowLayout, TargetLayout, numbered_columns};
 use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
-use crate::data::errors::tensor_rows_error::TensorRowsError;
+use crate::data::tensor_rows_error::TensorRowsError;
 
 /// Rows from tensors of a program, in memory: [`ResidentRows::new`].
 pub type TensorDataset = ResidentRows;

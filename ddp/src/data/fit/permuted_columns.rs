@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use ddp_comm::{Stop, World};
 use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
-use ddp_rows::values::time::{PARTS, date_of_parts};
 
 use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::dataset::{Dataset, RowLayout};
+use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
 use crate::data::order::partition::rank_range;
@@ -23,25 +22,6 @@ pub struct UserColumn {
     pub name: String,
     /// Its columns of the dataset.
     pub columns: Range<usize>,
-}
-
-impl UserColumn {
-    /// The user's columns that the features of `layout` come from, in order.
-    ///
-    /// - `has_parts`: whether dates were read in parts, which are one column of the user
-    pub fn of_layout(layout: &RowLayout, has_parts: bool) -> Vec<Self> {
-        let names = &layout.features;
-        let mut columns = Vec::new();
-        let mut start = 0;
-        while start < names.len() {
-            let date = date_of_parts(&names[start..]).filter(|_| has_parts);
-            let n = if date.is_some() { PARTS.len() } else { 1 };
-            let name = date.unwrap_or(&names[start]).to_owned();
-            columns.push(UserColumn { name, columns: start..start + n });
-            start += n;
-        }
-        columns
-    }
 }
 
 /// The values of some columns in all rows, as they are gathered; in host memory.
@@ -148,7 +128,7 @@ impl DatasetWrapper for PermutedColumns {
 mod tests {
     use crate::data::fit::permuted_columns::*;
     use crate::data::testing::gathered;
-    use crate::data::{ResidentRows, TargetLayout, Targets};
+    use crate::data::{ResidentRows, RowLayout, TargetLayout, Targets};
 
     /// Three columns: the row's number, ten times it, and a value that is missing in every fifth row.
     fn rows(n: usize) -> Arc<dyn Dataset> {
@@ -186,21 +166,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_parts_of_a_date_are_one_column() {
-        let mut names = vec!["a".to_owned()];
-        names.extend(PARTS.map(|part| format!("when{part}")));
-        names.push("b.year".to_owned());
-        let layout = RowLayout::new(names, TargetLayout::Classes { n_classes: 2 });
-        let names = |has_parts| -> Vec<_> {
-            UserColumn::of_layout(&layout, has_parts).into_iter().map(|c| (c.name, c.columns)).collect()
-        };
-        assert_eq!(
-            names(true),
-            [("a".to_owned(), 0..1), ("when".to_owned(), 1..8), ("b.year".to_owned(), 8..9)]
-        );
-        assert_eq!(names(false).len(), 9);
     }
 }

@@ -1,17 +1,15 @@
 //! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
 //! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
-use std::path::Path;
 use std::sync::Arc;
 
+use crate::data::vocabulary::Vocabulary;
+use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::{DType, Device, Tensor, ops};
-use ddp_rows::fingerprint::Fingerprint;
-use ddp_rows::values::vocabulary::Vocabulary;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, Encode, Missing, Normalize};
 use crate::data::EmbeddingSpec;
-use crate::data::checks;
 use crate::data::column_kind::{self, ColumnKind};
 use crate::data::datasets::batch::BatchMut;
 use crate::data::datasets::dataset::{Dataset, RowLayout};
@@ -23,7 +21,6 @@ use crate::data::fit::stats::ColumnStats;
 use crate::data::fit::{offsets, scaled_targets};
 use crate::data::labels::LabelVocabulary;
 use crate::data::labels::head_targets::{HeadTargets, heads_to_json};
-use crate::data::source::ClassLabels;
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,14 +109,6 @@ impl Preprocessor {
         hash.finish()
     }
 
-    /// The classes that the model knows, for rows to be read for it; `None` without classes.
-    pub fn class_labels(&self) -> Option<ClassLabels<'_>> {
-        match &self.labels {
-            Some(labels) => Some(ClassLabels::Known(labels)),
-            None => (!self.heads.is_empty()).then_some(ClassLabels::Heads(&self.heads)),
-        }
-    }
-
     /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
     /// for them) and to fill missing values.
     pub fn new(
@@ -180,7 +169,7 @@ impl Preprocessor {
     }
 
     /// Whether an offset is subtracted from a column in f64 before it becomes f32, for each column.
-    pub(crate) fn has_offsets(&self) -> Vec<bool> {
+    pub fn has_offsets(&self) -> Vec<bool> {
         self.column_offsets().iter().map(|offset| *offset != 0.0).collect()
     }
 
@@ -227,7 +216,7 @@ impl Preprocessor {
 }
 
 /// Whether statistics of all training rows are needed, also if only evaluation rows may have missing values.
-pub(crate) fn needs_stats(data: &DataConfig, normalize: Normalize) -> bool {
+pub fn needs_stats(data: &DataConfig, normalize: Normalize) -> bool {
     normalize != Normalize::None || data.missing != Missing::Error
 }
 
@@ -265,24 +254,19 @@ impl ColumnCodes {
     }
 
     /// Smallest and largest value of a column in the training rows, if they are known and there is one.
-    pub(crate) fn training_range(&self, column: usize) -> Option<[f32; 2]> {
+    pub fn training_range(&self, column: usize) -> Option<[f32; 2]> {
         let [min, max] = self.ranges.as_ref()?[column];
         min.zip(max).map(<[f32; 2]>::from)
     }
 
     /// Whether rows of `layout` have its columns and values of categories.
-    pub(crate) fn is_of(&self, layout: &RowLayout) -> bool {
+    pub fn is_of(&self, layout: &RowLayout) -> bool {
         let vocabularies = layout.categories.iter().map(|category| &category.vocabulary);
         self.columns == layout.features && vocabularies.eq(&self.vocabularies)
     }
 
-    /// Fails for rows of `layout` whose columns hold values of another kind, dates in place of numbers.
-    pub(crate) fn check_kinds(&self, layout: &RowLayout, source: &str) -> Result<()> {
-        checks::kinds(&self.columns, &self.kinds, &layout.kinds, Path::new(source), "the run to be resumed")
-    }
-
     /// Fails for settings that a new fit would follow, but this one does not.
-    pub(crate) fn check_settings(&self, data: &DataConfig) -> Result<()> {
+    pub fn check_settings(&self, data: &DataConfig) -> Result<()> {
         let fills = |yes| {
             if yes { "values that replace missing ones" } else { "no values that replace missing ones" }
         };
@@ -300,13 +284,13 @@ impl ColumnCodes {
     }
 
     /// Columns of numbers, in order.
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
         let is_number = |column: &usize| self.vocabulary(*column).is_none();
         (0..self.columns.len()).filter(is_number)
     }
 
     /// Values of the columns from those of the features; 0 for categories.
-    pub(crate) fn of_columns(&self, of_features: &[f64]) -> Vec<f64> {
+    pub fn of_columns(&self, of_features: &[f64]) -> Vec<f64> {
         let mut values = vec![0.0; self.columns.len()];
         self.numbers().zip(of_features).for_each(|(column, value)| values[column] = *value);
         values
@@ -322,7 +306,7 @@ impl ColumnCodes {
     }
 
     /// Columns with one feature per value, and the numbers of these features; none where categories have embeddings.
-    pub(crate) fn one_hot(&self) -> impl Iterator<Item = (&str, usize)> {
+    pub fn one_hot(&self) -> impl Iterator<Item = (&str, usize)> {
         let vocabularies = self.categories().filter(|_| !self.embed);
         vocabularies.map(|(_, vocabulary)| (vocabulary.name(), vocabulary.n_codes()))
     }

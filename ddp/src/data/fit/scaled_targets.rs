@@ -17,7 +17,7 @@ use crate::data::fit::stats::ColumnStats;
 /// - `are_scaled`: whether a target is standardized, `[n_targets]`; others keep their values
 ///
 /// Source: scikit-learn's `TransformedTargetRegressor` with a `StandardScaler`.
-pub(crate) fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
+pub fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
     let scale = |target: usize| {
         let deviation = stats.standard_deviation(target);
         let is_constant =

@@ -4,7 +4,7 @@ use ddp_kernels::cpu::vectorize;
 
 /// Numbers per column: count, mean, sum of squared differences, minimum, maximum, and counts of values that f32 rounds and of
 /// fractions.
-pub(crate) const N_FIELDS: usize = 7;
+pub const N_FIELDS: usize = 7;
 /// Rows that are added at a time.
 const TILE_ROWS: usize = 32;
 /// Columns that are added at a time, in one vector.
@@ -42,7 +42,7 @@ impl ColumnStats {
     }
 
     /// Statistics of values minus `origin`, without rows.
-    pub(crate) fn from_origin(origin: Vec<f64>) -> Self {
+    pub fn from_origin(origin: Vec<f64>) -> Self {
         let n_columns = origin.len();
         ColumnStats {
             n_rows: 0,
@@ -201,7 +201,7 @@ impl ColumnStats {
     }
 
     /// Replaces the statistics of a column by those of `other`.
-    pub(crate) fn copy_column(&mut self, column: usize, other: &Self) {
+    pub fn copy_column(&mut self, column: usize, other: &Self) {
         self.origin[column] = other.origin[column];
         self.count[column] = other.count[column];
         self.mean[column] = other.mean[column];
@@ -242,7 +242,7 @@ impl ColumnStats {
     }
 
     /// The statistics as numbers that can be added to the zeros of other ranks.
-    pub(crate) fn store(&self, numbers: &mut [f64]) {
+    pub fn store(&self, numbers: &mut [f64]) {
         for (column, fields) in numbers.chunks_exact_mut(N_FIELDS).enumerate() {
             if self.count[column] > 0.0 {
                 fields.copy_from_slice(&[
@@ -259,7 +259,7 @@ impl ColumnStats {
     }
 
     /// The statistics that [`ColumnStats::store`] wrote, of values minus `origin`.
-    pub(crate) fn load(numbers: &[f64], origin: &[f64]) -> Self {
+    pub fn load(numbers: &[f64], origin: &[f64]) -> Self {
         let mut stats = Self::from_origin(origin.to_vec());
         for (column, fields) in numbers.chunks_exact(N_FIELDS).enumerate() {
             let &[count, mean, m2, min, max, n_inexact, n_fractional] = fields else { continue };

@@ -1,4 +1,3 @@
 //! Targets and outputs of models with several heads.
 
 pub(crate) mod head_outputs;
-pub(crate) mod head_rows;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ddp_rows::values::number::{integer, is_code, truth_text, whole};
+use crate::data::spelling::{integer, is_code, truth_text, whole};
 use serde::{Deserialize, Serialize};
 
 /// A class label. Integers precede texts in order; `1` and `1.0` are the same label, `1` and `01` are not.

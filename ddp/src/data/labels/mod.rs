@@ -7,16 +7,13 @@
 //! Data flow: values of the target -> `survey` (distinct labels, merged over the ranks) -> `task` (classes or quantities) ->
 //! `vocabulary` -> class indices.
 
-pub(crate) mod label;
-pub(crate) mod task;
-pub(crate) mod vocabulary;
-pub(crate) mod head_targets;
-pub(crate) mod survey;
+pub mod label;
+pub mod task_choice;
+pub mod vocabulary;
+pub mod head_targets;
 
 pub use label::Label;
 pub use label::bool_text;
-pub(crate) use survey::LabelSurvey;
-pub use task::TaskChoice;
-pub use task::{MAX_AUTO_CLASSES, TargetFacts, decide, decide_several};
+pub use task_choice::TaskChoice;
 pub use vocabulary::similar;
 pub use vocabulary::{LabelVocabulary, MAX_CLASSES};

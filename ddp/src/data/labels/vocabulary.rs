@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ddp_rows::values::number::{integer, is_code, truth, truth_word};
+use crate::data::spelling::{integer, is_code, truth, truth_word};
 use serde::{Serialize, Serializer};
 
 use super::label::{Label, bool_text};
@@ -204,7 +204,7 @@ impl LabelVocabulary {
     }
 
     /// The class of a text that differs from a label only by a point at its end, as the test file of the table "adult" has them.
-    pub(crate) fn class_of_pointed(&self, text: &str) -> Option<usize> {
+    pub fn class_of_pointed(&self, text: &str) -> Option<usize> {
         let plain = text.trim().strip_suffix('.')?;
         self.listed_text(plain).map(|place| self.class_at(place))
     }
@@ -241,7 +241,7 @@ impl LabelVocabulary {
 
     /// Replaces integer labels by class indices, and labels that are not known by `unknown`; returns the position of the first of
     /// those.
-    pub(crate) fn map_integers(&self, labels: &mut [i64], unknown: i64) -> Option<usize> {
+    pub fn map_integers(&self, labels: &mut [i64], unknown: i64) -> Option<usize> {
         if let (Classes::Numbers(n), None) = (&self.classes, &self.order) {
             let n = *n;
             // Without branches, because this is the usual case.

@@ -6,8 +6,8 @@ use ddp_kernels::{Device, Tensor};
 use super::DataLoader;
 use super::device_feed::DeviceFeed;
 use crate::data::error::{DataError, Result};
-use crate::data::errors::tensor_rows_error::TensorRowsError;
 use crate::data::step_rows::StepRows as _;
+use crate::data::tensor_rows_error::TensorRowsError;
 
 /// This rank's rows of one global batch, on its device.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use ddp_kernels::{DType, Device, KernelError, PinnedTensor, Tensor, TensorMut, T
 use super::plan::Job;
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::error::Result;
-use crate::data::errors::tensor_rows_error::TensorRowsError;
 use crate::data::order::epoch_order::RowOrder;
 use crate::data::order::epoch_proof::RowsHash;
+use crate::data::tensor_rows_error::TensorRowsError;
 use crate::data::{Dataset, DeviceNormalizer, RowLayout};
 
 /// Rows of consecutive batches on the host; if the rows are on the GPU, only their numbers, or nothing if the GPU computes those.

@@ -44,7 +44,7 @@ impl LoadedStep<'_> {
     }
 
     /// Positions of the global batch in the epoch's order: the numbers of its rows where the order is that of the rows.
-    pub(crate) fn positions(&self) -> std::ops::Range<usize> {
+    pub fn positions(&self) -> std::ops::Range<usize> {
         self.job().global.clone()
     }
 
@@ -59,7 +59,7 @@ impl LoadedStep<'_> {
     }
 
     /// Part of the rows, in evaluation.
-    pub(crate) fn part(&self) -> usize {
+    pub fn part(&self) -> usize {
         self.job().part
     }
 

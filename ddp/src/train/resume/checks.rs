@@ -59,7 +59,7 @@ impl Resumed {
     /// # Errors
     /// [`FolderError::OtherData`].
     pub fn check_data(&self, data: &Loaded) -> Result<()> {
-        let (theirs, ours) = (&self.manifest().data_fingerprint, data.fingerprint_hex());
+        let (theirs, ours) = (&self.manifest().data_fingerprint, data.data_fingerprint.clone());
         if *theirs == ours {
             return Ok(());
         }

@@ -6,8 +6,8 @@ use ddp_kernels::{DType, Device, Tensor};
 
 use crate::data::batch::BatchMut;
 use crate::data::{Dataset, RowLayout};
+use crate::storage::fingerprint::Fingerprint;
 use crate::train::error::Result;
-use ddp_rows::fingerprint::Fingerprint;
 
 /// Rows that are looked up at most.
 const N_LOOKED_UP: usize = 512;

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use crate::common::{made_up_csv, run_ok, single, temp_dir, write};
 use ddp::config::{CommDtype, Config, Determinism, ZeroStage};
 use ddp::cost::memory_plan::{MemoryKind, MemoryPlan, RankPlan, keeps_rows_on_device};
-use ddp::data::{self, Loaded};
+use ddp::data::Loaded;
 use ddp::model::ModelSpec;
 use ddp::train::setup;
 use ddp::train::setup::BatchPartition;
@@ -25,7 +25,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let register_buffers = config.comm.register_buffers;
     world.connect_device(device, DeviceOptions { register_buffers, ..DeviceOptions::default() }).unwrap();
     let before = gpu.memory_in_use().unwrap().bytes;
-    let data: Loaded = data::load(config, world).unwrap();
+    let data: Loaded = ddp_tables::load(config, world).unwrap();
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
         .with_embeddings(data.preprocessor.plan.embeddings());

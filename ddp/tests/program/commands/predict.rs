@@ -436,7 +436,7 @@ fn targets_and_times_keep_their_units_and_digits() {
         // The prices span a range of 8,000.
         assert!(worst < 400.0, "{worst}");
     }
-    let mut predictor = ddp::Predictor::open(trained.out()).unwrap();
+    let mut predictor = ddp_tables::Predictor::open(trained.out()).unwrap();
     let times: Vec<f64> = (0..200).map(|row| 1.7e18 + f64::from(row) * 1e3).collect();
     let values = predictor.predict(&times).unwrap().values();
     let from_file = lines(&std::fs::read(&out).unwrap());

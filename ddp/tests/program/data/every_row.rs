@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use ddp::config::Config;
+use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
 use ddp::data::order::partition::EvalPartition;
-use ddp::data::{Dataset, split};
+use ddp::data::split;
 use ddp_comm::threads;
 use ddp_kernels::Device;
 use proptest::prelude::*;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp::config::Config;
-use ddp::data::{Dataset, SourceSpec};
+use ddp::data::Dataset;
+use ddp_tables::source::SourceSpec;
 
 use super::files::{self, Element};
 

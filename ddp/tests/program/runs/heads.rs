@@ -95,7 +95,7 @@ fn each_head_learns_its_targets() {
     assert!((figure(&eval, "size", "eval_mae") - error / n_rows).abs() < 1e-3);
 
     // The library gives the same predictions, head by head.
-    let mut predictor = ddp::predict::Predictor::open(&model).unwrap();
+    let mut predictor = ddp_tables::predict::Predictor::open(&model).unwrap();
     assert_eq!(predictor.columns(), ["a", "b", "b2"]);
     let given = std::fs::read_to_string(folder.path().join("test.csv")).unwrap();
     let of_row = |line: &str| {

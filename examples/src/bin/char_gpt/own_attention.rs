@@ -4,7 +4,8 @@
 use ddp::nn::{
     BackwardPass, BufferSpec, ForwardPass, InputGradientPass, Layer, RegisteredBuffer, Result, Sizes,
 };
-use ddp::ops::{self, MapOp};
+use ddp::ops;
+use ddp::ops::MapOp;
 use ddp::prelude::*;
 
 use super::layers::causal_mask;

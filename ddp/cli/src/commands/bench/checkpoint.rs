@@ -11,10 +11,11 @@ use ddp::data::{ColumnCodes, Preprocessor};
 use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
 use ddp::storage::stream::Caching;
+use ddp::storage::user_file::FileError;
+use ddp::storage::user_file::open_regular;
 use ddp_comm::World;
 use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;
-use ddp_rows::user_file::{FileError, open_regular};
 use rustix::fs::{Advice, fadvise};
 
 use super::place::{Place, Work};

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ddp::config::Config;
 use ddp::data::device_rows::DeviceRows;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
-use ddp::data::{self, Dataset, Loaded};
+use ddp::data::{Dataset, Loaded};
 use ddp::train::TrainError;
 use ddp::train::trainer::StepRows as _;
 use ddp_comm::World;
@@ -34,7 +34,7 @@ pub(super) fn loader(world: &World, args: &BenchLoaderArgs) -> Result<(), Stop> 
         .collective_result(Config::load_with(args.run.file(), &args.run.overrides()).map_err(Error::from))?;
     world.agree(&config.agreement_entries()).map_err(Error::from)?;
     let place = Place::pin(world, &args.place, Work::Operations, &[])?;
-    let data = data::load(&config, world)?;
+    let data = ddp_tables::load(&config, world)?;
     let measured = world.collective_result(measure(world, args, &config, &data, &place))?;
     report::print(world, "loader", &place, args.place.json, &[measured])?;
     Ok(())

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use ddp::checkpoint::{Checkpoint, MANIFEST_FILE};
 use ddp::export::{ExportError, OnnxModel, Trained, TrainedParam, WeightsPlace};
 use ddp::model::{ParamLayout, layers};
-use ddp::predict::SavedModel;
 use ddp::run_folder::folder::MODEL_FILE;
+use ddp_tables::predict::SavedModel;
 
 use super::weights::{Named, Weights, check_out};
 use super::{one_at, print_result};

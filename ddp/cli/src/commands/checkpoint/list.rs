@@ -13,7 +13,8 @@ use ddp::report::EvalMetrics;
 use ddp::report::metrics::json_line;
 use ddp::report::units::mib;
 use ddp::run_folder::error::FolderError;
-use ddp::run_folder::folder::{self, Held};
+use ddp::run_folder::folder;
+use ddp::run_folder::folder::Held;
 use serde::Serialize;
 
 use super::{Named, all_at, print_result};

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ddp::checkpoint::{Checkpoint, Manifest, Parameter, RunState};
-use ddp::data::{LabelVocabulary, Preprocessor, Vocabulary};
+use ddp::data::vocabulary::Vocabulary;
+use ddp::data::{LabelVocabulary, Preprocessor};
 use ddp::model::file::ModelInfo;
 use ddp::report::EvalMetrics;
 use ddp::report::metrics::json_line;

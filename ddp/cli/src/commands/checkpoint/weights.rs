@@ -11,7 +11,8 @@ use ddp::model::file::labels_of;
 use ddp::model::{ModelError, ParamLayout};
 use ddp::storage::atomic_write::{WriteError, write_atomic_with};
 use ddp::storage::fault::FileFault;
-use ddp::storage::tensor_file::{self, TensorFile, TensorToWrite, Values};
+use ddp::storage::tensor_file;
+use ddp::storage::tensor_file::{TensorFile, TensorToWrite, Values};
 
 use crate::cli::WeightsChoice;
 use crate::error::Result;

@@ -3,17 +3,20 @@
 //! Rows are counted from 0 over all files in order, as in reports of training. Tables are read cell by cell up to the last
 //! requested row; rows of arrays and built-in sets are read by index.
 
+use ddp_tables::error::TableError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use ddp::config::{Config, DataConfig, DataFormat};
-use ddp::data::row_values::RowValues;
-use ddp::data::table::{CellReader, Shards, partition_columns, shards};
-use ddp::data::{DataError, Dataset, SourceSpec, TargetLayout, files_and_format};
+use ddp::data::{DataError, Dataset, TargetLayout};
 use ddp::report::metrics::json_line;
-use ddp_rows::formats::Reader;
-use ddp_rows::table::source::TableFormat;
+use ddp_tables::formats::Reader;
+use ddp_tables::formats::table::source::TableFormat;
+use ddp_tables::open::files::files_and_format;
+use ddp_tables::row_values::RowValues;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::table::{CellReader, Shards, partition_columns, shards};
 use serde_json::{Map, Value};
 
 use crate::cli::ShowArgs;
@@ -70,14 +73,14 @@ fn check(rows: &[Range<usize>], source: &str, n_rows: usize) -> Result<Vec<Range
         let last = end.saturating_sub(1).max(range.start);
         if last >= n_rows {
             let source_name = source.to_owned();
-            return Err(DataError::NoSuchRow { source_name, row: last, n_rows });
+            return Err(DataError::from(TableError::NoSuchRow { source_name, row: last, n_rows }));
         }
         Ok(range.start..end)
     };
     let rows = rows.iter().map(closed).collect::<Result<Vec<_>, _>>()?;
     let n: usize = rows.iter().map(ExactSizeIterator::len).sum();
     if n > MAX_ROWS {
-        return Err(DataError::TooManyRowsToShow { n_rows: n, max: MAX_ROWS }.into());
+        return Err(DataError::from(TableError::TooManyRowsToShow { n_rows: n, max: MAX_ROWS }).into());
     }
     Ok(rows)
 }
@@ -106,7 +109,11 @@ fn of_table(
             let Some(record) = reader.record()? else { continue 'files };
             if rows.iter().any(|range| range.contains(&number)) {
                 if shown.rows.len() == MAX_ROWS {
-                    return Err(DataError::TooManyRowsToShow { n_rows: MAX_ROWS + 1, max: MAX_ROWS }.into());
+                    return Err(DataError::from(TableError::TooManyRowsToShow {
+                        n_rows: MAX_ROWS + 1,
+                        max: MAX_ROWS,
+                    })
+                    .into());
                 }
                 let cells = record.cells().map(|cell| String::from_utf8_lossy(cell).into_owned());
                 shown

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use ddp::config::{Config, Loss, ZeroStage};
 use ddp::cost::memory_plan::{MemoryKind, MemoryPlan, RankPlan};
 use ddp::cost::step_traffic::StepTraffic;
-use ddp::data::{self, LabelVocabulary, Loaded};
-use ddp::model::{self, ModelSpec};
+use ddp::data::{LabelVocabulary, Loaded};
+use ddp::model;
+use ddp::model::ModelSpec;
 use ddp::report::metrics::json_line;
 use ddp::report::units;
 use ddp::train::setup;
@@ -29,7 +30,7 @@ pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
     let mut overrides = args.run.overrides();
     overrides.sets.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
     let config = load_config(world, &args.run, &overrides, None)?;
-    let data = data::load(&config, world)?;
+    let data = ddp_tables::load(&config, world)?;
     let config = world.collective_result(data.resolve(config).map_err(Error::from))?;
     let world_size = args.world_size.unwrap_or(world.world_size());
     let report = world.collective_result(Report::new(&config, &data, world_size, device(&args.device)))?;
@@ -264,7 +265,7 @@ mod tests {
     fn report(sets: &[&str], world_size: usize, device: Device) -> Report {
         let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = Config::load(None, &sets).unwrap();
-        let data = data::load(&config, &World::single()).unwrap();
+        let data = ddp_tables::load(&config, &World::single()).unwrap();
         Report::new(&config, &data, world_size, device).unwrap()
     }
 
@@ -306,7 +307,7 @@ mod tests {
         let refused = |sets: &[&str], world_size: usize, device: Device| {
             let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
             let config = Config::load(None, &sets).unwrap();
-            let data = data::load(&config, &World::single()).unwrap();
+            let data = ddp_tables::load(&config, &World::single()).unwrap();
             Report::new(&config, &data, world_size, device).expect_err("refused").to_string()
         };
         for (sets, world_size, want) in [

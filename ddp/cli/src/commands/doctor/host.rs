@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use ddp::host_memory::{self, MemoryKills, size};
+use ddp::host_memory;
+use ddp::host_memory::{MemoryKills, size};
 use ddp::run_folder::file_system::{MEASURED_BYTES, measure_file_system};
 use ddp::run_folder::logs::Probe;
 use ddp_comm::World;

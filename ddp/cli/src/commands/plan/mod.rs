@@ -13,9 +13,9 @@ use ddp::cost::hardware::Hardware;
 use ddp::cost::machine::Machine;
 use ddp::data;
 use ddp::report::metrics::json_line;
+use ddp::storage::user_file;
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
-use ddp_rows::user_file;
 
 use self::outlook::Outlook;
 use self::subject::Subject;
@@ -40,7 +40,7 @@ pub fn plan(world: &World, args: &PlanArgs) -> Result<(), Stop> {
         }
         (n_rows, _) => {
             world.collective_result(check_is_here(&config))?;
-            let data = data::load(&config, world)?;
+            let data = ddp_tables::load(&config, world)?;
             let config = world.collective_result(data.resolve(config).map_err(Error::from))?;
             (
                 config,

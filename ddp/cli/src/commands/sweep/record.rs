@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ddp::config::Config;
 use ddp::storage::atomic_write::write_atomic;
-use ddp_rows::user_file::read_regular;
+use ddp::storage::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use super::points::Points;

@@ -6,7 +6,7 @@ use std::path::Path;
 use ddp::config::{Config, DataConfig, Determinism, EvalSource, Loss};
 use ddp::data::loader::DataLoader;
 use ddp::data::order::partition::PartitionKind;
-use ddp::data::{Loaded, Summary, holds_eval_rows};
+use ddp::data::{Loaded, Summary};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::report::units::grouped;
 use ddp::train::setup::BatchPartition;
@@ -15,6 +15,7 @@ use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, Unavailable};
+use ddp_tables::split::own_eval::holds_eval_rows;
 
 use crate::cli::TrainArgs;
 use crate::report::stdout::{count, table};
@@ -326,7 +327,6 @@ fn mib(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use ddp::data;
     use ddp::exchange::bucket_plan::TAIL_ELEMENTS;
     use ddp::model::{LossHead, Network};
     use ddp::optim::optimizer::Optimizer;
@@ -357,7 +357,7 @@ mod tests {
     ) -> R {
         let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = Config::load(None, &sets).unwrap();
-        let data = data::load(&config, world).unwrap();
+        let data = ddp_tables::load(&config, world).unwrap();
         let spec = ModelSpec::new(&config.model, 64, 10).with_embeddings(embeddings);
         let partition = BatchPartition::new(&config, world, &data, None).unwrap();
         let mut options = setup::trainer_options(&config, &partition, GraphMode::default());

@@ -6,12 +6,11 @@
 use ddp::config::gpu_features::without_all;
 use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
 use ddp::cost::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
-use ddp::data::{self, EmbeddingSpec, Fitted, Loaded};
+use ddp::data::{EmbeddingSpec, Loaded};
 use ddp::host_memory::container_share;
 use ddp::model::ModelSpec;
 use ddp::model::file::{ModelFile, ModelInfo};
 use ddp::optim::run_schedule::RunSchedule;
-use ddp::predict::{self, SavedModel};
 use ddp::report::notes::warn_of_all_ranks;
 use ddp::train::resume::Resumed;
 use ddp::train::setup;
@@ -20,6 +19,9 @@ use ddp::train::trainer::{GraphMode, Trainer};
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use ddp_tables::load::Fitted;
+use ddp_tables::predict;
+use ddp_tables::predict::SavedModel;
 use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
@@ -143,7 +145,9 @@ impl<'w> Run<'w> {
         info!("{}", banner.line(choice, args.share_gpu));
         banner::alone(world, *device, args).iter().for_each(|line| info!("{line}"));
         pin_device::log_features(config, args, trainer, world, *device);
-        data::notes_on_folders(&config.data.train, &config.data.eval).iter().for_each(|note| info!("{note}"));
+        ddp_tables::open::folder::notes_on_folders(&config.data.train, &config.data.eval)
+            .iter()
+            .for_each(|note| info!("{note}"));
         // Evaluation rows of the same source have the same columns.
         let of_eval = data.eval.as_ref().filter(|eval| eval.source() != data.train.source());
         for rows in std::iter::once(&data.train).chain(of_eval) {
@@ -244,7 +248,7 @@ fn decided(
     mut config: Config,
     resumed: Option<&Resumed>,
 ) -> Result<(Config, StartCheck)> {
-    data::resolve_eval(&mut config.data)?;
+    ddp_tables::split::own_eval::resolve_eval(&mut config.data)?;
     config.check_unset_eval()?;
     if let Some(resumed) = resumed {
         resumed.check_config(&config, world.world_size())?;
@@ -325,7 +329,7 @@ impl Start {
             None => Fitted::Initial(&info.preprocessor),
         });
         let keeps_labels = matches!(fitted, Some(Fitted::Initial(_)));
-        let data = data::load_with(of_resumed.as_ref().unwrap_or(config), world, fitted);
+        let data = ddp_tables::load_with(of_resumed.as_ref().unwrap_or(config), world, fitted);
         Ok(data.map_err(|stop| {
             stop.map(|error| {
                 if keeps_labels { Error::of_model_data(error, ModelCommand::InitFrom) } else { error.into() }

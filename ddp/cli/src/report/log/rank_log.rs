@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ddp_rows::user_file::open_unlinked;
+use ddp::storage::user_file::open_unlinked;
 
 use super::terminal::Terminal;
 

@@ -11,7 +11,7 @@ use ddp::config::EvalMetric;
 use ddp::report::visible::visible;
 use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, check_free};
 use ddp::run_folder::logs::RANK_0;
-use ddp_rows::user_file::{open_regular, read_regular};
+use ddp::storage::user_file::{open_regular, read_regular};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};

@@ -1,16 +1,21 @@
 //! Reads rows from arrays in files, with their types, and from built-in sets.
 
+use ddp_tables::error::TableError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ddp::data::raw::RawRows;
-use ddp::data::row_values::RowValues;
-use ddp::data::{DataError, Dataset, SourceSpec, TargetError, TargetLayout};
-use ddp_rows::arrays::RawArray;
-use ddp_rows::arrays::reader::ArrayReader;
-use ddp_rows::values::element::RawType;
-use ddp_rows::values::texts::Texts;
-use ddp_rows::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite};
+use ddp::data::{DataError, Dataset, TargetLayout};
+use ddp_tables::arrays::RawRows;
+use ddp_tables::error::target_error::TargetError;
+use ddp_tables::formats::arrays::RawArray;
+use ddp_tables::formats::arrays::reader::ArrayReader;
+use ddp_tables::formats::write::{
+    Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema, first_not_finite,
+};
+use ddp_tables::row_values::RowValues;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::values::element::RawType;
+use ddp_tables::values::texts::Texts;
 
 use super::input::Input;
 use crate::error::Result;
@@ -54,7 +59,7 @@ impl ArraySource {
     pub(super) fn open(files: &[PathBuf], reader: &ArrayReader, input: &Input<'_>) -> Result<Self> {
         let spec = input.spec();
         let spec = SourceSpec { mapped_bytes: spec.mapped_bytes.min(MAPPED_BYTES), ..spec };
-        let rows = ddp::data::open_arrays::open(files, reader, &spec)?;
+        let rows = ddp_tables::open::open_arrays::open(files, reader, &spec)?;
         let layout = rows.layout();
         let mut groups = vec![Group {
             purpose: Purpose::Feature,
@@ -145,7 +150,7 @@ impl ArraySource {
             let column = format!("column \"{}\"", self.schema.groups[0].names[index % width]);
             let features = Numbers { raw: rows.features.raw, bytes: features, nulls: Nulls::default() };
             let (place, value) = (rows.features.place(numbers[index / width]), features.double(index));
-            return Err(DataError::NotFinite { place, column, value }.into());
+            return Err(DataError::from(TableError::NotFinite { place, column, value }).into());
         }
         let mut blocks = vec![block(&rows.features, features)];
         blocks.push(self.targets(&rows.targets)?);

@@ -1,8 +1,9 @@
 //! Rows to convert, as selected by the arguments.
 
 use ddp::config::DataConfig;
-use ddp::data::{ClassLabels, SourceSpec, SplitSide};
-use ddp_rows::table::types::Destination;
+use ddp_tables::formats::arrays::reader::SplitSide;
+use ddp_tables::formats::table::types::Destination;
+use ddp_tables::source::{ClassLabels, SourceSpec};
 
 /// Rows to convert.
 #[derive(Debug, Clone, Copy)]

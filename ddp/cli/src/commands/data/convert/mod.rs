@@ -23,13 +23,17 @@ mod typed_tests;
 use std::path::{Path, PathBuf};
 
 use ddp::config::{Config, DataFormat, Task};
-use ddp::data::table::CellReader;
-use ddp::data::{DataError, SourceSpec, SplitSide, files_and_format, files_of, holds_eval_rows};
-use ddp_rows::error::RowsError;
-use ddp_rows::formats::Reader;
-use ddp_rows::table::types::Destination;
-use ddp_rows::values::element::RawType;
-use ddp_rows::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
+use ddp::data::DataError;
+use ddp_tables::formats::Reader;
+use ddp_tables::formats::arrays::reader::SplitSide;
+use ddp_tables::formats::error::RowsError;
+use ddp_tables::formats::table::types::Destination;
+use ddp_tables::formats::write::{ArrayFiles, ArrayLayout, Staging, TextFile, Writer};
+use ddp_tables::open::files::{files_and_format, files_of};
+use ddp_tables::source::SourceSpec;
+use ddp_tables::split::own_eval::holds_eval_rows;
+use ddp_tables::table::CellReader;
+use ddp_tables::values::element::RawType;
 
 use self::meter::Meter;
 use self::output::Output;
@@ -136,7 +140,7 @@ fn sides(args: &ConvertArgs, config: &Config) -> Result<Vec<SplitSide>> {
     match args.subset {
         Some(ConvertSubset::Train) => Ok(vec![SplitSide::Train]),
         Some(ConvertSubset::Eval) if has_eval => Ok(vec![SplitSide::Test]),
-        Some(ConvertSubset::Eval) => Err(DataError::Rows(RowsError::OutFormat {
+        Some(ConvertSubset::Eval) => Err(DataError::from(RowsError::OutFormat {
             out: args.out.clone(),
             reason: format!("`{}` holds no rows for evaluation next to its training rows", args.input),
             hint: "remove --subset, or name the file of those rows".to_owned(),
@@ -161,7 +165,7 @@ fn convert_rows(
     let dtype = args.dtype.map(ConvertDtype::raw);
     if let Some(dtype) = dtype.filter(|_| is_text) {
         let (title, dtype) = (target.format.title, dtype.name());
-        return Err(DataError::Rows(RowsError::OutFormat {
+        return Err(DataError::from(RowsError::OutFormat {
             out: args.out.clone(),
             reason: format!("{title} files hold text, so that --dtype {dtype} has no meaning"),
             hint: "remove --dtype, or write to .npy, .npz, .safetensors or .parquet".to_owned(),

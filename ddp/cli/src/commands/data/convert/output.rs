@@ -1,10 +1,10 @@
 //! Files of converted rows, by the kind of values that their writer accepts.
 
-use ddp_rows::values::element::RawType;
-use ddp_rows::write::{
+use ddp_tables::formats::write::{
     ArrayEncoder, ArrayLayout, ArrayWriter, Block, CellKind, Chunk, Codes, ColumnWriter, Group, Kind,
     OpenArrays, OpenColumns, OpenText, OutFiles, Schema, Staging, TextColumn, TextWriter, cast_features,
 };
+use ddp_tables::values::element::RawType;
 
 use crate::error::Result;
 

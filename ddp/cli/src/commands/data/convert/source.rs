@@ -4,10 +4,13 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use ddp::data::labels::MAX_CLASSES;
-use ddp::data::{CategoryColumn, ColumnError, DataError, Label, MAX_VALUES, Vocabulary, files_and_format};
-use ddp_rows::error::RowsError;
-use ddp_rows::formats::Reader;
-use ddp_rows::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
+use ddp::data::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
+use ddp::data::{DataError, Label};
+use ddp_tables::formats::Reader;
+use ddp_tables::formats::error::ColumnError;
+use ddp_tables::formats::error::RowsError;
+use ddp_tables::formats::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
+use ddp_tables::open::files::files_and_format;
 
 use super::array_source::ArraySource;
 use super::input::Input;

@@ -1,17 +1,20 @@
 //! Reads tables from the first to the last row, as typed columns.
 
+use ddp_tables::error::TableError;
 use std::path::PathBuf;
 
 use ddp::config::DataConfig;
-use ddp::data::shared_types::SharedTypes;
-use ddp::data::table::{CellColumns, ChunkReader, Partition, Shards, same_columns, shards};
-use ddp::data::{CellProblem, CsvError, DataError, SourceSpec};
-use ddp_rows::error::RowsError;
-use ddp_rows::table::source::TableFormat;
-use ddp_rows::table::types::{CellUse, Destination, Inference, Place, TypedColumn};
-use ddp_rows::values::element::RawType;
-use ddp_rows::values::notation::Notation;
-use ddp_rows::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
+use ddp::data::DataError;
+use ddp_tables::formats::error::RowsError;
+use ddp_tables::formats::error::{CellProblem, CsvError};
+use ddp_tables::formats::table::source::TableFormat;
+use ddp_tables::formats::table::types::{CellUse, Destination, Inference, Place, TypedColumn};
+use ddp_tables::formats::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
+use ddp_tables::shared_types::SharedTypes;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::table::{CellColumns, ChunkReader, Partition, Shards, same_columns, shards};
+use ddp_tables::values::element::RawType;
+use ddp_tables::values::notation::Notation;
 use tracing::info;
 
 use super::input::Input;
@@ -94,7 +97,7 @@ impl TableSource {
                         _ => {
                             let difference = format!("column \"{}\" has another type", first.names[0]);
                             let (first, other) = (self.files[0].clone(), path.clone());
-                            return Err(DataError::Rows(RowsError::ShardsDiffer {
+                            return Err(DataError::from(RowsError::ShardsDiffer {
                                 first,
                                 other,
                                 difference,
@@ -223,7 +226,7 @@ impl TableSource {
                 let Block::Numbers(numbers) = block else { unreachable!("only numbers are not finite") };
                 let column = format!("column \"{}\"", group.names[index % width]);
                 let (place, value) = (place(index / width), numbers.double(index));
-                return Err(DataError::NotFinite { place, column, value }.into());
+                return Err(DataError::from(TableError::NotFinite { place, column, value }).into());
             }
         }
         Ok(())
@@ -241,7 +244,7 @@ fn of_folder(files: &[PathBuf], place: Place, column: &str, problem: CellProblem
 }
 
 fn cell(place: String, column: &str, problem: CellProblem) -> crate::error::Error {
-    DataError::Cell { place, column: column.to_owned(), problem }.into()
+    DataError::from(TableError::Cell { place, column: column.to_owned(), problem }).into()
 }
 
 /// The folder-name columns that are converted.
@@ -252,7 +255,7 @@ fn used(partitions: &[Partition]) -> Vec<Partition> {
 /// The types of text files depend on all of their cells, so text files are read twice.
 fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
     match files.iter().find(|path| path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir())) {
-        Some(path) => Err(DataError::Rows(RowsError::Malformed {
+        Some(path) => Err(DataError::from(RowsError::Malformed {
             path: path.clone(),
             format: "table",
             reason: "it is not a regular file, and it is read twice: first for the types of its columns"

@@ -1,12 +1,15 @@
 //! Files of converted rows: one file, numbered files, or a folder of parts.
 
+use ddp_tables::error::TableError;
 use std::path::{Path, PathBuf};
 
-use ddp::data::{Compression, DataError, SplitSide};
-use ddp_rows::error::RowsError;
-use ddp_rows::formats;
-use ddp_rows::formats::Format;
-use ddp_rows::write::{OutFiles, WriteFormat, Writer};
+use ddp::data::DataError;
+use ddp_tables::formats;
+use ddp_tables::formats::Format;
+use ddp_tables::formats::arrays::reader::SplitSide;
+use ddp_tables::formats::compression::Compression;
+use ddp_tables::formats::error::RowsError;
+use ddp_tables::formats::write::{OutFiles, WriteFormat, Writer};
 
 use crate::cli::ConvertArgs;
 use crate::error::Result;
@@ -38,7 +41,7 @@ impl Target {
     pub(super) fn new(args: &ConvertArgs) -> Result<Self> {
         let path = Path::new(&args.out);
         let bad = |reason: String, hint: &str| {
-            DataError::Rows(RowsError::OutFormat { out: args.out.clone(), reason, hint: hint.to_owned() })
+            DataError::from(RowsError::OutFormat { out: args.out.clone(), reason, hint: hint.to_owned() })
         };
         // With --to, a name without the ending of a format is a folder, whether or not it exists.
         let is_named_folder = args.to.is_some() && ending_of(path).is_none() && !path.is_file();
@@ -169,17 +172,19 @@ impl Target {
     /// Existing files that this command replaces.
     ///
     /// # Errors
-    /// [`DataError::OutExists`] unless `overwrite`; [`RowsError::OutFormat`] if one of the files is among the `inputs`.
+    /// [`TableError::OutExists`] unless `overwrite`; [`RowsError::OutFormat`] if one of the files is among the `inputs`.
     pub(super) fn existing(&self, overwrite: bool, inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let found = self.found();
         match found.first() {
-            Some(first) if !overwrite => return Err(DataError::OutExists { path: first.clone() }.into()),
+            Some(first) if !overwrite => {
+                return Err(DataError::from(TableError::OutExists { path: first.clone() }).into());
+            }
             _ => {}
         }
         let inputs: Vec<PathBuf> = inputs.iter().filter_map(|path| path.canonicalize().ok()).collect();
         let is_read = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| inputs.contains(&path));
         match found.iter().find(is_read) {
-            Some(read) => Err(DataError::Rows(RowsError::OutFormat {
+            Some(read) => Err(DataError::from(RowsError::OutFormat {
                 out: self.folder().display().to_string(),
                 reason: format!("the new files would replace `{}`, which is an input", read.display()),
                 hint: "write to another path, and remove the old files afterward".to_owned(),

@@ -9,10 +9,11 @@ fn run(args: &ConvertArgs) -> Result<String> {
     super::run(args, Meter::none())
 }
 
+use ddp::data::Dataset;
 use ddp::data::batch::BatchMut;
-use ddp::data::{Dataset, SourceSpec};
 use ddp_kernels::{DType, Device, Tensor};
-use ddp_rows::write::Block;
+use ddp_tables::formats::write::Block;
+use ddp_tables::source::SourceSpec;
 
 use super::source::CHUNK_BYTES;
 use super::*;
@@ -387,7 +388,7 @@ fn rows_of_any_format_have_the_categories_of_a_converted_file() {
         let mut sets = vec![format!("data.train={:?}", at(train)), format!("data.eval={:?}", at(eval))];
         sets.extend(more.iter().map(|set| (*set).to_owned()));
         let config = Config::load(None, &sets).unwrap();
-        ddp::data::load(&config, &ddp_comm::World::single())
+        ddp_tables::load(&config, &ddp_comm::World::single())
             .map_err(|stop| crate::exit::Stop::from(stop).to_string())
     };
     let categorical = ["data.categorical=[\"city\"]"];

@@ -1,16 +1,20 @@
 //! Copies tables to text files cell by cell, so that every digit and every string is kept.
 
+use ddp_tables::error::TableError;
 use std::path::{Path, PathBuf};
 
-use ddp::data::shared_types::SharedTypes;
-use ddp::data::table::{CellColumns, CellReader, ColumnPlan, Role, Shards, same_columns, shards};
-use ddp::data::{CellProblem, ColumnError, CsvError, DataError, SourceSpec, files_and_format};
-use ddp_rows::formats::Reader;
-use ddp_rows::table::source::TableFormat;
-use ddp_rows::table::types::Destination;
-use ddp_rows::values::notation::{Meaning, Notation};
-use ddp_rows::values::time;
-use ddp_rows::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
+use ddp::data::DataError;
+use ddp_tables::formats::Reader;
+use ddp_tables::formats::error::{CellProblem, ColumnError, CsvError};
+use ddp_tables::formats::table::source::TableFormat;
+use ddp_tables::formats::table::types::Destination;
+use ddp_tables::formats::write::{CellKind, OpenText, Staging, TextColumn, TextWriter};
+use ddp_tables::open::files::files_and_format;
+use ddp_tables::shared_types::SharedTypes;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::table::{CellColumns, CellReader, ColumnPlan, Role, Shards, same_columns, shards};
+use ddp_tables::values::notation::{Meaning, Notation};
+use ddp_tables::values::time;
 use tracing::info;
 
 use super::input::Input;
@@ -185,7 +189,7 @@ impl<'a> Rows<'a> {
             }
             let problem = |problem| {
                 let place = format!("data file `{}`, {} {}", self.path.display(), self.place, record.line);
-                DataError::Cell { place, column: self.plan.names[column].clone(), problem }
+                DataError::from(TableError::Cell { place, column: self.plan.names[column].clone(), problem })
             };
             let text = std::str::from_utf8(cell).map_err(|_| problem(CellProblem::NotUtf8))?;
             let out = &mut self.cells[column];

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ddp::data::ColumnStats;
-use ddp_rows::table::types::{Found, Inference, Place};
+use ddp_tables::formats::table::types::{Found, Inference, Place};
 use rayon::prelude::*;
 
 use super::values::{MIX, Values, key_of_number};

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use ddp::data::Compression;
-use ddp_rows::table::types::Place;
+use ddp_tables::formats::compression::Compression;
+use ddp_tables::formats::table::types::Place;
 use serde::Serialize;
 
 use super::collector::{Collector, Column};

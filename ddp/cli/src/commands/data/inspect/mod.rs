@@ -20,9 +20,11 @@ mod suggestion_tests;
 mod tests;
 
 use ddp::config::{Config, DataConfig, DataFormat, Task};
-use ddp::data::{ClassLabels, DataError, SourceSpec};
+use ddp::data::DataError;
 use ddp::report::metrics::json_line;
 use ddp::storage::atomic_write::write_atomic;
+use ddp_tables::error::TableError;
+use ddp_tables::source::{ClassLabels, SourceSpec};
 use tracing::{info, warn};
 
 use self::profile::Profile;
@@ -35,7 +37,7 @@ use crate::report::stdout::print_result;
 pub(super) fn inspect(args: &InspectArgs, reading: Option<ShownBar>) -> Result<()> {
     let out = args.write_config.as_deref();
     if let Some(path) = out.filter(|path| !args.overwrite && path.exists()) {
-        return Err(DataError::OutExists { path: path.to_owned() }.into());
+        return Err(DataError::from(TableError::OutExists { path: path.to_owned() }).into());
     }
     let profile = profile(args)?;
     drop(reading);

@@ -1,8 +1,8 @@
 //! Builds the profile of data after all rows were read.
 
 use ddp::config::Task;
-use ddp::data::SourceSpec;
-use ddp::data::labels::{TargetFacts, decide};
+use ddp_tables::labels::task::{TargetFacts, decide};
+use ddp_tables::source::SourceSpec;
 use serde::Serialize;
 
 use super::collector::{Collector, Column};

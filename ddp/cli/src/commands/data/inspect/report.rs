@@ -2,7 +2,7 @@
 
 use ddp::report::units::mib;
 use ddp::report::visible::{visible, visible_lines};
-use ddp_rows::values::time::format_seconds as format_moment;
+use ddp_tables::values::time::format_seconds as format_moment;
 
 use super::column_profile::{ColumnProfile, Kind, MAX_SHOWN_VALUES};
 use super::profile::Profile;

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use ddp::config::{DataFormat, Decimal, Delimiter, Header, Task};
-use ddp::data::{SourceSpec, holds_eval_rows};
+use ddp_tables::source::SourceSpec;
+use ddp_tables::split::own_eval::holds_eval_rows;
 
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind, Origin};

@@ -1,9 +1,9 @@
 //! The config that is suggested for a table trains, whatever the table; or it was said why not.
 
 use ddp::config::Config;
-use ddp::data;
 use ddp::train::TrainError;
-use ddp::train::setup::{self, BatchPartition};
+use ddp::train::setup;
+use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::GraphMode;
 use ddp_comm::World;
 use ddp_kernels::Device;
@@ -19,7 +19,7 @@ pub(super) fn train_a_step(files: &Files, profile: &Profile) -> Result<f64, Stri
     let world = World::single();
     let sets = ["model.hidden=[3]".to_owned()];
     let config = Config::load(Some(&path), &sets).map_err(|error| error.to_string())?;
-    let data = data::load(&config, &world).map_err(|stop| stop.to_string())?;
+    let data = ddp_tables::load(&config, &world).map_err(|stop| stop.to_string())?;
     let config = data.resolve(config).map_err(|error| error.to_string())?;
     let of_step = || -> Result<f64, TrainError> {
         let partition = BatchPartition::new(&config, &world, &data, None)?;

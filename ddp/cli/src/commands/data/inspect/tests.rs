@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::Parser as _;
 use ddp::config::Config;
-use ddp::data;
 use ddp_comm::World;
 
 use super::column_profile::Kind;
@@ -48,7 +47,8 @@ impl Files {
         self.write("run.toml", profile.data_section.as_bytes());
         let mut config = Config::load(Some(&self.path("run.toml")), &[]).unwrap();
         config.data.eval = ddp::config::EvalSource::None;
-        let train = data::load(&config, &World::single()).map_err(|stop| stop.to_string()).unwrap().train;
+        let train =
+            ddp_tables::load(&config, &World::single()).map_err(|stop| stop.to_string()).unwrap().train;
         (train.len(), train.layout().features.clone())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use ddp_rows::fingerprint::fingerprint;
+use ddp::storage::fingerprint::fingerprint;
 
 /// Most values whose text is kept.
 const MAX_EXAMPLES: usize = 64;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ddp::config::Task;
-use ddp_rows::table::types::Found;
+use ddp_tables::formats::table::types::Found;
 use serde::Serialize;
 
 use super::collector::Collector;

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use ddp::config::Task;
-use ddp::data::labels::{MAX_AUTO_CLASSES, MAX_CLASSES, similar};
-use ddp::data::{ONE_HOT, far_value, has_one_label};
-use ddp_rows::error::PLAIN_NOTATION;
+use ddp::data::labels::{MAX_CLASSES, similar};
+use ddp_tables::fit::column_advice::{ONE_HOT, far_value, has_one_label};
+use ddp_tables::formats::error::PLAIN_NOTATION;
+use ddp_tables::labels::task::MAX_AUTO_CLASSES;
 
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind, Origin};

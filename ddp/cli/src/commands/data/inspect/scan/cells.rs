@@ -3,17 +3,20 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use ddp::data::table::{
+use ddp::data::DataError;
+use ddp::data::spelling::is_code;
+use ddp_tables::formats::error::CsvError;
+use ddp_tables::formats::error::is_formatted;
+use ddp_tables::formats::table::source::{ColumnType, TableFormat};
+use ddp_tables::formats::table::types::{CellUse, Place};
+use ddp_tables::formats::write::CellKind;
+use ddp_tables::open::folder::notes_on_folders;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::table::{
     CellReader, CellValues, Shards, column_missing, index_note, partition_columns, repeated_note, same_names,
     shards,
 };
-use ddp::data::{CsvError, DataError, SourceSpec, notes_on_folders};
-use ddp_rows::error::is_formatted;
-use ddp_rows::table::source::{ColumnType, TableFormat};
-use ddp_rows::table::types::{CellUse, Place};
-use ddp_rows::values::notation::{Meaning, Notation};
-use ddp_rows::values::number::is_code;
-use ddp_rows::write::CellKind;
+use ddp_tables::values::notation::{Meaning, Notation};
 
 use crate::commands::data::inspect::collector::{Cells, Collector, Column, is_finite_f32};
 use crate::commands::data::inspect::column_profile::{Kind, Origin};

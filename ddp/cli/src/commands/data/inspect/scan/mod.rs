@@ -2,19 +2,24 @@
 
 mod cells;
 
+use ddp_tables::error::TableError;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use ddp::data::list_arrays::{self, Listing};
-use ddp::data::open_arrays::check_rows;
-use ddp::data::row_values::RowValues;
-use ddp::data::{DataError, Label, SourceSpec, TargetError, files_and_format, numbered_columns};
-use ddp_rows::arrays::RawArray;
-use ddp_rows::arrays::reader::ArrayReader;
-use ddp_rows::error::RowsError;
-use ddp_rows::formats::Reader;
-use ddp_rows::table::types::Place;
-use ddp_rows::values::element::RawType;
+use ddp::data::{DataError, Label, numbered_columns};
+use ddp_tables::error::target_error::TargetError;
+use ddp_tables::formats::Reader;
+use ddp_tables::formats::arrays::RawArray;
+use ddp_tables::formats::arrays::reader::ArrayReader;
+use ddp_tables::formats::error::RowsError;
+use ddp_tables::formats::table::types::Place;
+use ddp_tables::open::files::files_and_format;
+use ddp_tables::open::list_arrays;
+use ddp_tables::open::list_arrays::Listing;
+use ddp_tables::open::open_arrays::check_rows;
+use ddp_tables::row_values::RowValues;
+use ddp_tables::source::SourceSpec;
+use ddp_tables::values::element::RawType;
 
 use super::profile::Profile;
 use crate::commands::data::inspect::collector::{Cells, Collector, Column};
@@ -62,12 +67,12 @@ fn scan_arrays(
     let features_index = features.or_else(|| (0..names.len()).find(|index| Some(*index) != labels));
     let (features, labels_array) = (take(features_index)?, take(labels)?);
     let Some(features) = features else {
-        return Err(DataError::NoArray {
+        return Err(DataError::from(TableError::NoArray {
             path: files[0].clone(),
             key: spec.data.features_key.clone(),
             found: "none".to_owned(),
             hint: "save the features as an array [rows, features]".to_owned(),
-        }
+        })
         .into());
     };
     if features.n_rows() == 0 {

@@ -1,8 +1,0 @@
-//! Rows of files of arrays, which are read when they are needed, not before.
-
-pub(crate) mod targets;
-pub(crate) mod rows;
-mod known;
-
-pub use known::same_columns;
-pub use rows::RawRows;

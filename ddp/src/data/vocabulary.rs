@@ -1,0 +1,204 @@
+//! The known values of a categorical column.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::spelling::{self, truth_text, truth_word, without_fraction};
+
+/// Most distinct values of a category; columns with more are identifiers.
+pub const MAX_VALUES: usize = 1 << 20;
+
+/// Values with their numbers: 0 is unknown, known values count from 1. If all are words for truth values, other spellings of them are the
+/// same values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Stored", into = "Stored")]
+pub struct Vocabulary {
+    name: String,
+    values: Vec<String>,
+    codes: HashMap<String, u32>,
+    /// Numbers of false and true, 0 for one that no value spells; `None` if some value is no word for a truth value.
+    truths: Option<[u32; 2]>,
+}
+
+/// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CategoryColumn {
+    /// Index among the features.
+    pub column: usize,
+    /// Its known values.
+    pub vocabulary: Vocabulary,
+}
+
+/// Representation in a model's file.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    column: String,
+    values: Vec<String>,
+}
+
+impl From<Stored> for Vocabulary {
+    fn from(Stored { column, values }: Stored) -> Self {
+        Vocabulary::new(column, values)
+    }
+}
+
+impl From<Vocabulary> for Stored {
+    fn from(vocabulary: Vocabulary) -> Self {
+        Stored { column: vocabulary.name, values: vocabulary.values }
+    }
+}
+
+impl Vocabulary {
+    /// The vocabulary of column `name`; a repeated value keeps its first number.
+    pub fn new(name: String, values: Vec<String>) -> Self {
+        let mut vocabulary =
+            Vocabulary { name, values: Vec::new(), codes: HashMap::new(), truths: Some([0; 2]) };
+        for value in values {
+            vocabulary.add(&value);
+        }
+        vocabulary
+    }
+
+    /// Name of the column.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The known values in the order of their numbers.
+    pub fn values(&self) -> &[String] {
+        &self.values
+    }
+
+    /// Number of codes: one per known value, and one for unknown values.
+    pub fn n_codes(&self) -> usize {
+        self.values.len() + 1
+    }
+
+    /// The number of `value`; 0 if it is not known. `1` and `1.0` are the same value.
+    pub fn code(&self, value: &str) -> u32 {
+        let find = |value: &str| self.codes.get(value).copied();
+        let truth = || Some(self.truths?[usize::from(truth_word(value)?)]).filter(|code| *code > 0);
+        let other = || {
+            let whole = without_fraction(value);
+            // Vocabularies of earlier versions hold numbers as they were spelled.
+            find(whole).or_else(|| find(&format!("{whole}.0")))
+        };
+        find(value).or_else(truth).or_else(other).unwrap_or(0)
+    }
+
+    /// Usual spellings of truth values that are not listed, with their numbers.
+    pub fn other_spellings(&self) -> Vec<(String, i64)> {
+        let words = [false, true].map(truth_text).into_iter();
+        let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
+        let others = spellings.filter(|word| !self.codes.contains_key(word));
+        others
+            .map(|word| (self.code(&word), word))
+            .filter(|(code, _)| *code > 0)
+            .map(|(code, word)| (word, code.into()))
+            .collect()
+    }
+
+    /// The number of `value`, which is added if it is unknown.
+    pub fn add(&mut self, value: &str) -> u32 {
+        if let Some(&code) = self.codes.get(value) {
+            return code;
+        }
+        self.values.push(value.to_owned());
+        let code = self.values.len() as u32;
+        self.codes.insert(value.to_owned(), code);
+        self.truths = self.truths.zip(truth_word(value)).map(|(mut codes, truth)| {
+            // The first of several spellings.
+            let place = &mut codes[usize::from(truth)];
+            *place = if *place == 0 { code } else { *place };
+            codes
+        });
+        code
+    }
+
+    /// Sorts the values alphabetically, so that the order of rows does not matter, and returns the new numbers by old ones. Spellings of a
+    /// truth value become one, `False` or `True` if one of them is, if all values are such words.
+    pub fn sort(&mut self) -> Vec<u32> {
+        let old = std::mem::take(&mut self.values);
+        let mut sorted = old.clone();
+        if self.truths.is_some() && !old.is_empty() {
+            let of_truth = |truth: bool| {
+                let mut words: Vec<&String> =
+                    old.iter().filter(|word| truth_word(word) == Some(truth)).collect();
+                words.sort_unstable();
+                let is_usual = words.iter().any(|word| spelling::truth(word).is_some());
+                if is_usual { Some(truth_text(truth).to_owned()) } else { words.first().copied().cloned() }
+            };
+            sorted = [false, true].into_iter().filter_map(of_truth).collect();
+        }
+        sorted.sort_unstable();
+        *self = Vocabulary::new(std::mem::take(&mut self.name), sorted);
+        std::iter::once(0).chain(old.iter().map(|value| self.code(value))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::data::vocabulary::*;
+
+    #[test]
+    fn a_whole_number_is_the_same_value_with_a_fraction_of_zeros() {
+        for (value, expected) in [
+            ("1.0", "1"),
+            ("-12.00", "-12"),
+            ("1.5", "1.5"),
+            ("01.0", "01"),
+            (".0", ".0"),
+            ("v1.0", "v1.0"),
+            ("1.", "1."),
+        ] {
+            assert_eq!(without_fraction(value), expected);
+        }
+        let known = Vocabulary::new("k".to_owned(), ["1", "2.0"].map(str::to_owned).to_vec());
+        assert_eq!(
+            ["1", "1.0", "1.00", "2", "2.0", "2.00", "3.0"].map(|v| known.code(v)),
+            [1, 1, 1, 2, 2, 2, 0]
+        );
+    }
+
+    #[test]
+    fn spellings_of_a_truth_value_are_one_value() {
+        let sorted = |words: &[&str]| {
+            let mut vocabulary = Vocabulary::new("k".to_owned(), Vec::new());
+            words.iter().for_each(|word| _ = vocabulary.add(word));
+            let codes = vocabulary.sort();
+            (vocabulary, codes)
+        };
+        for words in [["True", "False"], ["true", "false"], ["FALSE", "TRUE"], ["TRUE", "false"]] {
+            let (vocabulary, codes) = sorted(&words);
+            assert_eq!(vocabulary.values(), ["False", "True"]);
+            assert_eq!(words.map(|word| vocabulary.code(word)).to_vec(), codes[1..]);
+            let known = ["false", "True", "TRUE", "no", "yes", "maybe"].map(|word| vocabulary.code(word));
+            assert_eq!(known, [1, 2, 2, 1, 2, 0]);
+        }
+        assert_eq!(sorted(&["True", "true", "False"]).1, [0, 2, 2, 1]);
+        assert_eq!(sorted(&["yes", "no", "No"]).0.values(), ["No", "yes"]);
+        assert_eq!(sorted(&["true"]).0.code("False"), 0);
+        // Other words keep all spellings apart.
+        let (vocabulary, _) = sorted(&["true", "True", "maybe"]);
+        assert_eq!(vocabulary.values(), ["True", "maybe", "true"]);
+        assert_eq!(["true", "True", "TRUE"].map(|word| vocabulary.code(word)), [3, 1, 0]);
+        // Vocabularies of earlier versions.
+        let old = Vocabulary::new("k".to_owned(), ["false", "true"].map(str::to_owned).to_vec());
+        assert_eq!((old.code("False"), old.code("TRUE")), (1, 2));
+    }
+
+    #[test]
+    fn numbers_survive_sorting_and_storing() {
+        let mut vocabulary = Vocabulary::new("city".to_owned(), Vec::new());
+        let codes: Vec<_> = ["Rome", "Bern", "Rome", "Oslo"].map(|v| vocabulary.add(v)).to_vec();
+        assert_eq!(codes, [1, 2, 1, 3]);
+        let new = vocabulary.sort();
+        assert_eq!(vocabulary.values(), ["Bern", "Oslo", "Rome"]);
+        assert_eq!(new, [0, 3, 1, 2]);
+        assert_eq!((vocabulary.code("Rome"), vocabulary.code("Paris"), vocabulary.n_codes()), (3, 0, 4));
+        let stored = serde_json::to_string(&vocabulary).unwrap();
+        assert_eq!(stored, r#"{"column":"city","values":["Bern","Oslo","Rome"]}"#);
+        assert_eq!(serde_json::from_str::<Vocabulary>(&stored).unwrap(), vocabulary);
+    }
+}

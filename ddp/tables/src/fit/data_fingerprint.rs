@@ -1,0 +1,33 @@
+//! Hash of the rows of a run, which a resumed run compares.
+
+use std::fmt;
+
+use ddp::storage::fingerprint::Fingerprint;
+
+/// A hash of training and evaluation rows. As text, a hash of all values begins with its version; without one, it is that of
+/// earlier versions: all rows in memory, but only a sample of arrays on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DataFingerprint {
+    /// Arrays on disk count by 1,024 of their rows.
+    Sampled(u64),
+    /// Every value counts.
+    Full(u64),
+}
+
+impl DataFingerprint {
+    /// Combines the sampled hash, which covers names and layout, with hashes of all values of training and evaluation rows.
+    pub(crate) fn full(sampled: u64, train: u64, eval: Option<u64>) -> Self {
+        let mut hash = Fingerprint::default();
+        [sampled, train, eval.unwrap_or(0)].into_iter().for_each(|part| hash.number(part));
+        DataFingerprint::Full(hash.finish())
+    }
+}
+
+impl fmt::Display for DataFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DataFingerprint::Sampled(hash) => write!(f, "{hash:016x}"),
+            DataFingerprint::Full(hash) => write!(f, "full-1:{hash:016x}"),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Arrow IPC: files (Feather version 2, Polars) and streams of record batches.
+//!
+//! Source: <https://arrow.apache.org/docs/format/Columnar.html>; decoded by the crate `arrow-ipc`.
+
+mod schema;
+mod bounds;
+#[cfg(test)]
+mod bounds_tests;
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+
+use arrow_array::{RecordBatch, RecordBatchReader};
+use arrow_ipc::CompressionType;
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use arrow_schema::{ArrowError, SchemaRef};
+use ddp_kernels::cpu::caught_panic::catch_panic;
+
+use crate::formats::error::{Result, RowsError};
+use crate::formats::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::formats::table::ipc::bounds::malformed;
+use crate::formats::table::patched::Patched;
+use crate::formats::table::plain::PlainTypes;
+use crate::formats::table::source::{ReadOptions, Source};
+use crate::formats::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
+use ddp::storage::user_file;
+use ddp::storage::write_error::WriteError;
+
+/// Opens a file or a stream of record batches.
+type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> + Send>;
+
+/// Opens a file and reads its schema.
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    let (file, is_file) = opened(path)?;
+    bounds::check(path, &file, is_file, options.memory_bytes)?;
+    let (reader, wide) = reader(path, None)?;
+    let plain = PlainTypes::new(&reader.schema(), &wide, options.label);
+    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), plain })))
+}
+
+/// A file or stream whose schema was read.
+struct IpcFile {
+    path: PathBuf,
+    plain: PlainTypes,
+}
+
+impl BatchSource for IpcFile {
+    fn schema(&self) -> &SchemaRef {
+        self.plain.schema()
+    }
+
+    fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
+        for batch in self.batches(vec![root])? {
+            if let Some(len) = list_len_in(batch?.column(0)) {
+                return Ok(Some(len));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&self, selection: &Selection) -> Result<Batches> {
+        self.batches(selection.roots.clone())
+    }
+}
+
+impl IpcFile {
+    /// The rows with some columns.
+    fn batches(&self, columns: Vec<usize>) -> Result<Batches> {
+        let (path, plain) = (self.path.clone(), self.plain.of(&columns));
+        let (mut reader, _) = reader(&path, Some(columns))?;
+        let mut next = move || {
+            guarded(&path, || reader.next().transpose()?.map(|batch| plain.convert(batch)).transpose())
+        };
+        let batches = std::iter::from_fn(move || next().transpose());
+        Ok(Box::new(batches.filter(|batch| !matches!(batch, Ok(batch) if batch.num_rows() == 0))))
+    }
+}
+
+/// The file at `path`, and whether it is one with a footer rather than a stream.
+fn opened(path: &Path) -> Result<(File, bool)> {
+    let mut file = user_file::open("data file", path)?;
+    let mut begin = [0; 6];
+    let is_file = file.read_exact(&mut begin).is_ok() && begin == *b"ARROW1";
+    file.rewind().map_err(|source| RowsError::Unreadable { path: path.to_owned(), source })?;
+    Ok((file, is_file))
+}
+
+/// The decoder of a file, and its columns of integers of 128 bits; `columns` are the indices of those that are read, `None` for all.
+fn reader(path: &Path, columns: Option<Vec<usize>>) -> Result<(Reader, Vec<usize>)> {
+    let (file, is_file) = opened(path)?;
+    let facts = schema::facts(&file, is_file).map_err(|reason| RowsError::Malformed {
+        path: path.to_owned(),
+        format: "Arrow IPC",
+        reason,
+        hint: "read it with pyarrow.ipc and write it again, on a little-endian machine",
+    })?;
+    let file = BufReader::with_capacity(1 << 18, Patched::new(file, 0, facts.patches));
+    let reader = guarded(path, || {
+        Ok(if is_file {
+            Box::new(FileReader::try_new(file, columns)?) as Reader
+        } else {
+            Box::new(StreamReader::try_new(file, columns)?)
+        })
+    })?;
+    Ok((reader, facts.wide))
+}
+
+/// Runs `call` and converts errors and panics of the library, which damaged content causes, to errors for the user.
+fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ArrowError>) -> Result<T> {
+    let reason = match catch_panic(call) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "its content can't be decoded".to_owned(),
+    };
+    Err(malformed(path, reason))
+}
+
+/// Writes `.arrow` and `.feather`, compressed by lz4 as pandas does.
+///
+/// Opens the file of a writer.
+pub fn create(schema: &Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
+    let path = files.rows.clone();
+    let batches = RecordBatches::new(schema);
+    let file = BufWriter::with_capacity(1 << 18, staging.create(&path)?);
+    let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME));
+    let writer =
+        options.and_then(|options| FileWriter::try_new_with_options(file, batches.columns(), options));
+    let writer = writer.map_err(|error| failed(&path, error))?;
+    Ok(Box::new(IpcWriter { path, batches, writer }))
+}
+
+/// Writes record batches.
+struct IpcWriter {
+    path: PathBuf,
+    batches: RecordBatches,
+    writer: FileWriter<BufWriter<File>>,
+}
+
+impl ColumnWriter for IpcWriter {
+    fn write(&mut self, rows: Chunk) -> Result<()> {
+        let batch = self.batches.batch(rows);
+        self.writer.write(&batch).map_err(|error| failed(&self.path, error))
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let Self { path, writer, .. } = *self;
+        let file = writer.into_inner().map_err(|error| failed(&path, error))?;
+        let end = || file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all();
+        Ok(end().map_err(|source| WriteError { path: path.clone(), source })?)
+    }
+}
+
+fn failed(path: &Path, error: ArrowError) -> RowsError {
+    let source = match error {
+        ArrowError::IoError(_, source) => source,
+        error => std::io::Error::other(error),
+    };
+    WriteError { path: path.to_owned(), source }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray as _;
+    use arrow_array::types::Decimal128Type;
+    use arrow_schema::DataType;
+
+    use super::*;
+
+    // Streams of one column `y` in one batch, made by Python's flatbuffers: 1 and 2 as i32, big-endian; 2^70 and -3 as an integer of
+    // 128 bits.
+    const BIG_ENDIAN: &str = "ffffffff800000001000000000000a000c000a00090004000a000000100000000001040008000c000a0004000800000008000000000001\
+         00010000001400000010001400100000000f00080000000400100000001000000018000000000000021c0000000000000008000c000800\
+         0700080000000000000120000000010000007900000000000000ffffffff8800000014000000000000000c001600140013000c0004000c\
+         0000000800000000000000140000000000000304000a0018000c00080004000a0000002c00000010000000020000000000000000000000\
+         01000000020000000000000000000000000000000000000002000000000000000000000000000000000000000000000000000000080000\
+         00000000000000000100000002ffffffff00000000";
+    const WIDE: &str = "ffffffff780000001000000000000a000c000a00090004000a000000100000000001040008000800000004000800000004000000010000\
+         001400000010001400100000000f00080000000400100000001000000018000000000000021c0000000000000008000c00080007000800\
+         000000000001800000000100000079000000ffffffff8800000014000000000000000c001600140013000c0004000c0000002000000000\
+         000000140000000000000304000a0018000c00080004000a0000002c000000100000000200000000000000000000000100000002000000\
+         00000000000000000000000000000000020000000000000000000000000000000000000000000000000000002000000000000000000000\
+         00000000004000000000000000fdffffffffffffffffffffffffffffffffffffff00000000";
+
+    fn opened(hex: &str) -> Result<Vec<RecordBatch>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.arrow");
+        let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
+        std::fs::write(&path, hex.as_bytes().chunks(2).map(byte).collect::<Vec<u8>>()).unwrap();
+        let Source::Batches(source) = open(&path, &ReadOptions::default())? else {
+            unreachable!("columns with types")
+        };
+        assert_eq!(source.schema().field(0).data_type(), &DataType::Decimal128(38, 0));
+        source.read(&Selection { roots: vec![0], lists: Vec::new(), max_len: 0, batch_rows: 9 })?.collect()
+    }
+
+    #[test]
+    fn streams_of_another_byte_order_are_refused() {
+        let error = opened(BIG_ENDIAN).unwrap_err();
+        assert!(error.to_string().contains("its numbers are big-endian, expected little-endian"), "{error}");
+    }
+
+    #[test]
+    fn integers_of_128_bits_are_read_as_decimals() {
+        let batches = opened(WIDE).unwrap();
+        assert_eq!(batches[0].column(0).as_primitive::<Decimal128Type>().values(), &[1 << 70, -3]);
+    }
+}

@@ -1,0 +1,178 @@
+//! JSON lines: one object per line, whose keys are the names of columns, or one array of such objects. A key that a line lacks is a
+//! missing value; a list of numbers is a column per element.
+
+mod array;
+mod lines;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::value::RawValue;
+
+use self::lines::{Cells, Fault, Keys, Lines};
+use crate::formats::error::{ColumnError, Result, RowsError};
+use crate::formats::table::source::{FileColumns, ReadOptions, Record, Source, TextSource};
+use crate::formats::write::{CellKind, OutFiles, Staging, TextColumn, TextFile, TextWriter};
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
+use crate::values::time;
+use ddp::storage::user_file;
+
+/// Whether a text begins with an object, or with an array of objects.
+pub(crate) fn has_signature(begin: &[u8]) -> bool {
+    let text = begin.trim_ascii_start();
+    let objects = text.strip_prefix(b"[").map_or(text, <[u8]>::trim_ascii_start);
+    let is_array = objects.len() < text.len();
+    objects.strip_prefix(b"{").is_some_and(|rest| is_array || rest.trim_ascii_start().starts_with(b"\""))
+}
+
+/// Opens a file of objects: reads the keys of all lines; the lines are then read again as records.
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    let file = user_file::open("data file", path)?;
+    if !file.metadata().is_ok_and(|data| data.is_file()) {
+        let (path, format) = (path.to_owned(), "JSON lines");
+        let reason = "it is a pipe, but its lines are read twice".to_owned();
+        return Err(RowsError::Malformed { path, format, reason, hint: "save it as a file first" });
+    }
+    let keys = Keys::of_file(path, options.dropped, options.memory_bytes)?;
+    if keys.n_columns == 0 {
+        return Err(RowsError::NoRows { path: path.to_owned() });
+    }
+    let lines = || Lines::open(path, options.memory_bytes);
+    let are_dates = vec![false; keys.n_columns];
+    let mut source = JsonSource {
+        path: path.to_owned(),
+        columns: FileColumns { names: keys.names(), are_dates, ..FileColumns::default() },
+        notation: Notation::new(DecimalMark::Point, options.missing_values),
+        cells: Cells::default(),
+        lines: lines()?,
+        keys,
+    };
+    source.find_dates()?;
+    source.lines = lines()?;
+    Ok(Source::Text(Box::new(source)))
+}
+
+/// The objects of one file.
+struct JsonSource {
+    path: PathBuf,
+    lines: Lines,
+    keys: Keys,
+    columns: FileColumns,
+    notation: Notation,
+    cells: Cells,
+}
+
+impl JsonSource {
+    /// Marks the columns whose first value is a date.
+    fn find_dates(&mut self) -> Result<()> {
+        let mut are_dates = vec![None; self.keys.n_columns];
+        while are_dates.contains(&None) {
+            let notation = self.notation.clone();
+            let Some(record) = self.next(true)? else { break };
+            for (is_date, cell) in are_dates.iter_mut().zip(record.cells()) {
+                let text = std::str::from_utf8(cell).unwrap_or_default().trim();
+                if is_date.is_none() && !notation.is_missing(cell) && !time::is_infinite(text) {
+                    *is_date = Some(time::parse(text).is_some_and(|moment| moment.has_date));
+                }
+            }
+        }
+        self.columns.are_dates = are_dates.into_iter().map(|is_date| is_date == Some(true)).collect();
+        Ok(())
+    }
+}
+
+impl TextSource for JsonSource {
+    fn columns(&self) -> &FileColumns {
+        &self.columns
+    }
+
+    fn notation(&self) -> &Notation {
+        &self.notation
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        self.lines.n_bytes.map(|n_bytes| self.lines.n_read() as f64 / n_bytes.max(1) as f64)
+    }
+
+    fn next(&mut self, may_be_bad: bool) -> Result<Option<Record<'_>>> {
+        let (keys, cells, path) = (&self.keys, &mut self.cells, &self.path);
+        let read = self.lines.next(|line, object| match keys.cells(&object, cells) {
+            Ok(()) => Ok((line, false)),
+            Err((_, Fault::Length { .. })) if may_be_bad => Ok((line, true)),
+            Err((_, Fault::NewKey)) => Err(RowsError::Changed { path: path.clone() }),
+            Err((key, Fault::Length { expected, got })) => Err(RowsError::from(ColumnError::ListLength {
+                place: format!("data file `{}`, line {line}", path.display()),
+                column: format!("column \"{key}\""),
+                expected,
+                got,
+            })),
+        })?;
+        Ok(read.map(|(line, is_bad)| self.cells.record(line, is_bad)))
+    }
+}
+
+/// Writes `.jsonl`, plain or compressed: one object per line, missing values as null.
+///
+/// Opens the file of a writer; its name determines the compression.
+pub fn create(
+    columns: &[TextColumn],
+    files: &OutFiles,
+    staging: &mut Staging,
+) -> Result<Box<dyn TextWriter>> {
+    let keys = columns.iter().map(|column| (format!("{}:", json(&column.name)), column.cells));
+    let out = TextFile::create(&files.rows, staging)?;
+    Ok(Box::new(JsonWriter { out, keys: keys.collect(), lines: String::new() }))
+}
+
+/// Writes rows as objects.
+struct JsonWriter {
+    out: TextFile,
+    /// Keys with their colons.
+    keys: Vec<(String, CellKind)>,
+    lines: String,
+}
+
+impl TextWriter for JsonWriter {
+    fn write(&mut self, cells: &mut dyn Iterator<Item = &str>) -> Result<()> {
+        let lines = &mut self.lines;
+        lines.push('{');
+        for ((key, kind), cell) in self.keys.iter().zip(cells) {
+            lines.push_str(key);
+            match kind {
+                _ if cell.is_empty() => lines.push_str("null"),
+                CellKind::Text => lines.push_str(&json(cell)),
+                CellKind::Truth => lines.push_str(&cell.to_ascii_lowercase()),
+                CellKind::Number => put_number(lines, cell),
+            }
+            lines.push(',');
+        }
+        lines.pop();
+        lines.push_str("}\n");
+        if lines.len() >= 1 << 16 {
+            self.out.write(lines)?;
+            lines.clear();
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<()> {
+        self.out.write(&self.lines)?;
+        self.out.finish()
+    }
+}
+
+/// Appends a number with its digits, unless JSON writes it differently: `+1`, `.5`, `007`. One that is not finite is missing.
+fn put_number(lines: &mut String, cell: &str) {
+    if serde_json::from_str::<&RawValue>(cell).is_ok() {
+        return lines.push_str(cell);
+    }
+    match (cell.parse::<i128>(), cell.parse::<f64>()) {
+        (Ok(whole), _) => lines.push_str(&whole.to_string()),
+        (_, Ok(number)) => lines.push_str(&serde_json::Value::from(number).to_string()),
+        _ => lines.push_str("null"),
+    }
+}
+
+fn json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

@@ -1,0 +1,212 @@
+//! Parquet: columns in row groups.
+//!
+//! Source: <https://parquet.apache.org/docs/file-format/>; decoded by the crate `parquet`.
+
+mod thrift;
+mod page_flags;
+mod bounds;
+mod file;
+mod lists;
+#[cfg(test)]
+mod bounds_tests;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use arrow_array::RecordBatch;
+use arrow_schema::{DataType, SchemaRef};
+pub use bounds::malformed;
+pub use file::ParquetFile;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+use parquet::basic::{Compression, Encoding};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+
+use self::file::{PageFile, guarded};
+use self::lists::Probe;
+use crate::formats::error::{Result, RowsError};
+use crate::formats::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
+use crate::formats::table::plain::PlainTypes;
+use crate::formats::table::source::{ReadOptions, Source};
+use crate::formats::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
+use ddp::storage::write_error::WriteError;
+
+/// Reads the rows of a Parquet file in batches, once its lists have the expected lengths.
+///
+/// Opens a file and reads its footer.
+pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    Ok(Source::Batches(Box::new(ParquetFile::open(path, options)?)))
+}
+
+impl ParquetFile {
+    /// The rows of the row groups `groups` with the columns of `selection`.
+    ///
+    /// # Errors
+    /// [`ColumnError::ListLength`](crate::formats::error::ColumnError::ListLength), before a list is decoded.
+    pub fn read_groups(&self, selection: &Selection, groups: Range<usize>) -> Result<Batches> {
+        lists::check(self, &selection.lists, groups.clone(), selection.max_len)?;
+        Ok(Box::new(self.rows(groups, &selection.roots, selection.batch_rows)?))
+    }
+
+    fn rows(&self, groups: Range<usize>, roots: &[usize], batch_rows: usize) -> Result<Rows> {
+        let (row, end) = (self.first_row(groups.start), self.first_row(groups.end));
+        let reader = self.batches(groups.clone(), roots, batch_rows)?;
+        let (plain, leaves) = (self.plain.of(roots), self.leaves(roots));
+        let (file, pages) = (self.clone(), self.pages()?);
+        Ok(Rows { file, reader, plain, row, end, batch_rows, pages, leaves, unchecked: groups, checked: row })
+    }
+}
+
+impl BatchSource for ParquetFile {
+    fn schema(&self) -> &SchemaRef {
+        self.plain.schema()
+    }
+
+    fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
+        let n_rows = match lists::probe(self, root)? {
+            Probe::TooLong(len) => return Ok(Some(len)),
+            Probe::Rows(n_rows) => n_rows,
+        };
+        match self.rows(0..self.group_rows.len(), &[root], n_rows)?.next().transpose()? {
+            None => Err(RowsError::NoRows { path: self.path.clone() }),
+            Some(batch) => Ok(list_len_in(batch.column(0))),
+        }
+    }
+
+    fn read(&self, selection: &Selection) -> Result<Batches> {
+        self.read_groups(selection, 0..self.group_rows.len())
+    }
+}
+
+/// Rows that are decoded in batches.
+struct Rows {
+    file: ParquetFile,
+    reader: ParquetRecordBatchReader,
+    plain: PlainTypes,
+    /// Number of the next row in the file.
+    row: usize,
+    /// End of the rows according to the footer.
+    end: usize,
+    /// Most rows of a batch.
+    batch_rows: usize,
+    /// The pages that are decoded, those of `leaves`.
+    pages: PageFile,
+    leaves: Vec<usize>,
+    /// Row groups whose pages are still to be checked, and the number of the first row that none of the others has.
+    unchecked: Range<usize>,
+    checked: usize,
+}
+
+impl Rows {
+    /// Checks the pages of the row groups that the next batch may need, shortly before they are read.
+    fn check_pages(&mut self) -> Result<()> {
+        while self.checked < self.row.saturating_add(self.batch_rows) {
+            let Some(group) = self.unchecked.next() else { break };
+            let Self { file, pages, batch_rows, .. } = self;
+            self.leaves.iter().try_for_each(|&leaf| file.check_pages(pages, group, leaf, *batch_rows))?;
+            self.checked += file.group_rows[group];
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Err(error) = self.check_pages() {
+            return Some(Err(error));
+        }
+        let Self { file: ParquetFile { path, .. }, reader, plain, row, end, .. } = self;
+        match guarded(path, || reader.next().transpose()?.map(|batch| plain.convert(batch)).transpose()) {
+            Ok(Some(batch)) => {
+                *row += batch.num_rows();
+                Some(Ok(batch))
+            }
+            Ok(None) if row == end => None,
+            Ok(None) => {
+                let reason = format!("its rows end at row {row}, but its footer declares {end}");
+                Some(Err(malformed(path, reason)))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Bytes of rows in a row group, which readers decode as a unit.
+const GROUP_BYTES: usize = 16 << 20;
+/// Memory of the writer for a row group; texts and their dictionaries come on top of the rows.
+const WRITER_BYTES: usize = 3 * GROUP_BYTES;
+
+/// Writes `.parquet`: typed columns, missing values as null.
+///
+/// Opens the file of a writer.
+pub fn create(schema: &Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
+    Ok(Box::new(ParquetWriter::new(schema, &files.rows, staging)?))
+}
+
+/// Writes columns.
+struct ParquetWriter {
+    path: PathBuf,
+    batches: RecordBatches,
+    writer: ArrowWriter<File>,
+}
+
+impl ParquetWriter {
+    fn new(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+        let batches = RecordBatches::new(schema);
+        // Fast to decompress: rows that exceed the memory are decoded in every epoch.
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_max_row_group_row_count(Some((GROUP_BYTES / schema.row_bytes()).clamp(1, 1 << 20)))
+            // A dictionary of numbers takes far more memory than the numbers, and there may be thousands of columns.
+            .set_dictionary_enabled(false)
+            .set_encoding(Encoding::PLAIN);
+        for field in batches.columns().fields() {
+            let is_text = matches!(
+                field.data_type(),
+                DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..)
+            );
+            if is_text {
+                let name = ColumnPath::from(field.name().clone());
+                properties = properties.set_column_dictionary_enabled(name, true);
+            }
+        }
+        let file = staging.create(path)?;
+        let writer = ArrowWriter::try_new(file, batches.columns().clone(), Some(properties.build()));
+        let writer = writer.map_err(|error| failed(path, error))?;
+        Ok(ParquetWriter { path: path.to_owned(), batches, writer })
+    }
+}
+
+impl ColumnWriter for ParquetWriter {
+    fn write(&mut self, rows: Chunk) -> Result<()> {
+        let batch = self.batches.batch(rows);
+        let written = self.writer.write(&batch).and_then(|()| {
+            if self.writer.memory_size() > WRITER_BYTES { self.writer.flush() } else { Ok(()) }
+        });
+        written.map_err(|error| failed(&self.path, error))
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        let Self { path, mut writer, .. } = *self;
+        writer.finish().map_err(|error| failed(&path, error))?;
+        Ok(writer.inner().sync_all().map_err(|source| WriteError { path, source })?)
+    }
+}
+
+fn failed(path: &Path, error: ParquetError) -> RowsError {
+    let source = match error {
+        ParquetError::External(error) => match error.downcast::<std::io::Error>() {
+            Ok(error) => *error,
+            Err(error) => std::io::Error::other(error),
+        },
+        error => std::io::Error::other(error),
+    };
+    WriteError { path: path.to_owned(), source }.into()
+}

@@ -1,0 +1,46 @@
+//! Tables and arrays as rows to train on, and predictions of them.
+//!
+//! The crate stands above the trainer: [`load()`] makes the [`Dataset`](ddp::data::Dataset)s of a config from files, and `ddp` trains on
+//! them without knowing what they come from.
+//!
+//! Data flow: files of a pattern (`files`) -> arrays that are mapped (`arrays`) or the rows of a table (`table`) -> training and
+//! evaluation rows (`split`) -> statistics and codes of the training rows (`fit`) -> [`Loaded`](ddp::data::Loaded). [`predict`] applies a
+//! saved model to rows that are read in the same way.
+//!
+//! Statistics are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
+
+#![forbid(unsafe_code)]
+
+pub mod values;
+pub mod formats;
+pub mod error;
+mod checks;
+pub mod io;
+#[doc(hidden)]
+pub mod shared_types;
+pub mod source;
+#[doc(hidden)]
+pub mod row_values;
+#[doc(hidden)]
+pub mod user_columns;
+#[doc(hidden)]
+pub mod labels;
+#[doc(hidden)]
+pub mod arrays;
+#[doc(hidden)]
+pub mod table;
+#[doc(hidden)]
+pub mod open;
+#[doc(hidden)]
+pub mod split;
+#[doc(hidden)]
+pub mod fit;
+pub mod load;
+pub mod predict;
+
+#[cfg(test)]
+mod testing;
+
+pub use load::{Fitted, load, load_with};
+pub use predict::Predictor;
+pub use source::SourceSpec;

@@ -1,0 +1,501 @@
+//! Loads the training and evaluation rows of a config and checks them against each other.
+//!
+//! ```
+//! use ddp::comm::World;
+//! use ddp::config::Config;
+//!
+//! let config = Config::load(None, &["data.eval_fraction=0.25".to_owned()])?; // builtin:digits
+//! let data = ddp_tables::load(&config, &World::single())?;
+//! let eval = data.eval.as_ref().expect("a quarter of the rows");
+//! assert_eq!((data.train.len(), eval.len()), (1079, 359));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::error::TableError;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::formats::arrays::reader::SplitSide;
+use ddp::data::vocabulary::Vocabulary;
+use ddp::storage::fingerprint::Fingerprint;
+use ddp_comm::Stop;
+use ddp_comm::World;
+use tracing::info_span;
+
+use crate::checks;
+use crate::error::target_error::TargetError;
+use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
+use crate::fit::data_fingerprint::DataFingerprint;
+use crate::fit::quartiles::quartiles;
+use crate::fit::scan::Scan;
+use crate::fit::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
+use crate::fit::{column_advice, lost_values, scan, train_categories};
+use crate::labels::survey::LabelSurvey;
+use crate::open::open;
+use crate::row_values::RowValues;
+use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
+use crate::split::class_rows::{class_counts, split_by_class, without_unknown};
+use crate::split::column_split::split_by_column;
+use ddp::config::{
+    ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
+};
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
+use ddp::data::datasets::subset::split;
+use ddp::data::error::{DataError, Result};
+use ddp::data::fit::preprocess::{Preprocessor, needs_stats};
+use ddp::data::fit::scaled_targets;
+use ddp::data::order::partition::rank_range;
+use ddp::data::{Loaded, check_n_rows};
+
+/// A preprocessor that was fitted before.
+#[derive(Debug, Clone, Copy)]
+pub enum Fitted<'a> {
+    /// Of this run, to be resumed: it is kept if the rows have its columns.
+    Resumed(&'a Preprocessor),
+    /// Of the model whose weights the run starts from: rows are read with its columns and vocabularies.
+    Initial(&'a Preprocessor),
+    /// Like `Initial`, for a model with a new output layer: classes and target scale come from the rows.
+    InitialFeatures(&'a Preprocessor),
+}
+
+/// Opens, splits and checks the rows that the config names, and compares them over the ranks. Every rank of the world calls it
+/// with the same config.
+///
+/// # Errors
+/// Faults of the data, with their place (exit status 2).
+pub fn load(config: &Config, world: &World) -> Result<Loaded, Stop<DataError>> {
+    load_with(config, world, None)
+}
+
+/// [`load`] with a preprocessor that was fitted before.
+///
+/// # Errors
+/// Same as [`load`]; [`DataError::OtherPreprocessing`] for settings that contradict the preprocessor.
+pub fn load_with(
+    config: &Config,
+    world: &World,
+    fitted: Option<Fitted<'_>>,
+) -> Result<Loaded, Stop<DataError>> {
+    let mut spec = SourceSpec::train(&config.data);
+    if let Some(Fitted::Initial(preprocessor) | Fitted::InitialFeatures(preprocessor)) = fitted {
+        let plan = &preprocessor.plan;
+        world.collective_result(plan.check_settings(&config.data))?;
+        if matches!(fitted, Some(Fitted::Initial(_))) {
+            world.collective_result(check_units(config, preprocessor))?;
+        }
+        let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
+        spec.features = Some(KnownFeatures { names, vocabularies, kinds, of: "the model of --init-from" });
+        if matches!(fitted, Some(Fitted::Initial(_))) {
+            spec.classes = ClassLabels::of_model(preprocessor).unwrap_or(spec.classes);
+        }
+    }
+    let (whole, is_table) = open_train(&spec, world)?;
+    let config = &decided(config, whole.layout());
+    let data = &config.data;
+    let _span = info_span!("load", data = %data.train).entered();
+    let normalize = match data.normalize {
+        Normalize::Auto if is_table => Normalize::Standard,
+        Normalize::Auto => Normalize::None,
+        other => other,
+    };
+    let TrainAndEval { train, eval, n_skipped, split } =
+        world.collective_result(divide(config, &spec, whole, world.world_size()))?;
+    let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
+    // Before the ranks read shards of rows that must be the same.
+    let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
+    world.agree(&[entry]).map_err(DataError::from)?;
+
+    world.collective_result(check_weights(&*train, eval.as_deref()))?;
+    let counts = if config.loss.is_balanced() && data.task == Task::Classification {
+        Some(class_counts(&*train, world)?)
+    } else {
+        None
+    };
+    let mut unseen = None;
+    if let Some(eval) = eval.as_ref().filter(|_| data.task == Task::Classification) {
+        // Before training starts, rather than at its first evaluation.
+        let of_eval = class_counts(&**eval, world)?;
+        if split.is_some() {
+            unseen = unseen_classes(train.layout(), &class_counts(&*train, world)?, &of_eval);
+        }
+    }
+    let task_choice = train.layout().task_choice.clone();
+    let needs_stats = needs_stats(data, normalize);
+    let is_full = match data.fingerprint {
+        FingerprintKind::Auto => needs_stats,
+        FingerprintKind::Full => true,
+        FingerprintKind::Sampled => false,
+    };
+    let mut scan = if needs_stats || is_full { Some(Scan::of(&*train, world)?) } else { None };
+    if let Some(scan) = scan.as_mut().filter(|_| normalize == Normalize::Robust) {
+        scan.features.quartiles = Some(quartiles(&*train, &scan.features, world)?);
+    }
+    let fingerprint = match scan.as_ref().filter(|_| is_full) {
+        None => DataFingerprint::Sampled(sampled),
+        Some(scan) => {
+            let eval = eval.as_ref().map(|eval| Scan::of(&**eval, world)).transpose()?;
+            DataFingerprint::full(sampled, scan.hash, eval.map(|scan| scan.hash))
+        }
+    };
+    let columns = target_columns(&config.loss, train.layout(), data);
+    let target_scale = || -> Result<_, Stop<DataError>> {
+        let has = |meaning| columns.contains(&meaning);
+        if !has(TargetColumn::Standardized) && !has(TargetColumn::Count) {
+            return Ok(None);
+        }
+        let stats = match &scan {
+            Some(scan) => scan.targets.clone(),
+            None => scan::targets(&*train, world)?,
+        };
+        world.collective_result(check_counts(&*train, &stats, &columns))?;
+        let are_scaled: Vec<bool> =
+            columns.iter().map(|column| *column == TargetColumn::Standardized).collect();
+        Ok(has(TargetColumn::Standardized).then(|| scaled_targets::fit(&stats, &are_scaled)))
+    };
+    let head_gaps = match data.missing_target {
+        MissingTarget::Skip if data.task == Task::Heads => {
+            let stats = match &scan {
+                Some(scan) => scan.targets.clone(),
+                None => scan::targets(&*train, world)?,
+            };
+            head_gaps(train.layout(), &stats)
+        }
+        _ => Vec::new(),
+    };
+    if let Some(Fitted::Resumed(known)) = fitted
+        && known.plan.is_of(train.layout())
+    {
+        world.collective_result(kinds_of_run(known, &*train))?;
+    }
+    let preprocessor = match fitted {
+        Some(Fitted::Initial(known)) => known.clone(),
+        Some(Fitted::InitialFeatures(known)) => Preprocessor {
+            labels: train.layout().labels.clone(),
+            heads: train.layout().targets.heads().to_vec(),
+            target_scale: target_scale()?,
+            ..known.clone()
+        },
+        Some(Fitted::Resumed(known))
+            if known.plan.is_of(train.layout())
+                && (known.labels.is_none() || known.labels == train.layout().labels)
+                && known.heads == train.layout().targets.heads() =>
+        {
+            // Files of earlier versions list no labels.
+            Preprocessor { labels: train.layout().labels.clone(), ..known.clone() }
+        }
+        Some(Fitted::Resumed(_)) | None => {
+            let stats = scan.as_ref().filter(|_| needs_stats).map(|scan| &scan.features);
+            let preprocessor = Preprocessor::new(data, normalize, train.layout(), stats);
+            Preprocessor { target_scale: target_scale()?, ..preprocessor }
+        }
+    };
+    let is_held_out = matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
+    let rows = FittedRows {
+        train: &*train,
+        n_held_out: eval.as_ref().filter(|_| is_held_out).map_or(0, |eval| eval.len()),
+        preprocessor: &preprocessor,
+        stats: scan.as_ref().map(|scan| &scan.features),
+        target_stats: scan.as_ref().map(|scan| &scan.targets).filter(|_| data.task == Task::Regression),
+    };
+    let warnings = match world.rank().0 {
+        0 => warnings_of(rows, data, fitted.is_some()),
+        _ => Ok(Vec::new()),
+    };
+    let mut warnings = world.collective_result(warnings)?;
+    warnings.extend(unseen.filter(|_| world.rank().0 == 0));
+    warnings.extend(similar_labels(train.layout()).filter(|_| world.rank().0 == 0));
+    let is_one_hot =
+        matches!(&task_choice, Some(choice) if choice.task == Task::Multilabel) && are_one_hot(&*train);
+    Ok(Loaded {
+        warnings,
+        train: preprocessor.apply(train),
+        eval: eval.map(|eval| preprocessor.apply(eval)),
+        preprocessor,
+        task_choice,
+        class_counts: counts,
+        n_skipped,
+        split,
+        head_gaps,
+        task_advice: is_one_hot.then_some(ONE_HOT),
+        data_fingerprint: fingerprint.to_string(),
+    })
+}
+
+/// Fails for rows whose columns hold values of another kind than those of the run to be resumed, dates in place of numbers.
+fn kinds_of_run(known: &Preprocessor, rows: &dyn Dataset) -> Result<()> {
+    let (plan, layout, path) = (&known.plan, rows.layout(), Path::new(rows.source()));
+    checks::kinds(&plan.columns, &plan.kinds, &layout.kinds, path, "the run to be resumed")
+}
+
+/// Warnings about the columns; a preprocessor of another run was warned of there.
+fn warnings_of(rows: FittedRows<'_>, data: &DataConfig, is_fitted: bool) -> Result<Vec<String>> {
+    let mut warnings = lost_values::warnings(rows.train, rows.preprocessor)?;
+    if !is_fitted {
+        warnings.extend(column_advice::warnings(rows, data)?);
+    }
+    Ok(warnings)
+}
+
+/// Warns of labels that look like spellings of one.
+fn similar_labels(layout: &RowLayout) -> Option<String> {
+    const SHOWN: usize = 4;
+    let groups = layout.labels.as_ref()?.similar();
+    let shown: Vec<String> = groups.iter().take(SHOWN).map(|group| group.join(" / ")).collect();
+    let more = if groups.len() > SHOWN { ", ..." } else { "" };
+    (!groups.is_empty()).then(|| {
+        format!("labels differ only in case, spaces or invisible characters: {}{more}", shown.join(", "))
+    })
+}
+
+/// Warns of classes that a split by a column left to the evaluation rows alone.
+fn unseen_classes(layout: &RowLayout, of_train: &[u64], of_eval: &[u64]) -> Option<String> {
+    const SHOWN: usize = 5;
+    let unseen: Vec<usize> =
+        (0..of_eval.len()).filter(|&class| of_eval[class] > 0 && of_train[class] == 0).collect();
+    let name = |class: &usize| match &layout.labels {
+        Some(labels) => format!("\"{}\"", labels.name(*class)),
+        None => class.to_string(),
+    };
+    let n_rows: u64 = unseen.iter().map(|&class| of_eval[class]).sum();
+    let names: Vec<String> = unseen.iter().take(SHOWN).map(name).collect();
+    let more = if unseen.len() > SHOWN { " and others" } else { "" };
+    (!unseen.is_empty()).then(|| {
+        format!(
+            "{n_rows} evaluation rows have labels that no training row has: {}{more}; the model can't learn them\n\
+             hint: split by another column, or remove those rows",
+            names.join(", ")
+        )
+    })
+}
+
+/// Opens the training rows; each rank reads a shard of the targets that decide on classes or task. Returns, too, whether the rows
+/// come from a table.
+fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>, bool), Stop<DataError>> {
+    let opened = world.collective_result(open(spec))?;
+    let is_table = opened.is_table(spec);
+    let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
+    let survey = match world.collective_result(opened.survey(spec, own))? {
+        Some(survey) => {
+            let ranks = world.group().all_gather_bytes(&survey.to_bytes()).map_err(DataError::from)?;
+            Some(LabelSurvey::of_ranks(&ranks))
+        }
+        None => None,
+    };
+    Ok((world.collective_result(opened.with_survey(spec, survey.as_ref()))?, is_table))
+}
+
+/// Checks that a loss that takes counts does not get the standardized targets of another model.
+fn check_units(config: &Config, known: &Preprocessor) -> Result<()> {
+    if !config.loss.predicts_logarithms() || known.target_scale.is_none() {
+        return Ok(());
+    }
+    Err(DataError::OtherPreprocessing {
+        key: "loss.kind",
+        value: config.loss.name(),
+        there: "standardized targets",
+    })
+}
+
+/// The config with the task that the targets decided on.
+fn decided(config: &Config, layout: &RowLayout) -> Config {
+    let mut config = config.clone();
+    if let Some(choice) = &layout.task_choice {
+        config.data.task = choice.task;
+    }
+    config.data.auto_task = false;
+    config
+}
+
+/// Whether each row has exactly one label, in as many rows spread over `rows` as convince.
+fn are_one_hot(rows: &dyn Dataset) -> bool {
+    const N_ROWS: usize = 1000;
+    let (n_rows, n_labels) = (rows.len(), rows.layout().targets.n_outputs());
+    let numbers: Vec<usize> = (0..n_rows).step_by(n_rows.div_ceil(N_ROWS).max(1)).collect();
+    let has_one = |of_row: &[f64]| has_one_label(of_row.iter().copied());
+    RowValues::read(rows, &numbers).is_ok_and(|values| values.targets.chunks_exact(n_labels).all(has_one))
+}
+
+/// Training and evaluation rows.
+struct TrainAndEval {
+    train: Arc<dyn Dataset>,
+    eval: Option<Arc<dyn Dataset>>,
+    /// Evaluation rows that were left out.
+    n_skipped: usize,
+    split: Option<String>,
+}
+
+fn divide(
+    config: &Config,
+    spec: &SourceSpec<'_>,
+    whole: Arc<dyn Dataset>,
+    world_size: usize,
+) -> Result<TrainAndEval> {
+    let data = &config.data;
+    let min_rows = data.min_category_rows();
+    // Rows in the order of the files, of which evaluation rows may be taken.
+    let common = |rows: Arc<dyn Dataset>| -> Result<Arc<dyn Dataset>> {
+        if min_rows < 2 || spec.features.is_some() {
+            return Ok(rows);
+        }
+        let mut rows = train_categories::by_train_rows(vec![rows], min_rows)?;
+        Ok(rows.remove(0))
+    };
+    let divided = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
+        (by, Some(Divided { train, eval, note })) => {
+            let is_by_value = matches!(by, EvalSource::Split(_)) || min_rows > 1;
+            let (train, eval) = if is_by_value && spec.features.is_none() {
+                let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows)?
+                    .try_into()
+                    .expect("as many as given");
+                (train, eval)
+            } else {
+                (train, eval)
+            };
+            TrainAndEval { train, eval: Some(eval), n_skipped: 0, split: note }
+        }
+        (EvalSource::Source(source), None) => {
+            let whole = common(whole)?;
+            let layout = whole.layout();
+            let vocabularies = vocabularies(&*whole);
+            // Labels of the evaluation rows must be classes of the training rows.
+            let classes = match (&layout.labels, &layout.targets) {
+                (Some(labels), _) => ClassLabels::Known(labels),
+                (None, TargetLayout::Classes { n_classes }) => ClassLabels::Numbers(*n_classes),
+                (None, TargetLayout::Heads { heads }) => ClassLabels::Heads(heads),
+                (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
+            };
+            let known = KnownFeatures {
+                names: &layout.features,
+                vocabularies: &vocabularies,
+                kinds: &layout.kinds,
+                of: whole.source(),
+            };
+            let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
+            TrainAndEval { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
+        }
+        (_, None) => TrainAndEval { train: common(whole)?, eval: None, n_skipped: 0, split: None },
+    };
+    check_n_rows(&*divided.train, world_size)?;
+    check_class_weights(&config.loss, &*divided.train)?;
+    Ok(divided)
+}
+
+/// Rows to train on and rows to evaluate on, both in the order of the files.
+#[derive(Debug)]
+pub struct Divided {
+    /// Rows to train on.
+    pub train: Arc<dyn Dataset>,
+    /// Rows to evaluate on.
+    pub eval: Arc<dyn Dataset>,
+    /// Both sides in one line, if a column decided.
+    pub note: Option<String>,
+}
+
+/// Takes evaluation rows out of the training rows `dataset` as `data` says; `None` if it says nothing of the kind.
+///
+/// # Errors
+/// Errors of [`split`], [`split_by_class`] and of a split by a column.
+pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Result<Option<Divided>> {
+    let (train, eval, note) = match (&data.eval, &dataset.layout().targets) {
+        (EvalSource::Fraction(fraction), TargetLayout::Classes { .. }) if data.stratify => {
+            let (train, eval) = split_by_class(dataset, *fraction, seed)?;
+            (train, eval, None)
+        }
+        (EvalSource::Fraction(fraction), _) => {
+            let (train, eval) = split(dataset, *fraction, seed)?;
+            (train, eval, None)
+        }
+        (EvalSource::Split(by), _) => {
+            let rows = split_by_column(data, dataset, by, seed)?;
+            (rows.train, rows.eval, Some(rows.note))
+        }
+        (EvalSource::Unset | EvalSource::None | EvalSource::Source(_), _) => return Ok(None),
+    };
+    Ok(Some(Divided { train: Arc::new(train), eval: Arc::new(eval), note }))
+}
+
+/// Opens evaluation rows with the columns and classes of the model, and returns the number of rows that were left out because
+/// their labels are not classes.
+///
+/// # Errors
+/// A [`DataError`] that names the file or the setting.
+pub fn open_eval(
+    data: &DataConfig,
+    source: &str,
+    labels: Option<&str>,
+    classes: ClassLabels<'_>,
+    features: KnownFeatures<'_>,
+) -> Result<(Arc<dyn Dataset>, usize)> {
+    let spec = SourceSpec {
+        source,
+        labels,
+        side: SplitSide::Test,
+        classes,
+        features: Some(features),
+        ..SourceSpec::train(data)
+    };
+    let rows = spec.open()?;
+    match (&rows.layout().targets, spec.skips_unknown()) {
+        (TargetLayout::Classes { .. }, true) => without_unknown(rows),
+        _ => Ok((rows, 0)),
+    }
+}
+
+fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Result<u64> {
+    let eval = eval.map_or(Ok(0), |eval| eval.fingerprint())?;
+    let mut of_labels = 0;
+    // Numbers need no vocabulary: their classes are in the rows.
+    let heads = train.layout().targets.heads();
+    let all = train.layout().labels.iter().chain(heads.iter().filter_map(|head| head.labels.as_ref()));
+    let listed: Vec<_> = all.filter(|labels| !labels.is_numbers()).collect();
+    if !listed.is_empty() {
+        let mut hash = Fingerprint::default();
+        listed.iter().flat_map(|labels| labels.labels()).for_each(|label| hash.text(&label.to_string()));
+        of_labels = hash.finish();
+    }
+    Ok(train.fingerprint()? ^ eval.rotate_left(1) ^ of_labels.rotate_left(2))
+}
+
+/// Checks that a row to train on and one to evaluate on have a weight.
+fn check_weights(train: &dyn Dataset, eval: Option<&dyn Dataset>) -> Result<()> {
+    let of = |rows: &dyn Dataset| (rows.source().to_owned(), rows.len());
+    if !has_weight(train)? {
+        let (source_name, n_rows) = of(train);
+        return Err(TargetError::NoWeight { source_name, n_rows }.into());
+    }
+    match eval {
+        Some(eval) if !has_weight(eval)? => {
+            let (source_name, n_rows) = of(eval);
+            Err(TargetError::NoEvalWeight { source_name, n_rows }.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_class_weights(loss: &Loss, train: &dyn Dataset) -> Result<()> {
+    let check = |loss: &Loss, n_classes: usize| match loss {
+        Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. }
+            if weights.len() != n_classes =>
+        {
+            let (source_name, n_weights) = (train.source().to_owned(), weights.len());
+            Err(DataError::from(TableError::ClassWeightsCount { source_name, n_classes, n_weights }))
+        }
+        _ => Ok(()),
+    };
+    match (&train.layout().targets, loss) {
+        (TargetLayout::Classes { n_classes }, loss) => check(loss, *n_classes),
+        (TargetLayout::Heads { heads }, Loss::Heads(losses)) => {
+            heads.iter().zip(losses).try_for_each(|(head, of)| check(&of.loss, head.n_targets()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The vocabularies of a layout's categorical columns.
+fn vocabularies(dataset: &dyn Dataset) -> Vec<Vocabulary> {
+    dataset.layout().categories.iter().map(|category| category.vocabulary.clone()).collect()
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

@@ -1,0 +1,230 @@
+//! Training and evaluation rows fit together, or the difference is named.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::testing::{features_of, gathered};
+
+/// A folder with `train.csv` and `eval.csv`.
+struct Files {
+    folder: tempfile::TempDir,
+}
+
+impl Files {
+    fn new(train: &str, eval: &str) -> Self {
+        let files = Self { folder: tempfile::tempdir().unwrap() };
+        fs::write(files.path("train.csv"), train).unwrap();
+        fs::write(files.path("eval.csv"), eval).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Loads with these `--set` arguments besides the two files.
+    fn load(&self, sets: &[&str], world_size: usize) -> std::result::Result<Loaded, String> {
+        let mut all = vec![format!("data.train={}", self.path("train.csv").display())];
+        if !sets.iter().any(|set| set.starts_with("data.eval")) {
+            all.push(format!("data.eval={}", self.path("eval.csv").display()));
+        }
+        all.extend(sets.iter().map(|set| (*set).to_owned()));
+        let config = Config::load(None, &all).unwrap();
+        let ranks = ddp_comm::threads::run(world_size, |world| {
+            load(&config, &world).map_err(|stop| {
+                stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+            })
+        });
+        ranks.into_iter().next().unwrap()
+    }
+}
+
+#[track_caller]
+fn assert_refused(result: std::result::Result<Loaded, String>, parts: &[&str]) {
+    let message = result.expect_err("refused");
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+    assert!(message.lines().last().unwrap_or_default().starts_with("hint: "), "{message}");
+}
+
+const TRAIN: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
+
+#[test]
+fn digits_load_with_their_own_split() {
+    let world = World::single();
+    let loaded = load(&Config::load(None, &[]).unwrap(), &world).unwrap();
+    assert_eq!((loaded.train.len(), loaded.eval.unwrap().len()), (1438, 359));
+    assert_eq!(loaded.preprocessor.normalizer, None);
+
+    let sets = ["data.eval_fraction=0.5".to_owned()];
+    let loaded = load(&Config::load(None, &sets).unwrap(), &world).unwrap();
+    assert_eq!((loaded.train.len(), loaded.eval.unwrap().len()), (719, 719));
+
+    let sets = ["data.eval=none".to_owned()];
+    assert!(load(&Config::load(None, &sets).unwrap(), &world).unwrap().eval.is_none());
+}
+
+#[test]
+fn eval_takes_classes_and_columns_of_training() {
+    let files = Files::new(TRAIN, "b,label,a\n5,1,4\n");
+    let eval = files.load(&[], 1).unwrap().eval.unwrap();
+    assert_eq!(eval.layout().features, ["a", "b"]);
+    let (features, labels, _) = gathered(&*eval, &[0]);
+    assert_eq!(features, [4.0, 5.0], "columns follow their names");
+    assert_eq!(labels, [1.0]);
+    assert_eq!(eval.layout().targets, TargetLayout::Classes { n_classes: 3 });
+}
+
+#[test]
+fn both_are_normalized_by_training_rows() {
+    let files = Files::new(TRAIN, "a,b,label\n5,10,0\n");
+    let loaded = files.load(&["data.normalize=minmax"], 1).unwrap();
+    assert_eq!(features_of(&*loaded.eval.unwrap()), [5.0, 10.0], "normalized on the way to the model");
+    let normalizer = loaded.preprocessor.normalizer.unwrap();
+    assert_eq!((normalizer.shift, normalizer.scale), (vec![1.0, 10.0], vec![0.5, f64::from(0.05f32)]));
+}
+
+#[test]
+fn other_columns_are_named() {
+    assert_refused(
+        Files::new(TRAIN, "a,c,label\n1,2,0\n").load(&[], 1),
+        &["eval.csv", "train.csv", "\"b\" is missing, \"c\" is extra"],
+    );
+    assert_refused(
+        Files::new(TRAIN, "a,label\n1,0\n").load(&[], 1),
+        &["1 feature columns differ from the 2", "\"b\" is missing"],
+    );
+    assert_refused(
+        Files::new(TRAIN, "bb,a,zz,label\n1,1,1,0\n").load(&[], 1),
+        &["\"b\" is missing, \"bb\" is extra"],
+    );
+    // Columns that training does not have are left out.
+    let files = Files::new(TRAIN, "c,b,a,label\nx,10,5,0\n");
+    let eval = files.load(&[], 1).unwrap().eval.unwrap();
+    assert_eq!(features_of(&*eval), [5.0, 10.0]);
+    let [note] = &eval.layout().left_out[..] else { panic!("one note: {:?}", eval.layout().left_out) };
+    assert!(note.contains("\"c\" is left out"), "{note}");
+    assert_refused(files.load(&["data.extra_columns=error"], 1), &["eval.csv", "\"c\" is extra"]);
+}
+
+#[test]
+fn eval_labels_must_be_classes_of_training() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n1,2,3\n");
+    assert_refused(files.load(&[], 1), &["eval.csv", "line 3, column \"label\"", "label 3 is out of range"]);
+    assert_eq!(files.load(&["data.classes=4"], 1).unwrap().train.layout().targets.n_outputs(), 4);
+}
+
+#[test]
+fn eval_without_rows_is_refused() {
+    assert_refused(Files::new(TRAIN, "a,b,label\n").load(&[], 1), &["eval.csv", "no rows after the header"]);
+    assert_refused(
+        Files::new(TRAIN, "").load(&["data.eval_fraction=0.1"], 1),
+        &["train.csv", "no test rows"],
+    );
+}
+
+#[test]
+fn a_class_per_row_is_the_reason_that_no_rows_are_held_out() {
+    let rows: String = (0..40).map(|row| format!("{row},{row},\"{row},000\"\n")).collect();
+    let files = Files::new(&format!("a,b,label\n{rows}"), "");
+    let reason = "the 40 rows have 40 different labels, such as \"9,000\", so that none can be held out";
+    assert_refused(
+        files.load(&["data.eval_fraction=0.2"], 1),
+        &["train.csv", reason, "number written as text"],
+    );
+}
+
+#[test]
+fn fewer_rows_than_ranks_are_refused() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
+    assert!(files.load(&[], 3).is_ok());
+    assert_refused(
+        files.load(&[], 4),
+        &["train.csv", "3 training rows, fewer than the 4 ranks", "mpirun -n 3"],
+    );
+}
+
+#[test]
+fn class_weights_are_one_a_class() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
+    assert!(files.load(&["loss.class_weights=[1,2,3]"], 1).is_ok());
+    assert_refused(
+        files.load(&["loss.class_weights=[1,2]"], 1),
+        &["`loss.class_weights` has 2 numbers, expected 3", "train.csv"],
+    );
+}
+
+#[test]
+fn fingerprint_tells_contents_apart() {
+    let of = |train: &str, eval: &str| {
+        let loaded = Files::new(train, eval).load(&[], 1).unwrap();
+        fingerprint(&loaded.train, loaded.eval.as_ref()).unwrap()
+    };
+    let eval = "a,b,label\n1,2,2\n";
+    let base = of(TRAIN, eval);
+    assert_eq!(base, of(TRAIN, eval), "the path does not count");
+    for (train, eval) in [
+        (TRAIN.replace("20", "21"), eval.to_owned()),
+        (TRAIN.replace("3,30,2", "3,30,1\n3,30,2"), eval.to_owned()),
+        (TRAIN.replace("1,10,0", "1,10,1"), eval.to_owned()),
+        (TRAIN.replace("1,10,0", "1,10,-1"), eval.to_owned()),
+        (TRAIN.replace("1,10,0", "1,10,a").replace("2,20,1", "2,20,b"), eval.replace(",2\n", ",b\n")),
+        (TRAIN.replace("1,10,0\n2,20,1", "2,20,1\n1,10,0"), eval.to_owned()),
+        (TRAIN.replace("a,b", "a,c"), eval.replace("a,b", "a,c")),
+        (TRAIN.to_owned(), eval.replace(",2,", ",3,")),
+        (TRAIN.to_owned(), eval.replace(",2\n", ",1\n")),
+    ] {
+        assert_ne!(base, of(&train, &eval), "{train}{eval}");
+    }
+}
+
+/// A `.npy` file of f32.
+fn npy(shape: &str, values: &[f32]) -> Vec<u8> {
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn rows_to_evaluate_have_weights_of_their_own() {
+    let files = Files::new(TRAIN, "a,b,label\n1,2,0\n");
+    for (name, shape, values) in [
+        ("x.npy", "(3, 2)", &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0][..]),
+        ("y.npy", "(3,)", &[0.0, 1.0, 2.0]),
+        ("w.npy", "(3,)", &[1.0, 2.0, 3.0]),
+        ("x_test.npy", "(2, 2)", &[4.0, 40.0, 5.0, 50.0]),
+        ("y_test.npy", "(2,)", &[0.0, 1.0]),
+        ("w_test.npy", "(2,)", &[0.5, 2.5]),
+    ] {
+        fs::write(files.path(name), npy(shape, values)).unwrap();
+    }
+    let set = |key: &str, name: &str| format!("data.{key}={}", files.path(name).display());
+    let rows = [("train", "x"), ("labels", "y"), ("eval", "x_test"), ("eval_labels", "y_test")];
+    let rows = rows.map(|(key, name)| set(key, &format!("{name}.npy")));
+    let load = |more: &[String]| {
+        let sets: Vec<&str> = rows.iter().chain(more).map(String::as_str).collect();
+        files.load(&sets, 1)
+    };
+    let weights = |dataset: &dyn Dataset| gathered(dataset, &(0..dataset.len()).collect::<Vec<_>>()).2;
+    let (weight, eval_weight) = (set("weight", "w.npy"), set("eval_weight", "w_test.npy"));
+    for (more, train, eval) in [
+        (vec![&weight, &eval_weight], Some(vec![1.0, 2.0, 3.0]), Some(vec![0.5, 2.5])),
+        (vec![&weight], Some(vec![1.0, 2.0, 3.0]), None),
+        (vec![&eval_weight], None, Some(vec![0.5, 2.5])),
+    ] {
+        let more: Vec<String> = more.into_iter().cloned().collect();
+        let loaded = load(&more).unwrap();
+        assert_eq!((weights(&*loaded.train), weights(&*loaded.eval.unwrap())), (train, eval), "{more:?}");
+    }
+    let of_other_rows = load(&[set("eval_weight", "w.npy")]);
+    assert_refused(of_other_rows, &["x_test.npy` has 2 rows, but its weights", "w.npy` have 3"]);
+    // The rows of a table have theirs in a column.
+    let sets = [set("train", "train.csv"), set("eval", "eval.csv"), eval_weight];
+    let of_table = files.load(&sets.each_ref().map(String::as_str), 1);
+    assert_refused(of_table, &["`data.eval_weight` is set", "eval.csv", "`data.weight` names the column"]);
+}

@@ -1,0 +1,158 @@
+//! Opens the rows that a [`SourceSpec`] names: finds files and format, then reads or maps them.
+
+use crate::error::TableError;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::formats::Reader;
+use crate::formats::arrays::reader::SplitSide;
+
+use crate::error::target_error::TargetError;
+use crate::labels::head_rows;
+use crate::labels::survey::LabelSurvey;
+use crate::open::builtin;
+use crate::open::files::files_and_format;
+use crate::open::open_arrays;
+use crate::source::SourceSpec;
+use crate::{arrays, table};
+use ddp::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
+use ddp::data::datasets::dataset::Dataset;
+use ddp::data::error::{DataError, Result};
+
+impl SourceSpec<'_> {
+    /// Opens the rows. Files of arrays are not read, except targets that decide on classes or task; tables are.
+    ///
+    /// # Errors
+    /// A [`DataError`] that names the file or the setting.
+    pub fn open(&self) -> Result<Arc<dyn Dataset>> {
+        let opened = open(self)?;
+        let survey = opened.survey(self, |n_rows| 0..n_rows)?;
+        opened.with_survey(self, survey.as_ref())
+    }
+}
+
+/// Rows whose classes or task may still be unknown.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// Rows in files whose targets were not read yet.
+    Raw(Box<arrays::RawRows>),
+    Ready(Arc<dyn Dataset>),
+}
+
+impl Opened {
+    /// The labels of the rows `shard(n_rows)`; `None` if nothing depends on them.
+    pub(crate) fn survey(
+        &self,
+        spec: &SourceSpec<'_>,
+        shard: impl Fn(usize) -> Range<usize>,
+    ) -> Result<Option<LabelSurvey>> {
+        match self {
+            Opened::Raw(rows) if rows.is_open(spec) => Ok(Some(rows.survey(shard(rows.len()), spec)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the rows of `spec` come from a table, rather than from arrays or a built-in set.
+    pub(crate) fn is_table(&self, spec: &SourceSpec<'_>) -> bool {
+        matches!(self, Opened::Ready(_)) && !spec.source.starts_with("builtin:")
+    }
+
+    /// The rows, with the classes or the task that the survey of all rows gives.
+    pub(crate) fn with_survey(
+        self,
+        spec: &SourceSpec<'_>,
+        survey: Option<&LabelSurvey>,
+    ) -> Result<Arc<dyn Dataset>> {
+        match (self, survey) {
+            (Opened::Ready(rows), _) => Ok(rows),
+            (Opened::Raw(rows), None) => {
+                let rows: Arc<arrays::RawRows> = Arc::from(rows);
+                Ok(rows)
+            }
+            (Opened::Raw(mut rows), Some(survey)) => {
+                rows.resolve(survey, spec)?;
+                let rows: Arc<arrays::RawRows> = Arc::from(rows);
+                Ok(rows)
+            }
+        }
+    }
+}
+
+/// Opens the rows of `spec`. Files of arrays are not read, tables are.
+///
+/// # Errors
+/// A [`DataError`] that names the file or the setting.
+pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
+    let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
+    if has_heads && spec.source.starts_with("builtin:") {
+        return Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }));
+    }
+    if let Some(name) = spec.source.strip_prefix("builtin:") {
+        return Ok(Opened::Ready(Arc::new(builtin::read(name, spec)?)));
+    }
+    if builtin::NAMES.contains(&spec.source) && !Path::new(spec.source).exists() {
+        return Err(DataError::from(TableError::BuiltinWithoutPrefix { name: spec.source.to_owned() }));
+    }
+    let (files, format) = files_and_format(spec)?;
+    if spec.eval_weight().is_some() && !format.is_single_array() {
+        return Err(DataError::from(TableError::NotForFormat {
+            key: "data.eval_weight",
+            source_name: spec.source.to_owned(),
+            why: "holds its weights in a column or an array",
+            hint: "remove it: `data.weight` names the column or array".to_owned(),
+        }));
+    }
+    refuse_array_keys(spec, &format.reader)?;
+    if spec.skips_missing_targets()
+        && spec.side == SplitSide::Train
+        && !matches!(format.reader, Reader::Table(_))
+    {
+        return Err(DataError::from(TableError::NotForFormat {
+            key: "data.missing_target",
+            source_name: spec.source.to_owned(),
+            why: "holds arrays, whose rows all have a target",
+            hint: "remove it, or write the rows to a table".to_owned(),
+        }));
+    }
+    match &format.reader {
+        Reader::Table(readers) if has_heads => {
+            let rows = head_rows::open(spec, |table| table::open(&files, readers, table))?;
+            Ok(Opened::Ready(rows))
+        }
+        Reader::Table(readers) => Ok(Opened::Ready(table::open(&files, readers, spec)?)),
+        Reader::Arrays(_) if has_heads => {
+            Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }))
+        }
+        Reader::Arrays(reader) => {
+            let rows = open_arrays::open(&files, reader, spec)?;
+            if let Some(known) = spec.features {
+                arrays::same_columns(&rows, known)?;
+            }
+            Ok(Opened::Raw(Box::new(rows)))
+        }
+    }
+}
+
+/// Fails for settings that name arrays, which tables don't have.
+fn refuse_array_keys(spec: &SourceSpec<'_>, reader: &Reader) -> Result<()> {
+    if !matches!(reader, Reader::Table(_)) {
+        return Ok(());
+    }
+    let is_train = spec.side == SplitSide::Train;
+    let keys = [
+        (if is_train { "data.labels" } else { "data.eval_labels" }, spec.labels.is_some()),
+        // Rows for evaluation may be in another format than those the keys are for.
+        ("data.features_key", is_train && spec.data.features_key != DEFAULT_FEATURES_KEY),
+        ("data.labels_key", is_train && spec.data.labels_key != DEFAULT_LABELS_KEY),
+    ];
+    match keys.into_iter().find(|(_, is_set)| *is_set) {
+        Some((key, _)) => Err(DataError::from(TableError::NotForFormat {
+            key,
+            source_name: spec.source.to_owned(),
+            why: "is a table, which holds its labels in a column",
+            hint: "remove it: `data.target` names the column of the labels".to_owned(),
+        })),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,66 @@
+//! Predictions as CSV: a header row, then one row per prediction.
+
+use std::io::Write as _;
+
+use crate::formats::table::csv::quoted as quoted_cell;
+
+use crate::formats::compression::Compression;
+use crate::predict::output::block::{Block, ColumnKind, OutputColumn, Values};
+use crate::predict::output::compress::compressed;
+use crate::predict::output::encoder::Encoder;
+
+/// Encodes rows as lines. A compressed file is a sequence of compressed blocks, which every reader of the format concatenates.
+pub(crate) struct CsvEncoder {
+    names: Vec<String>,
+    /// The labels of each column, encoded as cells.
+    cells: Vec<Vec<String>>,
+    compression: Compression,
+}
+
+impl CsvEncoder {
+    pub(crate) fn new(columns: &[OutputColumn], compression: Compression) -> Self {
+        let cells = |column: &OutputColumn| match &column.kind {
+            ColumnKind::Label(labels) => labels.names.iter().map(|name| quoted_cell(name, ',')).collect(),
+            _ => Vec::new(),
+        };
+        CsvEncoder {
+            names: columns.iter().map(|column| quoted_cell(&column.name, ',')).collect(),
+            cells: columns.iter().map(cells).collect(),
+            compression,
+        }
+    }
+
+    fn cell(&self, column: usize, values: &Values, row: usize, out: &mut Vec<u8>) {
+        // Writing to memory does not fail.
+        let _ = match values {
+            Values::Texts(texts) => out.write_all(quoted_cell(texts.get(row), ',').as_bytes()),
+            #[cfg(feature = "parquet")]
+            Values::Arrays(_) => unreachable!("only Parquet keeps types"),
+            Values::Labels(classes) => out.write_all(self.cells[column][classes[row] as usize].as_bytes()),
+            Values::Binary(values) => write!(out, "{}", values[row]),
+            Values::Numbers(values) => write!(out, "{}", values[row]),
+            Values::Probabilities(values) => write!(out, "{}", values[row]),
+        };
+    }
+}
+
+impl Encoder for CsvEncoder {
+    fn encode(&self, block: &Block, streams: &mut [Vec<u8>]) {
+        let mut lines = Vec::new();
+        for row in 0..block.n_rows {
+            let is_valid = block.is_valid(row);
+            for (column, values) in block.columns.iter().enumerate() {
+                if is_valid || matches!(values, Values::Texts(_)) {
+                    self.cell(column, values, row, &mut lines);
+                }
+                lines.push(b',');
+            }
+            *lines.last_mut().expect("there is a column") = b'\n';
+        }
+        streams[0].extend(compressed(lines, self.compression));
+    }
+
+    fn head(&self, _n_rows: u64) -> Vec<u8> {
+        compressed((self.names.join(",") + "\n").into_bytes(), self.compression)
+    }
+}

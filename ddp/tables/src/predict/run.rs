@@ -1,0 +1,283 @@
+//! Predicts all rows of an input and writes the predictions to an output.
+
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ddp_comm::{Phase, Watchdog, World};
+use ddp_kernels::Device;
+
+use crate::formats::compression::Compression;
+use crate::predict::columns::PredictedColumns;
+use crate::predict::error::{PredictError, Result};
+use crate::predict::input::{Input, InputSpec, Share};
+use crate::predict::observed_rows::{ColumnCounts, ObservedRows};
+#[cfg(feature = "parquet")]
+use crate::predict::output::block::ColumnKind;
+use crate::predict::output::block::{Block, Labels, OutputColumn, Values};
+use crate::predict::output::file::{OutputFile, OutputStream, Stop};
+use crate::predict::output::format::OutputFormat;
+use crate::predict::predictor::Predictor;
+use crate::predict::saved_model::SavedModel;
+use crate::table::KeptValues;
+use ddp::data::loader::LoaderOptions;
+use ddp::storage::atomic_write::write_atomic;
+use ddp::storage::unfinished::Unfinished;
+
+/// Destination and contents of the predictions.
+#[derive(Debug, Clone)]
+pub struct OutputSpec {
+    /// File or stdout.
+    pub place: OutputPlace,
+    /// Whether to write the probability of each class.
+    pub with_probabilities: bool,
+    /// Probability at which the second of two classes is predicted.
+    pub threshold: Option<f64>,
+    /// Whether to replace an existing file.
+    pub overwrite: bool,
+    /// Temporary files to remove if a signal ends the process.
+    pub unfinished: Unfinished,
+}
+
+/// Destination of the predictions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OutputPlace {
+    /// CSV on stdout.
+    Stdout,
+    /// A file, whose name determines the format.
+    File(PathBuf),
+}
+
+/// Summary of a prediction run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Number of rows.
+    pub n_rows: u64,
+    /// Size of the file in bytes, on rank 0.
+    pub(crate) n_bytes: u64,
+    /// Rows without a prediction.
+    pub n_bad_rows: u64,
+    /// Counts of values that differ from those of training, by column.
+    pub counts: Vec<(String, ColumnCounts)>,
+    /// Columns that are not used, with the reason: ends of sentences.
+    pub left_out: Vec<String>,
+}
+
+/// Refuses array formats for columns of different types.
+fn check_table(format: OutputFormat) -> Result<()> {
+    match format {
+        OutputFormat::Npy | OutputFormat::Safetensors => Err(PredictError::Usage {
+            reason: "the model has several heads, whose predictions do not form one array".to_owned(),
+            hint: "write a table: a file that ends in .csv, .parquet or .jsonl".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Predicts the rows of `input` on all ranks; `print` writes to stdout.
+///
+/// # Errors
+/// [`PredictError`], on all ranks.
+pub fn run(
+    world: &World,
+    saved: &SavedModel,
+    device: Device,
+    loading: LoaderOptions,
+    input: &InputSpec,
+    output: &OutputSpec,
+    print: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<Summary, Stop> {
+    let prepare = || -> Result<_> {
+        let format = match &output.place {
+            OutputPlace::Stdout => OutputFormat::Csv(Compression::None),
+            OutputPlace::File(path) => OutputFormat::of(path)?,
+        };
+        let (with_probabilities, threshold) = (output.with_probabilities, output.threshold);
+        let predicted = match &saved.heads()[..] {
+            [] => {
+                let (task, names) = (saved.config.data.task, saved.output_names());
+                PredictedColumns::new(task, &names, with_probabilities, threshold, saved.output_units())?
+            }
+            heads => {
+                check_table(format)?;
+                PredictedColumns::of_heads(heads, with_probabilities, threshold)?
+            }
+        };
+        check_kept(&input.keep, &predicted, format, &output.place)?;
+        let share = Share { rank: world.rank().0, world_size: world.world_size() };
+        let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };
+        let rows = Input::open(saved, &input, share)?;
+        let columns: Vec<_> = rows.kept.iter().chain(&predicted.columns).cloned().collect();
+        Ok((format, columns, predicted, rows, Predictor::of_model(saved, device)?))
+    };
+    let (format, columns, predicted, rows, predictor) = world.collective_result(prepare())?;
+    let labels = predicted.labels_of_array();
+    let left_out = rows.left_out.clone();
+    let plan = &saved.preprocessor.plan;
+    let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
+    let watchdog = world.watchdog();
+    let _phase = watchdog.during(Phase::Prediction);
+    let job = Job { predicted, rows, observed: observed.clone(), predictor, loading, watchdog };
+    let counts = |world: &World| -> Result<_> {
+        let counts = sum_counts(world, &observed.counts())?;
+        Ok(plan.columns.iter().cloned().zip(counts).collect())
+    };
+    let path = match &output.place {
+        OutputPlace::Stdout => {
+            let encoder = format.encoder(&columns).expect("CSV has an encoder");
+            let mut stream = OutputStream::new(encoder);
+            let (mut n_rows, mut printed) = (0, Ok(()));
+            let done = job.predict(|_, block| {
+                n_rows += block.n_rows as u64;
+                printed = print(stream.encode(block));
+                mem::replace(&mut printed, Ok(()))
+            });
+            let n_bad_rows = world.collective_result(done)?;
+            let counts = counts(world).map_err(Stop::from)?;
+            return Ok(Summary { n_rows, n_bytes: 0, n_bad_rows, counts, left_out });
+        }
+        OutputPlace::File(path) => path,
+    };
+    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite, &output.unfinished)?;
+    let done = job.predict(|number, block| file.write(number, block));
+    let n_bad_rows = world.collective_result(done)?;
+    let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
+    let counts = counts(world).map_err(Stop::from)?;
+    // Written before the predictions get their name, so that they never exist without their labels.
+    let labels = if format == OutputFormat::Npy && world.rank().0 == 0 {
+        labels.map_or(Ok(()), |labels| write_labels(path, &labels))
+    } else {
+        Ok(())
+    };
+    world.collective_result(labels)?;
+    let (n_rows, n_bytes) = file.finish(world)?;
+    Ok(Summary { n_rows, n_bytes, n_bad_rows, counts, left_out })
+}
+
+/// Returns an error for columns that can't be kept.
+fn check_kept(
+    keep: &[String],
+    predicted: &PredictedColumns,
+    format: OutputFormat,
+    place: &OutputPlace,
+) -> Result<()> {
+    if !keep.is_empty() && !format.has_columns() {
+        let OutputPlace::File(path) = place else { unreachable!("CSV has columns") };
+        return Err(PredictError::Output {
+            out: path.display().to_string(),
+            reason: "arrays can't hold the text of kept columns".to_owned(),
+            hint: "remove --keep, or write to .csv, .jsonl or .parquet".to_owned(),
+        });
+    }
+    let clash = keep.iter().enumerate().find(|(index, name)| {
+        predicted.columns.iter().any(|column| column.name == **name) || keep[..*index].contains(name)
+    });
+    if let Some((_, name)) = clash {
+        return Err(PredictError::Usage {
+            reason: format!("--keep: there would be two columns \"{name}\""),
+            hint: "rename the column in the input, or do not keep it".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Element-wise sums over the ranks.
+fn sums(world: &World, own: &[u64]) -> Result<Vec<u64>> {
+    let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let of_ranks = world.group().all_gather_bytes(&bytes)?;
+    let mut sums = vec![0; own.len()];
+    for bytes in &of_ranks {
+        for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *sum += u64::from_le_bytes(*bytes);
+        }
+    }
+    Ok(sums)
+}
+
+fn sum_counts(world: &World, own: &[ColumnCounts]) -> Result<Vec<ColumnCounts>> {
+    let numbers = own.iter().flat_map(|counts| [counts.n_unseen, counts.n_filled, counts.n_outside]);
+    let sums = sums(world, &numbers.collect::<Vec<_>>())?;
+    let counts = |&[n_unseen, n_filled, n_outside]: &[u64; 3]| ColumnCounts { n_unseen, n_filled, n_outside };
+    Ok(sums.as_chunks::<3>().0.iter().map(counts).collect())
+}
+
+/// The values of a kept column.
+fn kept_values(values: KeptValues, column: &OutputColumn) -> Values {
+    match column.kind {
+        #[cfg(feature = "parquet")]
+        ColumnKind::KeptAs(_) => Values::Arrays(values.arrays),
+        _ => Values::Texts(values.texts),
+    }
+}
+
+/// This rank's work.
+struct Job<'a> {
+    predicted: PredictedColumns,
+    rows: Input,
+    observed: Arc<ObservedRows>,
+    predictor: Predictor,
+    loading: LoaderOptions,
+    watchdog: &'a Watchdog,
+}
+
+impl Job<'_> {
+    /// Predicts this rank's blocks and passes them with their indices to `write`; returns the number of rows without a
+    /// prediction.
+    fn predict(self, mut write: impl FnMut(u64, &Block) -> Result<()>) -> Result<u64> {
+        let Job { predicted, mut rows, observed, mut predictor, loading, watchdog } = self;
+        let blocks = mem::replace(&mut rows.blocks, Box::new(std::iter::empty()));
+        let (table, n_outputs) = (rows.table.clone(), predictor.n_outputs());
+        let mut n_bad_rows = 0;
+        // Outputs of the current block, and its first row.
+        let mut outputs: Vec<f32> = Vec::new();
+        let mut current: Option<usize> = None;
+        let mut end_block = |first: usize, outputs: &mut Vec<f32>| -> Result<()> {
+            let n = outputs.len() / n_outputs;
+            let mut block = Block { n_rows: n, columns: Vec::new(), is_valid: Vec::new() };
+            let of_values = observed.take_bad_rows(&(first..first + n)).into_iter().map(|row| row - first);
+            let mut bad_rows: Vec<usize> = of_values.collect();
+            if let Some(table) = &table {
+                let read = table.take(first);
+                let kept = read.kept.iter().cloned().zip(&rows.kept);
+                block.columns.extend(kept.map(|(values, column)| kept_values(values, column)));
+                bad_rows.extend(&read.bad_rows);
+            }
+            if !bad_rows.is_empty() {
+                block.is_valid = vec![true; n];
+                bad_rows.iter().for_each(|&row| block.is_valid[row] = false);
+                n_bad_rows += block.is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
+            }
+            block.columns.extend(predicted.values(outputs));
+            outputs.clear();
+            write(rows.block_number(first), &block)
+        };
+        let mut last_range = None;
+        predictor.predict_ranges(observed.clone(), blocks, loading, |range, own, batch| {
+            watchdog.tick();
+            if last_range != Some(range) {
+                if let Some(first) = current.replace(own.start) {
+                    end_block(first, &mut outputs)?;
+                }
+                last_range = Some(range);
+            }
+            outputs.extend_from_slice(batch);
+            Ok(())
+        })?;
+        if let Some(error) = rows.table.as_ref().and_then(|table| table.take_error()) {
+            return Err(error.into());
+        }
+        if let Some(first) = current {
+            end_block(first, &mut outputs)?;
+        }
+        Ok(n_bad_rows)
+    }
+}
+
+/// Writes the labels of the class indices, or of the columns of probabilities, to `OUT.labels.json`, because arrays can't hold
+/// strings.
+fn write_labels(out: &Path, labels: &Labels) -> Result<()> {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".labels.json");
+    let text = serde_json::Value::from(labels.names.clone()).to_string() + "\n";
+    Ok(write_atomic(Path::new(&name), text.as_bytes())?)
+}

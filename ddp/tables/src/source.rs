@@ -1,0 +1,181 @@
+//! Source of rows: the files that the config names, and what is known about the rows in advance.
+//!
+//! ```
+//! use ddp::config::Config;
+//! use ddp_tables::SourceSpec;
+//!
+//! let config = Config::load(None, &["data.train=builtin:digits".to_owned()])?;
+//! let rows = SourceSpec::train(&config.data).open()?;
+//! assert_eq!((rows.len(), rows.layout().n_features()), (1438, 64));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::sync::Arc;
+
+use crate::formats::arrays::reader::SplitSide;
+use crate::formats::table::source::ReadOptions;
+use ddp::data::vocabulary::Vocabulary;
+
+use crate::shared_types::SharedTypes;
+use ddp::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
+use ddp::data::Preprocessor;
+use ddp::data::column_kind::ColumnKind;
+use ddp::data::labels::head_targets::HeadTargets;
+use ddp::data::labels::{Label, LabelVocabulary};
+
+/// Source of rows, and what is known about them before they are read.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceSpec<'a> {
+    /// The config's section on data.
+    pub data: &'a DataConfig,
+    /// `builtin:NAME`, a file, a folder, or a file name pattern.
+    pub source: &'a str,
+    /// Files of labels.
+    pub labels: Option<&'a str>,
+    /// Side to take where files or a built-in set hold both.
+    pub side: SplitSide,
+    /// Classes of the labels.
+    pub classes: ClassLabels<'a>,
+    /// The features that a model expects; `None` for all features of the files in their order.
+    pub features: Option<KnownFeatures<'a>>,
+    /// Host memory for rows that can't be read from their files again.
+    pub memory_bytes: u64,
+    /// Bytes of files with arrays that are mapped; larger ones are read in pieces.
+    pub mapped_bytes: u64,
+    /// Types that the files of a table have in common, once they were looked at.
+    pub types: Option<&'a SharedTypes>,
+    /// Rows to predict: their targets and weights are not read, nor need they exist.
+    pub to_predict: Option<ToPredict<'a>>,
+}
+
+/// Columns of rows that are read to predict them.
+#[derive(Debug, Clone, Copy)]
+pub struct ToPredict<'a> {
+    /// Columns to pass through.
+    pub kept: &'a [String],
+    /// Whether a row with a value that can't be used is skipped rather than an error.
+    pub skips_bad_rows: bool,
+    /// Whether nothing else is read, no features either.
+    pub only_kept: bool,
+    /// Whether the columns to pass through keep the types of files that have some.
+    pub keeps_types: bool,
+}
+
+/// Classes of a source's labels.
+#[derive(Debug, Clone, Copy)]
+pub enum ClassLabels<'a> {
+    /// The labels of all its rows, sorted.
+    Discover,
+    /// The numbers 0 to n - 1.
+    Numbers(usize),
+    /// Classes of a model or of other rows.
+    Known(&'a Arc<LabelVocabulary>),
+    /// Classes of the heads of a model or of other rows.
+    Heads(&'a [HeadTargets]),
+    /// None: integers stay as they are, to be inspected or converted.
+    AsStored,
+}
+
+impl<'a> ClassLabels<'a> {
+    /// The classes that a model knows, for rows to be read for it; `None` without classes.
+    pub fn of_model(model: &'a Preprocessor) -> Option<Self> {
+        match &model.labels {
+            Some(labels) => Some(ClassLabels::Known(labels)),
+            None => (!model.heads.is_empty()).then_some(ClassLabels::Heads(&model.heads)),
+        }
+    }
+}
+
+/// The feature columns of a model.
+#[derive(Debug, Clone, Copy)]
+pub struct KnownFeatures<'a> {
+    /// Names in the order of the model.
+    pub names: &'a [String],
+    /// Vocabularies of the categorical columns.
+    pub vocabularies: &'a [Vocabulary],
+    /// Kinds of the values, one per name; empty where they are unknown.
+    pub kinds: &'a [Option<ColumnKind>],
+    /// Owner of the columns, for messages.
+    pub of: &'a str,
+}
+
+impl<'a> KnownFeatures<'a> {
+    /// The columns of the first file of `of`, for the others.
+    pub(crate) fn of_shards(names: &'a [String], of: &'a str) -> Self {
+        KnownFeatures { names, vocabularies: &[], kinds: &[], of }
+    }
+}
+
+impl<'a> SourceSpec<'a> {
+    /// The training rows of the config.
+    pub fn train(data: &'a DataConfig) -> Self {
+        SourceSpec {
+            data,
+            source: &data.train,
+            labels: data.labels.as_deref(),
+            side: SplitSide::Train,
+            classes: data.classes.map_or(ClassLabels::Discover, ClassLabels::Numbers),
+            features: None,
+            memory_bytes: data.rows_memory_bytes(),
+            mapped_bytes: data.mapped_bytes(),
+            types: None,
+            to_predict: None,
+        }
+    }
+
+    /// Settings for reading the files.
+    pub(crate) fn read_options(&self) -> ReadOptions<'a> {
+        ReadOptions {
+            delimiter: self.data.delimiter,
+            header: self.data.header,
+            decimal: self.data.decimal,
+            missing_values: &self.data.missing_values,
+            dropped: &self.data.drop,
+            label: self.named_label(),
+            memory_bytes: self.memory_bytes,
+        }
+    }
+
+    /// The target whose labels may be names: the only one, unless the classes are known to be numbers.
+    fn named_label(&self) -> Option<&'a str> {
+        let has_names = |vocabulary: Arc<LabelVocabulary>| {
+            vocabulary.labels().any(|label| matches!(label, Label::Text(_)))
+        };
+        match &self.data.target[..] {
+            [target] if self.data.task == Task::Classification => {
+                Some(target.as_str()).filter(|_| self.vocabulary().is_none_or(has_names))
+            }
+            _ => None,
+        }
+    }
+
+    /// The files with the weights of `data.eval`; `None` for other rows.
+    pub(crate) fn eval_weight(&self) -> Option<&'a str> {
+        let is_eval = matches!(&self.data.eval, EvalSource::Source(eval) if eval == self.source);
+        self.data.eval_weight.as_deref().filter(|_| is_eval && self.side == SplitSide::Test)
+    }
+
+    /// The classes, if they are known before the rows are read.
+    pub fn vocabulary(&self) -> Option<Arc<LabelVocabulary>> {
+        match self.classes {
+            ClassLabels::Numbers(n) => Some(Arc::new(LabelVocabulary::numbers(n))),
+            ClassLabels::Known(vocabulary) => Some(vocabulary.clone()),
+            ClassLabels::Heads(_) | ClassLabels::Discover | ClassLabels::AsStored => None,
+        }
+    }
+
+    /// Whether rows whose label is not a class are left out, marked by the class -1 until then.
+    pub(crate) fn skips_unknown(&self) -> bool {
+        self.side == SplitSide::Test && self.data.unknown_label == UnknownLabel::Skip
+    }
+
+    /// Whether rows without a target are left out.
+    pub(crate) fn skips_missing_targets(&self) -> bool {
+        self.data.missing_target == MissingTarget::Skip && self.to_predict.is_none()
+    }
+
+    /// Whether missing values are accepted.
+    pub fn may_miss(&self) -> bool {
+        self.data.missing != Missing::Error || self.to_predict.is_some_and(|rows| rows.skips_bad_rows)
+    }
+}

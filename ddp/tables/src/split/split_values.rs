@@ -1,0 +1,192 @@
+//! The column by which rows are split: its distinct values, or its times.
+//!
+//! It is read on its own. Values take 4 bytes per row and the texts, times 8 bytes per row.
+
+use crate::error::TableError;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use crate::formats::Reader;
+use crate::formats::error::CellProblem;
+use crate::formats::table::source::TableFormat;
+use crate::values::notation::{Meaning, Notation};
+use crate::values::number::DecimalMark;
+use crate::values::time::format_seconds as format_moment;
+use ddp::data::spelling::truth;
+
+use crate::open::files::files_and_format;
+use crate::source::SourceSpec;
+use crate::table::for_each_text;
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::Label;
+
+/// Values that a message lists.
+const SHOWN_VALUES: usize = 10;
+
+/// The files of a table.
+pub(crate) struct Table {
+    files: Vec<PathBuf>,
+    format: &'static TableFormat,
+}
+
+impl Table {
+    pub(crate) fn find(spec: &SourceSpec<'_>) -> Result<Self> {
+        let no_columns = |why| {
+            DataError::from(TableError::NotForFormat {
+            key: "data.split",
+            source_name: spec.source.to_owned(),
+            why,
+            hint: "use a table with that column, or write the rows for evaluation to a file and name it in `data.eval`"
+                .to_owned(),
+        })
+        };
+        if spec.source.starts_with("builtin:") {
+            return Err(no_columns("is a built-in set, which has test rows and no such column"));
+        }
+        let (files, format) = files_and_format(spec)?;
+        let Reader::Table(table) = &format.reader else {
+            return Err(no_columns("holds arrays, which have no such column"));
+        };
+        // The column is read before the rows, and a pipe only once.
+        if files.iter().any(|file| std::fs::metadata(file).is_ok_and(|data| !data.is_file())) {
+            return Err(no_columns("is a pipe, which can't be read twice"));
+        }
+        Ok(Table { files, format: table })
+    }
+
+    fn for_each(
+        &self,
+        spec: &SourceSpec<'_>,
+        column: &str,
+        mut take: impl FnMut(&str) -> Result<(), CellProblem>,
+    ) -> Result<()> {
+        let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
+        for_each_text(&self.files, self.format, spec, column, |text| {
+            if notation.is_missing_label(text) { Err(CellProblem::SplitMissing) } else { take(text) }
+        })
+    }
+}
+
+/// The distinct values of a column, and the one of each row.
+pub(crate) struct Values {
+    /// In order of their first rows.
+    pub(crate) texts: Vec<String>,
+    pub(crate) n_rows: Vec<usize>,
+    /// Number of each row's value.
+    pub(crate) codes: Vec<u32>,
+}
+
+impl Values {
+    pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
+        let mut values = Values { texts: Vec::new(), n_rows: Vec::new(), codes: Vec::new() };
+        // `7` and `7.0` are one value.
+        let mut numbers: HashMap<String, u32> = HashMap::new();
+        table.for_each(spec, column, |text| {
+            let code = match numbers.get(text) {
+                Some(&code) => code,
+                None => {
+                    let value = plain(text);
+                    let code = *numbers.entry(value.clone()).or_insert_with(|| {
+                        values.texts.push(value);
+                        values.n_rows.push(0);
+                        values.texts.len() as u32 - 1
+                    });
+                    numbers.insert(text.to_owned(), code);
+                    code
+                }
+            };
+            values.n_rows[code as usize] += 1;
+            values.codes.push(code);
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// The values of some rows.
+    pub(crate) fn of_rows(&self, rows: impl Iterator<Item = usize>) -> Self {
+        let mut values = Values { texts: Vec::new(), n_rows: Vec::new(), codes: Vec::new() };
+        let mut new_codes = vec![None; self.texts.len()];
+        for row in rows {
+            let old = self.codes[row] as usize;
+            let code = *new_codes[old].get_or_insert_with(|| {
+                values.texts.push(self.texts[old].clone());
+                values.n_rows.push(0);
+                values.texts.len() as u32 - 1
+            });
+            values.n_rows[code as usize] += 1;
+            values.codes.push(code);
+        }
+        values
+    }
+
+    /// Some values with their numbers of rows, in alphabetical order.
+    pub(crate) fn listed(&self) -> String {
+        let mut listed: Vec<String> = self
+            .texts
+            .iter()
+            .zip(&self.n_rows)
+            .map(|(text, n_rows)| format!("\"{text}\" ({})", rows(*n_rows)))
+            .collect();
+        listed.sort();
+        let n_more = listed.len().saturating_sub(SHOWN_VALUES);
+        listed.truncate(SHOWN_VALUES);
+        let more = if n_more > 0 { format!(" and {n_more} more") } else { String::new() };
+        listed.join(", ") + &more
+    }
+}
+
+/// A value in the form in which values are compared: `1` for `1.0`, `true` for `True`.
+pub(crate) fn plain(text: &str) -> String {
+    match Label::parse(text) {
+        Label::Text(text) if truth(&text).is_some() => text.to_lowercase(),
+        label => label.to_string(),
+    }
+}
+
+/// The times of all rows, as numbers that grow with time.
+pub(crate) struct Times {
+    kind: TimeKind,
+    pub(crate) of_rows: Vec<f64>,
+}
+
+/// Notation of times; those of different kinds have no order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TimeKind {
+    Number,
+    Date,
+    TimeOfDay,
+}
+
+impl Times {
+    pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
+        let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
+        let mut kind = None;
+        let mut of_rows = Vec::new();
+        table.for_each(spec, column, |text| {
+            let (of_row, time) = match notation.meaning(text) {
+                Meaning::Number(number) if number.is_finite() => (TimeKind::Number, number),
+                Meaning::Moment(moment) if moment.has_date => (TimeKind::Date, moment.seconds),
+                Meaning::Moment(moment) => (TimeKind::TimeOfDay, moment.seconds),
+                _ => return Err(CellProblem::NotATime { text: text.to_owned() }),
+            };
+            if *kind.get_or_insert(of_row) != of_row {
+                return Err(CellProblem::OtherTime { text: text.to_owned() });
+            }
+            of_rows.push(time);
+            Ok(())
+        })?;
+        Ok(Times { kind: kind.unwrap_or(TimeKind::Number), of_rows })
+    }
+
+    pub(crate) fn shown(&self, time: f64) -> String {
+        match self.kind {
+            TimeKind::Number => time.to_string(),
+            TimeKind::Date => format_moment(time, true),
+            TimeKind::TimeOfDay => format_moment(time, false),
+        }
+    }
+}
+
+pub(crate) fn rows(n: usize) -> String {
+    if n == 1 { "1 row".to_owned() } else { format!("{n} rows") }
+}

@@ -1,0 +1,241 @@
+//! Reads tables of text as typed columns, to convert them to other files. All cells are read twice: first for the types.
+
+use crate::error::TableError;
+use std::path::{Path, PathBuf};
+
+use crate::formats::error::{CellProblem, CsvError, RowsError};
+use crate::formats::table::source::TableFormat;
+use crate::formats::table::types::{CellUse, Destination, Form, Inference, Place, TypedColumn};
+use crate::formats::write::{CellKind, Chunk, Group, Kind};
+use crate::values::element::RawType;
+
+use crate::source::SourceSpec;
+use crate::table::cell_reader::CellReader;
+use crate::table::columns::{ColumnPlan, Role, same_columns};
+use ddp::config::Task;
+use ddp::data::error::{DataError, Result};
+
+/// Columns of tables of text, with the types that all of their cells have in common.
+#[derive(Debug, Clone)]
+pub struct CellColumns {
+    names: Vec<String>,
+    columns: Vec<CellColumn>,
+    /// Integers that the types of their columns round.
+    pub n_rounded: u64,
+}
+
+/// A column that is converted.
+#[derive(Debug, Clone)]
+struct CellColumn {
+    /// Index among the names.
+    index: usize,
+    use_: CellUse,
+    form: Form,
+    group: Group,
+    cells: CellKind,
+}
+
+impl CellColumns {
+    /// Reads all cells of `files`.
+    ///
+    /// # Errors
+    /// Cells that no type of the destination holds, by place.
+    pub fn scan(
+        files: &[PathBuf],
+        format: &TableFormat,
+        spec: &SourceSpec<'_>,
+        to: Destination,
+        keeps_missing: bool,
+    ) -> Result<Self> {
+        let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
+        for (file, path) in files.iter().enumerate() {
+            let (mut reader, plan) = CellReader::open_planned(path, format, spec)?;
+            let names = plan.all_names();
+            let (first_plan, columns) =
+                first.get_or_insert_with(|| (plan.clone(), vec![Inference::default(); names.len()]));
+            same_columns(&files[0], &first_plan.all_names(), path, &names)?;
+            let notation = reader.notation().clone();
+            let roles = plan.all_roles();
+            for (column, are_dates) in columns.iter_mut().zip(&reader.columns().are_dates) {
+                column.are_dates |= are_dates;
+            }
+            let uses: Vec<CellUse> = roles.iter().map(|role| cell_use(*role, spec)).collect();
+            let of_folders: Vec<String> =
+                plan.partitions.iter().map(|partition| partition.value.clone()).collect();
+            let mut n_rows = 0;
+            while let Some(record) = reader.record()? {
+                let cells = record.cells().chain(of_folders.iter().map(String::as_bytes));
+                for (column, cell) in cells.enumerate() {
+                    if roles[column].purpose().is_none() {
+                        continue;
+                    }
+                    let place = Place { file, number: record.line };
+                    let (is_string, use_) = (record.is_string(column), uses[column]);
+                    let added = columns[column].add(cell, is_string, use_, &notation, place);
+                    added.map_err(|problem| of_cell(files, place, &names[column], problem))?;
+                }
+                n_rows += 1;
+            }
+            if n_rows == 0 {
+                return Err(CsvError::NoRows { path: path.clone() }.into());
+            }
+        }
+        let (plan, columns) = first.expect("there is a file");
+        Self::new(files, &plan, &columns, spec, to, keeps_missing)
+    }
+
+    fn new(
+        files: &[PathBuf],
+        plan: &ColumnPlan,
+        inferred: &[Inference],
+        spec: &SourceSpec<'_>,
+        to: Destination,
+        keeps_missing: bool,
+    ) -> Result<Self> {
+        let names = plan.all_names();
+        let (mut columns, mut n_rounded) = (Vec::new(), 0);
+        for (index, (role, inference)) in plan.all_roles().into_iter().zip(inferred).enumerate() {
+            let Some(purpose) = role.purpose() else { continue };
+            let use_ = cell_use(role, spec);
+            let of_cell = |(place, problem)| of_cell(files, place, &names[index], problem);
+            let mut group = Group::column(purpose, names[index].clone(), Kind::Text);
+            let mut cells = CellKind::Text;
+            let mut form = match (role, to) {
+                (Role::Date(first), Destination::Arrays) => {
+                    group.names = plan.features[first..][..crate::values::time::PARTS.len()].to_vec();
+                    group.kind = Kind::Number(RawType::F32);
+                    group.fits_single = Some(true);
+                    Form::DateParts
+                }
+                _ => {
+                    group.kind = inference.kind(use_, to).map_err(of_cell)?;
+                    group.fits_single = Some(inference.fits_single());
+                    cells = inference.cell_kind(use_).map_err(of_cell)?;
+                    Form::of(&group.kind)
+                }
+            };
+            n_rounded += inference.n_rounded(&group.kind);
+            if to == Destination::Arrays {
+                check_for_arrays(inference, use_, &mut group, &mut form, keeps_missing).map_err(of_cell)?;
+            }
+            columns.push(CellColumn { index, use_, form, group, cells });
+        }
+        Ok(CellColumns { names, columns, n_rounded })
+    }
+
+    /// The columns that are converted.
+    pub fn groups(&self) -> Vec<Group> {
+        self.columns.iter().map(|column| column.group.clone()).collect()
+    }
+
+    /// Indices among the columns of the files and their folders, and meaning of the cells.
+    pub fn cells(&self) -> impl Iterator<Item = (usize, CellKind)> {
+        self.columns.iter().map(|column| (column.index, column.cells))
+    }
+
+    /// Opens a file of these columns.
+    pub(in crate::table) fn open(
+        &self,
+        path: &Path,
+        format: &TableFormat,
+        spec: &SourceSpec<'_>,
+    ) -> Result<CellChunks> {
+        let (reader, plan) = CellReader::open_planned(path, format, spec)?;
+        if plan.all_names() != self.names {
+            return Err(DataError::from(RowsError::Changed { path: path.to_owned() }));
+        }
+        Ok(CellChunks {
+            path: path.to_owned(),
+            typed: self.columns.iter().map(|column| TypedColumn::new(column.use_, column.form)).collect(),
+            columns: self.clone(),
+            plan,
+            reader,
+        })
+    }
+}
+
+fn of_cell(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> DataError {
+    let place = format!("data file `{}`, line {}", files[place.file].display(), place.number);
+    DataError::from(TableError::Cell { place, column: column.to_owned(), problem })
+}
+
+/// Texts among numbers and missing values have no place in arrays.
+fn check_for_arrays(
+    inference: &Inference,
+    use_: CellUse,
+    group: &mut Group,
+    form: &mut Form,
+    keeps_missing: bool,
+) -> Result<(), (Place, CellProblem)> {
+    if let (Kind::Text, CellUse::Number, Some((place, text))) = (&group.kind, use_, inference.first_text()) {
+        return Err((*place, CellProblem::TextInArray { text: text.clone() }));
+    }
+    let is_category = use_ == CellUse::Category;
+    let Some((place, _)) = inference.missing.first.as_ref().filter(|_| !is_category) else { return Ok(()) };
+    if use_ == CellUse::Label {
+        return Err((*place, CellProblem::TargetEmpty));
+    }
+    if !keeps_missing {
+        return Err((*place, CellProblem::MissingInArray));
+    }
+    // Only floats have a value that marks a missing one.
+    if *form != Form::DateParts {
+        group.kind = Kind::Number(RawType::F64);
+        *form = Form::Number(RawType::F64);
+    }
+    Ok(())
+}
+
+fn cell_use(role: Role, spec: &SourceSpec<'_>) -> CellUse {
+    match role {
+        Role::Category { .. } => CellUse::Category,
+        Role::Target(_) if spec.data.task == Task::Classification && spec.data.target.len() == 1 => {
+            CellUse::Label
+        }
+        _ => CellUse::Number,
+    }
+}
+
+/// Reads the rows of one file.
+pub(in crate::table) struct CellChunks {
+    path: PathBuf,
+    reader: CellReader,
+    plan: ColumnPlan,
+    columns: CellColumns,
+    typed: Vec<TypedColumn>,
+}
+
+impl CellChunks {
+    /// The columns that are converted.
+    pub(in crate::table) fn groups(&self) -> Vec<Group> {
+        self.columns.groups()
+    }
+
+    /// Share of the file that was read, from 0 to 1; `None` if its length is unknown.
+    pub(in crate::table) fn fraction(&self) -> Option<f64> {
+        self.reader.fraction()
+    }
+
+    /// Up to `max_rows` next rows; `None` at the end.
+    pub(in crate::table) fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
+        let notation = self.reader.notation().clone();
+        let n_own = self.plan.names.len();
+        let mut n_rows = 0;
+        while n_rows < max_rows
+            && let Some(record) = self.reader.record()?
+        {
+            for (column, typed) in self.columns.columns.iter().zip(&mut self.typed) {
+                let cell = match column.index.checked_sub(n_own) {
+                    None => record.cell(column.index),
+                    Some(folder) => self.plan.partitions[folder].value.as_bytes(),
+                };
+                if !typed.push(cell, &notation) {
+                    return Err(DataError::from(RowsError::Changed { path: self.path.clone() }));
+                }
+            }
+            n_rows += 1;
+        }
+        let blocks = self.typed.iter_mut().map(TypedColumn::take).collect();
+        Ok((n_rows > 0).then_some(Chunk { n_rows, blocks }))
+    }
+}

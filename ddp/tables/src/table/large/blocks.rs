@@ -1,0 +1,352 @@
+//! Rows of Parquet files that exceed the memory, decoded one row group at a time.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use crate::formats::arrays::reader::SplitSide;
+use crate::formats::table::batch_source::{BatchSource as _, Batches};
+use crate::formats::table::parquet::{ParquetFile, malformed};
+use ddp::data::vocabulary::Vocabulary;
+use ddp::storage::fingerprint::Fingerprint;
+
+use crate::shared_types::SharedTypes;
+use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
+use crate::table::batches::{BatchRows, Casts, Columns, batch_rows};
+use crate::table::columns::Role;
+use crate::table::large::cache::Cache;
+use crate::table::rows::{TableRows, TargetCells};
+use ddp::config::{DataConfig, Task};
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use ddp::data::error::Result;
+
+/// Rows of Parquet files.
+#[derive(Debug)]
+pub(super) struct ParquetRows {
+    shared: Arc<Shared>,
+    /// Decodes announced groups; started by the first announcement.
+    ahead: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// State shared by the thread that decodes ahead and the threads that gather.
+#[derive(Debug)]
+struct Shared {
+    files: Vec<(ParquetFile, Columns)>,
+    groups: Vec<Group>,
+    /// End of each group, in rows.
+    ends: Vec<usize>,
+    layout: RowLayout,
+    vocabularies: Vec<Vocabulary>,
+    data: DataConfig,
+    side: SplitSide,
+    source: String,
+    types: SharedTypes,
+    cache: Cache<TableRows>,
+}
+
+/// A row group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    file: usize,
+    index: usize,
+    pub(super) n_rows: usize,
+}
+
+/// The row groups of all files, without empty ones.
+pub(super) fn groups_of(files: &[(ParquetFile, Columns)]) -> Vec<Group> {
+    let groups = files.iter().enumerate().flat_map(|(file, (of, _))| {
+        of.group_rows.iter().enumerate().map(move |(index, &n_rows)| Group { file, index, n_rows })
+    });
+    groups.filter(|group| group.n_rows > 0).collect()
+}
+
+/// `batches` of the columns `roots` in the types that all files have in common.
+pub(super) fn cast(
+    file: &ParquetFile,
+    types: Option<&SharedTypes>,
+    batches: Batches,
+    roots: &[usize],
+) -> Batches {
+    match types.and_then(|types| Casts::new(&file.path, file.schema(), types)) {
+        Some(casts) => casts.apply(batches, roots),
+        None => batches,
+    }
+}
+
+/// Bytes of a decoded row, with the exact values that f32 rounds.
+pub(super) fn decoded_row_bytes(columns: &Columns, layout: &RowLayout) -> usize {
+    let n_wide_targets = match layout.targets {
+        TargetLayout::Classes { .. } => 0,
+        TargetLayout::Values { .. } | TargetLayout::Heads { .. } => columns.n_wide_targets(),
+    };
+    layout.row_bytes() + (columns.n_wide_features() + n_wide_targets) * size_of::<f64>()
+}
+
+impl ParquetRows {
+    /// Rows of `files`, whose `layout` is known; a decode needs `scratch_bytes` in addition to its rows.
+    pub(super) fn new(
+        files: Vec<(ParquetFile, Columns)>,
+        layout: RowLayout,
+        scratch_bytes: usize,
+        spec: &SourceSpec<'_>,
+    ) -> Self {
+        let groups = groups_of(&files);
+        let mut ends = Vec::with_capacity(groups.len());
+        let mut n_rows = 0;
+        for group in &groups {
+            n_rows += group.n_rows;
+            ends.push(n_rows);
+        }
+        let row_bytes = decoded_row_bytes(&files[0].1, &layout);
+        let costs = groups.iter().map(|group| group.n_rows * row_bytes).collect();
+        let budget = usize::try_from(spec.memory_bytes).unwrap_or(usize::MAX);
+        let shared = Shared {
+            vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
+            cache: Cache::new(costs, scratch_bytes, budget),
+            data: decided(spec.data, &layout),
+            side: spec.side,
+            source: spec.source.to_owned(),
+            types: spec.types.cloned().unwrap_or_default(),
+            files,
+            groups,
+            ends,
+            layout,
+        };
+        ParquetRows { shared: Arc::new(shared), ahead: Mutex::new(None) }
+    }
+
+    /// Most bytes that were held at a time.
+    #[cfg(test)]
+    pub(super) fn peak_bytes(&self) -> usize {
+        self.shared.cache.peak_bytes()
+    }
+}
+
+impl Shared {
+    /// The number of the group that holds a row.
+    fn group_of(&self, row: usize) -> usize {
+        self.ends.partition_point(|&end| end <= row)
+    }
+
+    fn start_of(&self, group: usize) -> usize {
+        self.ends[group] - self.groups[group].n_rows
+    }
+
+    /// Calls `take` for each of `rows` with its position among them, its decoded group and its number in the group.
+    fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &TableRows, usize)) -> Result<()> {
+        let mut places: Vec<(usize, usize)> =
+            rows.iter().enumerate().map(|(place, &row)| (self.group_of(row), place)).collect();
+        places.sort_unstable();
+        let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
+        wanted.dedup();
+        while let Some(of_group) = self.cache.take(&mut wanted, |group| self.decode(group, false))? {
+            let group = of_group.group;
+            let start = self.start_of(group);
+            let from = places.partition_point(|(other, _)| *other < group);
+            for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
+                take(place, &of_group, rows[place] - start);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes the rows of a group, or only their targets.
+    fn decode(&self, group: usize, only_targets: bool) -> Result<TableRows> {
+        let Group { file, index, n_rows } = self.groups[group];
+        let (file, columns) = &self.files[file];
+        let names = &self.layout.features;
+        let classes = self.layout.labels.as_ref().map_or(ClassLabels::AsStored, ClassLabels::Known);
+        let known = KnownFeatures {
+            names,
+            vocabularies: &self.vocabularies,
+            kinds: &self.layout.kinds,
+            of: &self.source,
+        };
+        let train = SourceSpec::train(&self.data);
+        let spec = SourceSpec { classes, features: Some(known), side: self.side, ..train };
+        let mut rows = TableRows::new(&columns.plan, &spec);
+        let mut columns = columns.clone();
+        if only_targets {
+            rows.n_features = 0;
+            columns.needed.retain(|column| matches!(column.roles[0], Role::Target(_)));
+            columns.plan.partitions.retain(|partition| matches!(partition.role, Role::Target(_)));
+        }
+        rows.reserve(n_rows);
+        let selection = columns.selection(batch_rows(&columns));
+        let batches = file.read_groups(&selection, index..index + 1)?;
+        let batches = cast(file, Some(&self.types), batches, &selection.roots);
+        let mut reader = BatchRows::new(&file.path, columns, batches, file.first_row(index));
+        let mut left = n_rows;
+        while left > 0 {
+            match reader.read(&mut rows, left)? {
+                0 => break,
+                n => left -= n,
+            }
+        }
+        if rows.n_rows != n_rows {
+            let reason = format!("row group {index} has {} rows, and its footer says {n_rows}", rows.n_rows);
+            return Err(malformed(&file.path, reason).into());
+        }
+        Ok(rows)
+    }
+}
+
+impl Dataset for ParquetRows {
+    fn len(&self) -> usize {
+        self.shared.ends.last().copied().unwrap_or(0)
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.shared.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        const OP: &str = "gather";
+        let layout = &self.shared.layout;
+        let width = layout.n_features();
+        let x = out.x.into_slice::<f32>(OP, "x")?;
+        let mut weights = out.weights.map(|weights| weights.into_slice::<f32>(OP, "weights")).transpose()?;
+        let mut targets = match &layout.targets {
+            TargetLayout::Classes { .. } => Out::Labels(out.targets.into_slice::<i64>(OP, "targets")?),
+            TargetLayout::Values { .. } | TargetLayout::Heads { .. } => {
+                Out::Values(out.targets.into_slice::<f32>(OP, "targets")?)
+            }
+        };
+        self.shared.for_each(rows, |place, of_group, row| {
+            x[place * width..][..width].copy_from_slice(&of_group.features[row * width..][..width]);
+            targets.put(place, &of_group.targets, row);
+            if let (Some(out), Some(weights)) = (&mut weights, &of_group.weights) {
+                out[place] = weights[row];
+            }
+        })
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if self.shared.files[0].1.n_wide_features() == 0 {
+            return Ok(false);
+        }
+        let width = self.shared.layout.n_features();
+        self.shared.for_each(rows, |place, of_group, row| {
+            let out = &mut out[place * width..][..width];
+            of_group.exact.differences(&of_group.features, &[row], origin, out);
+        })?;
+        Ok(true)
+    }
+
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if self.shared.files[0].1.n_wide_targets() == 0 {
+            return Ok(false);
+        }
+        let width = self.shared.layout.targets.n_outputs();
+        self.shared.for_each(rows, |place, of_group, row| {
+            let TargetCells::Values { values, .. } = &of_group.targets else {
+                unreachable!("rows are decoded for the targets of the layout")
+            };
+            let out = &mut out[place * width..][..width];
+            of_group.exact_targets.differences(values, &[row], origin, out);
+        })?;
+        Ok(true)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        let shared = &*self.shared;
+        let mut at = rows.start;
+        while at < rows.end {
+            let group = shared.group_of(at);
+            let (start, end) = (shared.start_of(group), shared.ends[group].min(rows.end));
+            let of_group = shared.decode(group, true)?;
+            let TargetCells::Classes(labels) = &of_group.targets else { panic!("targets are classes") };
+            let labels = labels.integers().expect("labels of known classes");
+            out[at - rows.start..end - rows.start].copy_from_slice(&labels[at - start..end - start]);
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn block_ends(&self) -> Option<&[usize]> {
+        Some(&self.shared.ends)
+    }
+
+    fn prefetch(&self, rows: &[Range<usize>]) {
+        let shared = &self.shared;
+        let of_range = |rows: &Range<usize>| shared.group_of(rows.start)..shared.group_of(rows.end - 1) + 1;
+        let mut groups: Vec<usize> = Vec::new();
+        for rows in rows.iter().filter(|rows| !rows.is_empty()) {
+            groups.extend(of_range(rows));
+        }
+        shared.cache.expect(groups);
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_none() {
+            let shared = shared.clone();
+            let work = move || shared.cache.work_ahead(|group| shared.decode(group, false));
+            // Without a thread, rows are decoded when they are needed.
+            *ahead = Builder::new().name("parquet".to_owned()).spawn(work).ok();
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        Some("`ddp-train data convert` to safetensors, which is read without decoding".to_owned())
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        let shared = &self.shared;
+        let mut hash = Fingerprint::default();
+        hash.number(self.len() as u64);
+        shared.layout.features.iter().for_each(|name| hash.text(name));
+        for vocabulary in &shared.vocabularies {
+            vocabulary.values().iter().for_each(|value| hash.text(value));
+        }
+        shared.layout.targets.add_to(&mut hash);
+        shared.files.iter().for_each(|(file, _)| file.add_to(&mut hash));
+        Ok(hash.finish())
+    }
+
+    fn source(&self) -> &str {
+        &self.shared.source
+    }
+}
+
+impl Drop for ParquetRows {
+    fn drop(&mut self) {
+        self.shared.cache.close();
+        if let Some(thread) = self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            // Its panic was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The config with the decision on the task.
+fn decided(data: &DataConfig, layout: &RowLayout) -> DataConfig {
+    let mut data = data.clone();
+    if let Some(choice) = &layout.task_choice {
+        (data.task, data.auto_task) = (choice.task, false);
+    } else if matches!(layout.targets, TargetLayout::Values { .. }) && data.task == Task::Classification {
+        // Labels that are only looked at may be numbers with fractions.
+        data.task = Task::Regression;
+    }
+    data
+}
+
+/// Destination of targets.
+enum Out<'a> {
+    Labels(&'a mut [i64]),
+    Values(&'a mut [f32]),
+}
+
+impl Out<'_> {
+    /// Copies the targets of row `row` to `place`.
+    fn put(&mut self, place: usize, from: &TargetCells, row: usize) {
+        match (self, from) {
+            (Out::Labels(out), TargetCells::Classes(labels)) => {
+                out[place] = labels.integers().expect("labels of known classes")[row];
+            }
+            (Out::Values(out), TargetCells::Values { values, n_targets, .. }) => {
+                out[place * n_targets..][..*n_targets]
+                    .copy_from_slice(&values[row * n_targets..][..*n_targets]);
+            }
+            _ => unreachable!("rows are decoded for the targets of the layout"),
+        }
+    }
+}

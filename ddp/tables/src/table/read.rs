@@ -1,0 +1,131 @@
+//! Opens tables as datasets.
+
+use crate::error::TableError;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::formats::error::CsvError;
+use crate::formats::table::source::TableFormat;
+
+use crate::source::{KnownFeatures, SourceSpec};
+use crate::table::columns::{ColumnPlan, of_shard, same_names};
+use crate::table::exact_columns::ExactColumns;
+use crate::table::exact_rows::ExactRows;
+#[cfg(feature = "parquet")]
+use crate::table::large;
+use crate::table::row_reader::RowReader;
+use crate::table::rows::{TableRows, huge_vocabulary};
+use crate::table::shards::{Shards, shards};
+use ddp::data::datasets::dataset::Dataset;
+#[cfg(test)]
+use ddp::data::datasets::resident::ResidentRows;
+use ddp::data::datasets::subset::with_targets;
+use ddp::data::error::{DataError, Result};
+
+/// Most rows that are read between two checks of the memory limit.
+const CHUNK_ROWS: usize = 1 << 14;
+/// Most numbers that are read between two checks of the memory limit.
+const CHUNK_NUMBERS: usize = 1 << 20;
+
+/// Opens the rows of `files`: reads them into memory, or decodes them on demand if they exceed it and the format can.
+pub(crate) fn open(
+    files: &[PathBuf],
+    format: &TableFormat,
+    spec: &SourceSpec<'_>,
+) -> Result<Arc<dyn Dataset>> {
+    let Shards { files, types } = shards(files.to_vec(), format, spec);
+    let (files, spec) = (&files[..], &SourceSpec { types: Some(&types), ..*spec });
+    #[cfg(feature = "parquet")]
+    if format.has_row_groups
+        && let Some(rows) = large::open(files, spec)?
+    {
+        return Ok(rows);
+    }
+    let (rows, without_target) = read_tables(files, format, spec)?.finish(files, spec)?;
+    let rows: Arc<dyn Dataset> = if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) };
+    Ok(with_targets(rows, &without_target))
+}
+
+/// The rows of all files.
+struct Read {
+    plan: ColumnPlan,
+    rows: TableRows,
+}
+
+impl Read {
+    fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<(ExactRows, Vec<usize>)> {
+        self.rows.finish(&self.plan, &files[0], spec)
+    }
+}
+
+/// Reads the rows of all files into memory, as f32.
+///
+/// # Errors
+/// [`TableError::TooLarge`] if they exceed the memory that the config grants.
+#[cfg(test)]
+pub(crate) fn read_all(
+    files: &[PathBuf],
+    format: &TableFormat,
+    spec: &SourceSpec<'_>,
+) -> Result<ResidentRows> {
+    Ok(read_tables(files, format, spec)?.finish(files, spec)?.0.rows)
+}
+
+fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
+    let mut first: Option<(ColumnPlan, TableRows)> = None;
+    for path in files {
+        // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
+        let columns =
+            first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
+        let known = columns.as_deref().map(|names| KnownFeatures::of_shards(names, spec.source));
+        let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
+        let opened = RowReader::open(path, format, &of_file);
+        let mut reader = match known {
+            Some(_) => opened.map_err(|error| of_shard(error, &files[0], path))?,
+            None => opened?,
+        };
+        let (plan, rows) = match &mut first {
+            None => {
+                let rows = TableRows::new(reader.plan(), spec);
+                first.insert((reader.plan().clone(), rows))
+            }
+            Some(first) => first,
+        };
+        same_names(&files[0], &plan.all_names(), path, &reader.plan().all_names())?;
+        if known.is_some() {
+            rows.expect_kinds(&files[0]);
+        }
+        let n_before = rows.n_rows;
+        let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
+        while reader.read(rows, chunk_rows)? > 0 {
+            if let Some(vocabulary) = rows.huge_vocabulary() {
+                return Err(huge_vocabulary(path, vocabulary.name()));
+            }
+            rows.drop_exact(ExactColumns::prune_sometimes);
+            if rows.size_bytes() > spec.memory_bytes {
+                rows.drop_exact(|exact, singles| exact.prune(singles, false));
+            }
+            if rows.size_bytes() > spec.memory_bytes {
+                return Err(too_large(spec, rows.size_bytes()));
+            }
+        }
+        if rows.n_rows == n_before {
+            return Err(CsvError::NoRows { path: path.clone() }.into());
+        }
+    }
+    let (plan, rows) = first.expect("there is a file");
+    Ok(Read { plan, rows })
+}
+
+fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
+    DataError::from(TableError::TooLarge {
+        source_name: spec.source.to_owned(),
+        what: "or more as rows of f32",
+        needed_mib: (at_least >> 20) + 1,
+        limit_mib: spec.memory_bytes >> 20,
+        hint: format!(
+            "convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
+            spec.source
+        ),
+    })
+}

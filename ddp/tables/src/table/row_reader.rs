@@ -1,0 +1,62 @@
+//! Reads the rows of one file of a table in order, whatever its format.
+
+use std::path::Path;
+
+use crate::formats::table::source::{Source, TableFormat};
+
+use crate::source::SourceSpec;
+#[cfg(feature = "parquet")]
+use crate::table::batches::{BatchRows, widened};
+use crate::table::columns::ColumnPlan;
+use crate::table::kept::KeptType;
+use crate::table::rows::TableRows;
+use crate::table::text::TextRows;
+use ddp::data::error::Result;
+
+/// Reads the rows of one file in order.
+pub(crate) enum RowReader {
+    Text(Box<TextRows>),
+    #[cfg(feature = "parquet")]
+    Batches(Box<BatchRows>),
+}
+
+impl RowReader {
+    /// Opens a file.
+    pub(crate) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
+        Ok(match (format.open)(path, &spec.read_options())? {
+            Source::Text(source) => RowReader::Text(Box::new(TextRows::open(path, source, spec)?)),
+            #[cfg(feature = "parquet")]
+            Source::Batches(source) => {
+                let source = widened(path, source, spec.types);
+                RowReader::Batches(Box::new(BatchRows::open(path, &*source, spec)?))
+            }
+        })
+    }
+
+    /// Columns of the file and their roles.
+    pub(crate) fn plan(&self) -> &ColumnPlan {
+        match self {
+            RowReader::Text(rows) => rows.plan(),
+            #[cfg(feature = "parquet")]
+            RowReader::Batches(rows) => rows.plan(),
+        }
+    }
+
+    /// Types of the kept columns, one per column of the plan; `None` for text.
+    pub(crate) fn kept_types(&self) -> Vec<Option<KeptType>> {
+        match self {
+            RowReader::Text(rows) => vec![None; rows.plan().kept.len()],
+            #[cfg(feature = "parquet")]
+            RowReader::Batches(rows) => rows.kept_types().to_vec(),
+        }
+    }
+
+    /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
+    pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        match self {
+            RowReader::Text(reader) => reader.read(rows, max_rows),
+            #[cfg(feature = "parquet")]
+            RowReader::Batches(reader) => reader.read(rows, max_rows),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Roles of a table's columns; tables in several files, compressed tables, and tables that exceed the memory.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use ddp_comm::World;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+
+use crate::load;
+use crate::testing::{features_of, gathered};
+use ddp::config::Config;
+use ddp::data::{Dataset, Loaded};
+
+/// A folder with files.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let folder = Files(tempfile::tempdir().unwrap());
+        files.iter().for_each(|(name, text)| folder.write(name, text.as_bytes()));
+        folder
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// Loads `train` with these `--set` arguments; in those, FOLDER is the folder.
+    fn load(&self, train: &str, sets: &[&str]) -> Result<Loaded, String> {
+        let mut all = vec![format!("data.train={}", self.path(train).display())];
+        if !sets.iter().any(|set| set.starts_with("data.eval")) {
+            all.push("data.eval=none".to_owned());
+        }
+        let folder = self.0.path().display().to_string();
+        all.extend(sets.iter().map(|set| set.replace("FOLDER", &folder)));
+        load(&Config::load(None, &all).unwrap(), &World::single()).map_err(|stop| {
+            stop.error().map_or_else(|| stop.to_string(), |error| ddp_kernels::hint::with_hint(error))
+        })
+    }
+}
+
+/// Loads one file of this text.
+fn load_text(text: &str, sets: &[&str]) -> Result<Loaded, String> {
+    Files::new(&[("rows.csv", text)]).load("rows.csv", sets)
+}
+
+#[track_caller]
+fn assert_refused(result: Result<Loaded, String>, parts: &[&str]) {
+    let message = result.expect_err("refused");
+    for part in parts {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+    assert!(message.lines().last().unwrap_or_default().starts_with("hint: "), "{message}");
+}
+
+/// Rows of features, with the names of the columns.
+fn rows_of(dataset: &dyn Dataset) -> (Vec<String>, Vec<Vec<f32>>) {
+    let names = dataset.layout().features.clone();
+    let rows = features_of(dataset).chunks(names.len()).map(<[f32]>::to_vec).collect();
+    (names, rows)
+}
+
+const ROWS: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Rows that differ, so that a compressed file has several blocks.
+fn many_rows() -> String {
+    (0..20_000u32).map(|i| format!("{},{},{}\n", i.wrapping_mul(2_654_435_761), i, i % 3)).collect()
+}
+
+#[test]
+fn compressed_tables_are_read_as_they_were() {
+    let text = format!("a,b,label\n{}", many_rows());
+    let plain = load_text(&text, &[]).unwrap();
+    let folder = Files::new(&[]);
+    folder.write("rows.csv.gz", &gzip(text.as_bytes()));
+    folder.write("rows.csv.zst", &zstd::encode_all(text.as_bytes(), 1).unwrap());
+    // Several concatenated streams, as `cat a.gz b.gz` makes them.
+    let (first, second) = text.as_bytes().split_at(text.len() / 2);
+    folder.write("two.csv.gz", &[gzip(first), gzip(second)].concat());
+    folder.write(
+        "two.csv.zst",
+        &[zstd::encode_all(first, 1).unwrap(), zstd::encode_all(second, 1).unwrap()].concat(),
+    );
+    for name in ["rows.csv.gz", "rows.csv.zst", "two.csv.gz", "two.csv.zst"] {
+        let packed = folder.load(name, &[]).unwrap();
+        assert_eq!(packed.train.fingerprint().unwrap(), plain.train.fingerprint().unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn compressed_tables_that_are_cut_off_are_named() {
+    let text = format!("a,b,label\n{}", many_rows());
+    let (gz, zst) = (gzip(text.as_bytes()), zstd::encode_all(text.as_bytes(), 1).unwrap());
+    let folder = Files::new(&[("text.csv.gz", ROWS), ("text.csv.zst", ROWS)]);
+    for share in [2, 3, 50] {
+        folder.write("cut.csv.gz", &gz[..gz.len() / share]);
+        assert_refused(folder.load("cut.csv.gz", &[]), &["cut.csv.gz", "not a valid gzip file", "cut off"]);
+        folder.write("cut.csv.zst", &zst[..zst.len() / share]);
+        assert_refused(folder.load("cut.csv.zst", &[]), &["cut.csv.zst", "not a valid zstd file", "cut off"]);
+    }
+    assert_refused(folder.load("text.csv.gz", &[]), &["text.csv.gz", "not a valid gzip file"]);
+    assert_refused(folder.load("text.csv.zst", &[]), &["text.csv.zst", "not a valid zstd file"]);
+    // Lines are those of the text, not of the packed bytes.
+    folder.write("bad.csv.gz", &gzip(b"a,label\n\n1,0\n\nx,1\n"));
+    assert_refused(folder.load("bad.csv.gz", &[]), &["bad.csv.gz", "line 5, column \"a\""]);
+}
+
+#[test]
+fn dropped_columns_are_not_looked_at() {
+    let text = "id,a,note,label\nx7,1,\"so, so\",0\n,2,\u{e9},1\n";
+    let loaded = load_text(text, &["data.drop=[\"note\", \"id\"]"]).unwrap();
+    assert_eq!(rows_of(&*loaded.train), (vec!["a".to_owned()], vec![vec![1.0], vec![2.0]]));
+    assert_refused(
+        load_text(text, &["data.drop=[\"nota\"]"]),
+        &["no column \"nota\"", "`data.drop`", "\"note\"?"],
+    );
+}
+
+#[test]
+fn weights_are_read_and_checked() {
+    let text = |weight: &str| format!("w,a,label\n0.5,1,0\n{weight},2,1\n");
+    let loaded = load_text(&text("2"), &["data.weight=w"]).unwrap();
+    assert_eq!(loaded.train.layout().features, ["a"]);
+    assert_eq!(gathered(&*loaded.train, &[1, 0]).2, Some(vec![2.0, 0.5]));
+    for (weight, part) in [
+        ("-1", "a weight of 0 or above, got -1"),
+        ("-1e-3", "a weight of 0 or above, got -1e-3"),
+        ("", "the cell is empty"),
+        ("nan", "a finite number"),
+        ("heavy", "expected a number, got \"heavy\""),
+    ] {
+        let refused = load_text(&text(weight), &["data.weight=w"]);
+        assert_refused(refused, &["rows.csv`: line 3, column \"w\": ", part]);
+    }
+    assert_refused(load_text(&text("1"), &["data.weight=v"]), &["no column \"v\" for `data.weight`"]);
+}
+
+#[test]
+fn categories_are_numbered_by_the_alphabet() {
+    let folder = Files::new(&[
+        ("train.csv", "city,a,label\nRome,1,0\nBern,2,1\n \"Oslo\",3,0\nRome,4,1\n,5,0\n10,6,1\n1.0,7,1\n"),
+        ("eval.csv", "label,city,a\n0,Oslo,1\n1,Paris,2\n0,,3\n0, Rome ,4\n"),
+    ]);
+    let sets = [
+        "data.categorical=[\"city\"]",
+        "data.encode=embedding",
+        "data.category_min_rows=1",
+        "data.eval=FOLDER/eval.csv",
+    ];
+    let loaded = folder.load("train.csv", &sets).unwrap();
+    let values = loaded.preprocessor.plan.vocabularies[0].values().to_vec();
+    assert_eq!(values, ["\"Oslo\"", "1", "10", "Bern", "Rome"]);
+    // The numbers of categories follow the other columns; 0 is an unknown category.
+    let (names, rows) = rows_of(&*loaded.train);
+    assert_eq!(names, ["a", "city"]);
+    let codes: Vec<f32> = rows.iter().map(|row| row[1]).collect();
+    assert_eq!(codes, [5.0, 4.0, 1.0, 5.0, 0.0, 3.0, 2.0]);
+    let (_, rows) = rows_of(&*loaded.eval.unwrap());
+    assert_eq!(rows, [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 5.0]]);
+
+    let loaded = folder.load("train.csv", &["data.categorical=[\"city\"]"]).unwrap();
+    let (names, rows) = rows_of(&*loaded.train);
+    assert_eq!(names[..3], ["a", "city is unknown", "city = \"Oslo\""]);
+    assert_eq!(rows[4], [5.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(rows[6], [7.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn missing_values_become_means_with_an_indicator() {
+    let text = "a,b,label\n1,NA,0\n,4,1\nNaN,6,1\n 5 ,\" \",0\n";
+    let names = ["a", "b", "a is missing", "b is missing"];
+    for (missing, [a, b]) in [("mean", [3.0, 5.0]), ("zero", [0.0, 0.0])] {
+        let loaded = load_text(text, &[&format!("data.missing={missing}")]).unwrap();
+        let (got, rows) = rows_of(&*loaded.train);
+        assert_eq!(got, names);
+        let want = [[1.0, b, 0.0, 1.0], [a, 4.0, 1.0, 0.0], [a, 6.0, 1.0, 0.0], [5.0, b, 0.0, 1.0]];
+        assert_eq!(rows, want, "{missing}");
+    }
+    assert_refused(load_text(text, &[]), &["line 2, column \"b\": the value is missing (\"NA\")"]);
+    // Neither other words nor a target are missing values.
+    let refused = load_text("a,label\n1,0\nnone,1\n", &["data.missing=mean"]);
+    assert_refused(refused, &["line 3, column \"a\": expected a number, got \"none\""]);
+    let refused = load_text("a,label\n1,0\n2,\n", &["data.missing=mean"]);
+    assert_refused(refused, &["line 3, column \"label\": the cell is empty"]);
+    // A column without gaps gets no indicator, and evaluation rows are filled by training means.
+    let folder =
+        Files::new(&[("train.csv", "a,b,label\n1,1,0\n,2,1\n3,3,1\n"), ("eval.csv", "a,b,label\nNA,NA,1\n")]);
+    let loaded = folder.load("train.csv", &["data.missing=mean", "data.eval=FOLDER/eval.csv"]).unwrap();
+    let (names, rows) = rows_of(&*loaded.eval.unwrap());
+    assert_eq!(
+        (names, rows),
+        (vec!["a".to_owned(), "b".to_owned(), "a is missing".to_owned()], vec![vec![2.0, 2.0, 1.0]])
+    );
+}
+
+#[test]
+fn shards_are_one_table() {
+    let folder = Files::new(&[
+        ("part-1.csv", "a,label\n3,1\n4,0\n"),
+        ("part-0.csv", "a,label\r\n1,0\r\n2,1"),
+        ("part-2.csv", "label,a\n0,5\n"),
+        ("notes.txt", "not data"),
+        (".hidden.csv", "x"),
+    ]);
+    let features = |loaded: Loaded| features_of(&*loaded.train);
+    assert_eq!(features(folder.load("part-[01].csv", &[]).unwrap()), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(features(folder.load("part-*.csv", &[]).unwrap()), [1.0, 2.0, 3.0, 4.0, 5.0], "by name");
+    folder.write("part-2.csv", b"label,b\n0,5\n");
+    assert_refused(folder.load("part-*.csv", &[]), &["part-0.csv", "part-2.csv", "\"a\" is missing"]);
+    folder.write("part-2.csv", b"a,label,c\n1,0,1\n");
+    assert_refused(folder.load("", &[]), &["part-0.csv", "part-2.csv", "2 columns against 3"]);
+    for without_rows in [&b"a,label\n"[..], b""] {
+        folder.write("part-2.csv", without_rows);
+        let loaded = folder.load("", &[]).unwrap();
+        let note = &loaded.train.layout().left_out[0];
+        assert!(note.contains("left out 1 file that has no rows") && note.contains("part-2.csv"), "{note}");
+        assert_eq!(features(loaded), [1.0, 2.0, 3.0, 4.0]);
+    }
+    fs::remove_file(folder.path("part-0.csv")).unwrap();
+    fs::remove_file(folder.path("part-1.csv")).unwrap();
+    folder.write("part-1.csv", b"a,label\n");
+    assert_refused(folder.load("", &[]), &["part-1.csv", "no rows after the header"]);
+    folder.write("part-1.csv", b"a,label\n3,1\n4,0\n");
+    folder.write("part-0.csv", b"a,label\r\n1,0\r\n2,1");
+    folder.write("part-2.csv", b"a,label\n5,NA\n");
+    assert_refused(folder.load("", &[]), &["part-2.csv", "line 2, column \"label\""]);
+    fs::remove_file(folder.path("part-2.csv")).unwrap();
+    folder.write("part-3.csv.gz", &gzip(b"a,label\n9,2\n"));
+    assert_eq!(features(folder.load("", &[]).unwrap()), [1.0, 2.0, 3.0, 4.0, 9.0], "the folder");
+}
+
+#[test]
+fn tables_larger_than_the_memory_are_refused() {
+    // 20,000 rows of two features in f32 and a label in i64 take 312 KiB; 10 columns more make it 1,094 KiB.
+    let wide: String = many_rows().lines().map(|line| format!("1,2,3,4,5,6,7,8,9,0,{line}\n")).collect();
+    let text = format!("c,d,e,f,g,h,i,j,k,l,a,b,label\n{wide}");
+    let refused = load_text(&text, &["data.loader_memory_mib=1"]);
+    assert_refused(
+        refused,
+        &["rows.csv", "2 MiB", "`data.loader_memory_mib` allows 1", "ddp-train data convert"],
+    );
+    assert!(load_text(&text, &["data.loader_memory_mib=2"]).is_ok());
+}
+
+/// Rows of many columns are read fewer at a time, so that the limit is looked at in time.
+#[test]
+fn wide_tables_are_refused_before_much_of_them_is_read() {
+    let n = 20_000;
+    let header: String = (0..n).map(|i| format!("x{i},")).collect();
+    let mut text = format!("{header}label\n{}", format!("{}1\n", "1,".repeat(n)).repeat(100));
+    text.push_str("oops\n");
+    let refused = load_text(&text, &["data.loader_memory_mib=1"]);
+    assert_refused(refused, &["rows.csv", "`data.loader_memory_mib` allows 1"]);
+}
+
+proptest! {
+    /// However rows are spread over files, they are the same rows.
+    #[test]
+    fn shards_hold_the_rows_of_the_whole(cuts in prop::collection::vec(1usize..40, 1..5)) {
+        let lines: Vec<String> = (0..40).map(|i| format!("{i},{},{}\n", i * 3, i % 2)).collect();
+        let mut cuts = cuts;
+        cuts.extend([0, 40]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let folder = Files::new(&[]);
+        for (n, pair) in cuts.windows(2).enumerate() {
+            let text = format!("a,b,label\n{}", lines[pair[0]..pair[1]].concat());
+            folder.write(&format!("part-{n}.csv"), text.as_bytes());
+        }
+        let whole = load_text(&format!("a,b,label\n{}", lines.concat()), &[]).unwrap();
+        prop_assert_eq!(folder.load("part-*.csv", &[]).unwrap().train.fingerprint().unwrap(), whole.train.fingerprint().unwrap());
+    }
+}

@@ -1,0 +1,129 @@
+//! Notation of values in a file of text: numbers, missing values, truth values, dates and times.
+
+use crate::values::number::digits::Decimal;
+use crate::values::number::{DecimalMark, Unclear};
+use crate::values::time;
+use crate::values::time::Moment;
+use ddp::data::spelling::truth_word;
+
+/// Cells that mark a missing value in most programs.
+const MISSING: [&[u8]; 14] = [
+    b"", b"NA", b"N/A", b"n/a", b"<NA>", b"#N/A", b"NaN", b"nan", b"null", b"NULL", b"None", b"NaT", b"-",
+    b"?",
+];
+
+/// Notation of numbers and missing values in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notation {
+    /// Mark between the integer part and decimals.
+    pub decimal: DecimalMark,
+    /// Texts that mark a missing value, in addition to the usual ones.
+    missing: Vec<String>,
+    /// Cells among them that are numbers.
+    missing_numbers: Vec<f64>,
+    /// Whether no other text than these marks a missing value: the list holds the empty text.
+    is_complete: bool,
+}
+
+impl Notation {
+    /// The notation of values in names of folders.
+    pub fn of_folders() -> Self {
+        Self::new(DecimalMark::Point, &[])
+    }
+
+    /// A notation with the marks `missing` in addition to the usual ones; an empty text among them replaces the usual ones.
+    pub fn new(decimal: DecimalMark, missing: &[String]) -> Self {
+        let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
+        let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();
+        let is_complete = missing.iter().any(String::is_empty);
+        Notation { decimal, missing, missing_numbers, is_complete }
+    }
+
+    /// Whether the config names marks of missing values.
+    #[cfg(feature = "parquet")]
+    pub fn has_marks(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// The numbers that mark a missing value, rounded.
+    #[cfg(feature = "parquet")]
+    pub fn missing_singles(&self) -> Vec<f32> {
+        self.missing_numbers.iter().map(|number| *number as f32).collect()
+    }
+
+    /// Whether a number may mark a missing value.
+    pub fn has_missing_numbers(&self) -> bool {
+        !self.missing_numbers.is_empty()
+    }
+
+    /// Whether a cell is a missing value, by the rules of pandas or by the config.
+    pub fn is_missing(&self, cell: &[u8]) -> bool {
+        let cell = cell.trim_ascii();
+        (!self.is_complete && MISSING.contains(&cell)) || self.is_marked(cell)
+    }
+
+    /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
+    pub fn is_missing_label(&self, text: &str) -> bool {
+        if text == "-" { self.is_marked(b"-") } else { self.is_missing(text.as_bytes()) }
+    }
+
+    /// Whether a trimmed cell is one of the config's marks.
+    pub fn is_marked(&self, cell: &[u8]) -> bool {
+        if self.missing.is_empty() {
+            return false;
+        }
+        let is_number =
+            |text: &str| text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number));
+        self.missing.iter().any(|mark| mark.as_bytes() == cell)
+            || self.has_missing_numbers() && std::str::from_utf8(cell).is_ok_and(is_number)
+    }
+}
+
+/// Meaning of a text without regard to the role of its column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Meaning {
+    /// A missing value.
+    Missing,
+    /// A number.
+    Number(f64),
+    /// A number whose mark may separate thousands or a fraction, by the usual marks.
+    Unclear(f64),
+    /// A truth value.
+    Truth(bool),
+    /// A date or time.
+    Moment(Moment),
+    /// Any other text.
+    Text,
+}
+
+impl Notation {
+    /// The number of a cell in its usual form; `None` if it is written differently, is none, or may mark a missing value.
+    #[inline]
+    pub fn plain(&self, cell: &[u8]) -> Option<Decimal> {
+        let number = Decimal::of_cell(cell).filter(|_| !self.has_missing_numbers())?;
+        (self.decimal.has_points() || number.to_i64().is_some()).then_some(number)
+    }
+
+    /// The number of a trimmed text; `None` if it is none, or may be two.
+    pub fn number(&self, text: &str) -> Option<f64> {
+        self.decimal.normalized(text).ok()?.double()
+    }
+
+    /// The meaning of a cell's trimmed text.
+    pub fn meaning(&self, text: &str) -> Meaning {
+        if self.is_missing(text.as_bytes()) { Meaning::Missing } else { self.value(text) }
+    }
+
+    /// The meaning of the trimmed text of a value that is not missing.
+    pub fn value(&self, text: &str) -> Meaning {
+        let double = |mark: DecimalMark| mark.normalized(text).map(|number| number.double());
+        let number = match double(self.decimal) {
+            Ok(number) => number.map(Meaning::Number),
+            Err(Unclear) => double(DecimalMark::PointAfterCommas).ok().flatten().map(Meaning::Unclear),
+        };
+        number
+            .or_else(|| truth_word(text).map(Meaning::Truth))
+            .or_else(|| time::parse(text).map(Meaning::Moment))
+            .unwrap_or(Meaning::Text)
+    }
+}
