@@ -23,8 +23,6 @@ use crate::config::ConfigError;
 use crate::data::DataError;
 use crate::exchange::ExchangeError;
 use crate::exit_code;
-#[cfg(feature = "onnx")]
-use crate::export::ExportError;
 use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::report::ReportError;
@@ -91,11 +89,6 @@ pub enum Error {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Model(Box<ModelError>),
-    /// The model has no form in the requested format.
-    #[cfg(feature = "onnx")]
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Export(Box<ExportError>),
 }
 
 impl Error {
@@ -172,8 +165,6 @@ of_rooms!(
     ReportError { Write } => Report;
     TrainError { Kernel, Comm, Config, Data, Optim, Exchange, Checkpoint, Folder, Report, Model } => Train;
 );
-#[cfg(feature = "onnx")]
-of_rooms!(ExportError { Write } => Export;);
 
 impl From<Box<DataError>> for Error {
     fn from(error: Box<DataError>) -> Self {

@@ -3,7 +3,7 @@
 //! ## Modules
 //!
 //! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]; the crate
-//! `ddp-tables` reads files of rows and saved models, and `export` (feature `onnx`) writes models for other programs.
+//! `ddp-tables` reads files of rows and saved models, writes predictions and exports models.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
 //! tensor operation, with its account, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
@@ -35,8 +35,6 @@ pub mod data;
 #[doc(hidden)]
 pub mod model;
 pub mod nn;
-#[cfg(feature = "onnx")]
-pub mod export;
 pub mod optim;
 #[doc(hidden)]
 pub mod exchange;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::config::Config;
-use ddp::data::ColumnStats;
+use ddp_tables::fit::stats::ColumnStats;
 use ddp_tables::source::SourceSpec;
 use ddp_tables::fit::scan::column_stats;
 use libfuzzer_sys::fuzz_target;

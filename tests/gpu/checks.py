@@ -13,7 +13,8 @@ GPU_TESTS = {
     "ddp-comm.gpu": [],
     "ddp-kernels.cuda": [],
     "ddp-kernels.golden_ops": [],
-    "ddp-nn.lib": ["data::tensor_io::", "data::loader::", "checkpoint::snapshot::"],
+    "ddp-nn.lib": ["data::loader::", "checkpoint::snapshot::"],
+    "ddp-tables.lib": ["io::"],
     "ddp-kernels.real_libraries": [],
     "ddp-comm.real_nccl": [],
 }

@@ -107,7 +107,7 @@ impl SeenKinds {
 ///
 /// # Errors
 /// Errors of the serializer.
-pub(crate) fn to_letters<S: Serializer>(kinds: &[Option<ColumnKind>], to: S) -> Result<S::Ok, S::Error> {
+pub fn to_letters<S: Serializer>(kinds: &[Option<ColumnKind>], to: S) -> Result<S::Ok, S::Error> {
     let letter = |kind: &Option<ColumnKind>| {
         ColumnKind::LETTERS.iter().find(|(of, _)| Some(*of) == *kind).map_or('-', |(_, letter)| *letter)
     };
@@ -118,7 +118,7 @@ pub(crate) fn to_letters<S: Serializer>(kinds: &[Option<ColumnKind>], to: S) -> 
 ///
 /// # Errors
 /// Errors of the deserializer.
-pub(crate) fn from_letters<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Option<ColumnKind>>, D::Error> {
+pub fn from_letters<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Option<ColumnKind>>, D::Error> {
     let kind = |letter: char| ColumnKind::LETTERS.iter().find(|(_, of)| *of == letter).map(|(kind, _)| *kind);
     Ok(String::deserialize(from)?.chars().map(kind).collect())
 }

@@ -1,7 +1,7 @@
 //! Classes in an order and their probabilities, from cumulative logits: logit `k` of a row says whether its class is above `k`.
 
 /// Smallest probability of a class before they are normalized, so that the logarithm of each is finite; 2^-23, the spacing of f32 at 1.
-pub(crate) const MIN_PROBABILITY: f64 = 1.0 / 8_388_608.0;
+pub const MIN_PROBABILITY: f64 = 1.0 / 8_388_608.0;
 
 /// The class of a row: the number of logits above 0, which are the questions answered with yes; `None` for a row with NaN.
 ///

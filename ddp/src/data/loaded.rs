@@ -7,7 +7,7 @@ use super::labels::{LabelVocabulary, TaskChoice};
 use crate::config::{Config, ConfigError, Loss};
 use crate::data::datasets::dataset::Dataset;
 use crate::data::error::{DataError, Result};
-use crate::data::fit::preprocess::Preprocessor;
+use crate::data::saved_preprocessor::SavedPreprocessor;
 
 /// The rows of a run, checked against each other.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub struct Loaded {
     /// Rows to evaluate on; never empty.
     pub eval: Option<Arc<dyn Dataset>>,
     /// Conversion of the rows, to be saved with the model.
-    pub preprocessor: Preprocessor,
+    pub preprocessor: SavedPreprocessor,
     /// Warnings about columns, labels and classes; known to rank 0.
     pub warnings: Vec<String>,
     /// The decision on the task, for `data.task = "auto"`.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor};
 
-use crate::config::{ClassWeights, Config, ElementLoss, Loss, Normalize, Task};
+use crate::config::{ClassWeights, Config, ElementLoss, Encode, Loss, Normalize, Task};
 use crate::data::datasets::batch::BatchMut;
 use crate::data::error::Result;
-use crate::data::vocabulary::{CategoryColumn, Vocabulary};
+use crate::data::saved_preprocessor::SavedPreprocessor;
 use crate::data::{
-    Dataset, HeadTargets, LabelVocabulary, Loaded, Normalizer, Preprocessor, ResidentRows, RowLayout,
+    Dataset, EmbeddingSpec, HeadTargets, LabelVocabulary, Loaded, Normalizer, ResidentRows, RowLayout,
     TargetLayout, Targets, numbered_columns,
 };
 
@@ -30,6 +30,7 @@ const MAX_CLASSES: usize = 1000;
 /// [`DataError`](crate::data::DataError) if host memory is exhausted.
 pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
     let n_columns = N_NUMBERS + N_VALUES.len();
+    let embeds = config.data.encode == Encode::Embedding;
     let numbers = Tensor::randn(&[n_rows, n_columns], DType::F32, Device::Cpu, 11)?;
     let mut features = numbers.to_vec::<f32>()?;
     for row in features.chunks_exact_mut(n_columns) {
@@ -40,40 +41,49 @@ pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
     }
     let rows: Vec<&[f32]> = features.chunks_exact(n_columns).collect();
     let (targets, layout) = targets(config, &rows);
-    let category = |(index, n_values): (usize, usize)| {
-        let values = (0..n_values).map(|value| format!("v{value}")).collect();
-        CategoryColumn {
-            column: N_NUMBERS + index,
-            vocabulary: Vocabulary::new(format!("f{}", N_NUMBERS + index), values),
-        }
-    };
     let weights = config.data.weight.is_some().then(|| {
         // One in five is 0.
         (0..n_rows).map(|row| [0.25, 3.0, 0.0, 1.5, 8.0][row % 5]).collect::<Vec<f32>>()
     });
-    let layout = RowLayout {
-        has_weights: weights.is_some(),
-        categories: N_VALUES.into_iter().enumerate().map(category).collect(),
-        ..RowLayout::new(numbered_columns(n_columns), layout)
+    let (features, embeddings) = encoded(&rows, embeds, config.data.embedding_dim);
+    let names = numbered_columns(features.len() / n_rows);
+    let is_number = |feature: usize| feature < N_NUMBERS;
+    let of = |number: fn(usize) -> f64, other| {
+        (0..names.len()).map(|n| if is_number(n) { number(n) } else { other }).collect()
     };
-    let mut preprocessor = Preprocessor::new(&config.data, Normalize::None, &layout, None);
-    if config.data.normalize != Normalize::None {
-        let is_number = |feature: usize| feature < N_NUMBERS;
-        let n_features = preprocessor.plan.n_features();
-        let of = |number: fn(usize) -> f64, other| {
-            (0..n_features).map(|n| if is_number(n) { number(n) } else { other }).collect()
-        };
-        let normalizer = Normalizer::new(of(|n| 0.01 * n as f64, 0.0), of(|n| 1.0 + 0.02 * n as f64, 1.0));
-        preprocessor.normalizer = Some(normalizer);
-    }
+    let normalizer = (config.data.normalize != Normalize::None)
+        .then(|| Normalizer::new(of(|n| 0.01 * n as f64, 0.0), of(|n| 1.0 + 0.02 * n as f64, 1.0)));
+    let layout = RowLayout { has_weights: weights.is_some(), ..RowLayout::new(names.clone(), layout) };
+    let preprocessor = SavedPreprocessor { embeddings, normalizer, ..SavedPreprocessor::identity(names) };
     let train: Arc<dyn Dataset> =
         Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() });
     Ok(loaded(train, preprocessor))
 }
 
-fn loaded(train: Arc<dyn Dataset>, preprocessor: Preprocessor) -> Loaded {
+/// Features of `rows`: numbers, then a feature per value or the code of each category; and the embeddings of the codes.
+fn encoded(rows: &[&[f32]], embeds: bool, dim: Option<usize>) -> (Vec<f32>, Vec<EmbeddingSpec>) {
+    let mut features = Vec::new();
+    for row in rows {
+        features.extend(&row[..N_NUMBERS]);
+        for (&code, n_values) in row[N_NUMBERS..].iter().zip(N_VALUES) {
+            if embeds {
+                features.push(code);
+            } else {
+                features.extend((0..=n_values).map(|value| f32::from(u8::from(value == code as usize))));
+            }
+        }
+    }
+    let embedding = |(index, n_values): (usize, usize)| {
+        let (name, n_codes) = (format!("f{}", N_NUMBERS + index), n_values + 1);
+        EmbeddingSpec { name, n_codes, dim: dim.unwrap_or_else(|| EmbeddingSpec::usual_dim(n_codes)) }
+    };
+    let embeddings = N_VALUES.into_iter().enumerate().filter(|_| embeds).map(embedding).collect();
+    (features, embeddings)
+}
+
+fn loaded(train: Arc<dyn Dataset>, preprocessor: SavedPreprocessor) -> Loaded {
     Loaded {
-        train: preprocessor.apply(train),
+        train,
         eval: None,
         preprocessor,
         warnings: Vec::new(),
@@ -135,7 +145,7 @@ pub fn absent_rows(config: &Config, n_rows: usize, n_features: usize) -> Option<
     };
     let has_weights = data.weight.is_some();
     let layout = RowLayout { has_weights, ..RowLayout::new(numbered_columns(n_features), targets) };
-    let mut preprocessor = Preprocessor::new(data, Normalize::None, &layout, None);
+    let mut preprocessor = SavedPreprocessor::identity(layout.features.clone());
     if data.normalize != Normalize::None {
         preprocessor.normalizer = Some(Normalizer::new(vec![0.0; n_features], vec![1.0; n_features]));
     }

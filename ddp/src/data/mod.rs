@@ -2,8 +2,7 @@
 //!
 //! Data flow: **dataset** -> loader -> shard of the global batch. [`Loaded`] holds the datasets of a run and what was learned of them.
 //!
-//! Transformations are layered on top of a dataset: a selection of rows (`subset.rs`), then missing values and categories
-//! (`preprocess.rs`). Each layer is a [`DatasetWrapper`], which states only what it changes. Normalization comes last, on the device
+//! Transformations are layered on top of a dataset: a selection of rows (`subset.rs`), a permutation, an encoding. Each layer is a [`DatasetWrapper`], which states only what it changes. Normalization comes last, on the device
 //! and in f64, so that all devices give the same bits.
 //!
 //! The loader changes only the time: batches come in the order of the plan, whatever the number of threads and buffers and the
@@ -31,7 +30,11 @@ pub mod datasets;
 #[doc(hidden)]
 pub mod builtin;
 #[doc(hidden)]
-pub mod fit;
+pub mod embedding_spec;
+#[doc(hidden)]
+pub mod normalize;
+#[doc(hidden)]
+pub mod saved_preprocessor;
 #[doc(hidden)]
 pub mod device_rows;
 #[doc(hidden)]
@@ -46,9 +49,6 @@ mod made_up_rows;
 #[cfg(test)]
 pub(crate) mod testing;
 
-#[cfg(feature = "onnx")]
-pub(crate) use self::fit::preprocess::Column as EncodedColumn;
-
 pub use self::builtin::digits;
 pub use self::datasets::batch::{Batch, BatchMut};
 pub use self::datasets::dataset::{Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
@@ -57,7 +57,6 @@ pub use self::datasets::subset::{Subset, split};
 pub use self::datasets::tensor_rows::TensorDataset;
 pub use self::datasets::wrapper::{Changes, DatasetWrapper};
 pub use self::error::DataError;
-pub use self::fit::preprocess::Preprocessor;
 pub use self::loader::{
     BatchPlan, Batches, DataLoader, LoadedStep, LoaderOptions, PartitionKind, Shuffle, TensorBatch,
 };
@@ -70,14 +69,12 @@ pub use crate::config::Placement;
 pub use self::{
     datasets::batch,
     datasets::target_scale::{OutputUnits, TargetScale},
-    fit::embedding_spec::EmbeddingSpec,
-    fit::normalize::{DeviceNormalizer, Normalizer},
-    fit::permuted_columns::{ColumnValues, UserColumn, permuted_columns},
-    fit::preprocess::ColumnCodes,
-    fit::stats::ColumnStats,
+    embedding_spec::EmbeddingSpec,
     heads::head_outputs::HeadOutputs,
     labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json},
     labels::{Label, LabelVocabulary},
     loaded::{Loaded, check_n_rows, without_target},
     made_up_rows::{absent_rows, made_up_rows},
+    normalize::{DeviceNormalizer, Normalizer},
+    saved_preprocessor::SavedPreprocessor,
 };

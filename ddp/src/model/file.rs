@@ -30,7 +30,7 @@ use super::layout::{ParamLayout, Statistic};
 use crate::config::ModelConfig;
 use crate::data::EmbeddingSpec;
 use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
-use crate::data::{Normalizer, Preprocessor, TargetScale, heads_from_json, heads_to_json};
+use crate::data::{Normalizer, SavedPreprocessor, TargetScale, heads_from_json, heads_to_json};
 use crate::storage::atomic_write::{WriteError, write_atomic_with};
 use crate::storage::fault::FileFault;
 use crate::storage::tensor_file;
@@ -69,7 +69,7 @@ pub struct ModelInfo {
     /// The resolved config, as TOML.
     pub config: String,
     /// Preprocessing of the rows.
-    pub preprocessor: Preprocessor,
+    pub preprocessor: SavedPreprocessor,
 }
 
 impl ModelInfo {
@@ -97,9 +97,11 @@ fn info(
     let foreign =
         || bad_file(path, "it holds no config of a run: not written by `ddp-train train`".to_owned());
     let config = metadata.get(CONFIG_KEY).ok_or_else(foreign)?.clone();
-    let plan = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?;
-    let plan = serde_json::from_str(plan)
-        .map_err(|error| bad_file(path, format!("its {COLUMNS_KEY} can't be read: {error}")))?;
+    let columns = metadata.get(COLUMNS_KEY).ok_or_else(foreign)?.clone();
+    let features = metadata.get(FEATURES_KEY).ok_or_else(foreign)?;
+    let features: Vec<String> = serde_json::from_str(features)
+        .map_err(|error| bad_file(path, format!("its {FEATURES_KEY} can't be read: {error}")))?;
+    let embeddings = embeddings_of(path, metadata)?;
     let normalizer = match (vector(SHIFT)?, vector(SCALE)?) {
         (Some(shift), Some(scale)) => Some(Normalizer { offset: vector(OFFSET)?, shift, scale }),
         _ => None,
@@ -112,11 +114,25 @@ fn info(
     let heads = metadata.get(HEADS_KEY).map(|text| heads_from_json(text)).transpose();
     let heads =
         heads.map_err(|reason| bad_file(path, format!("its {HEADS_KEY}: {reason}")))?.unwrap_or_default();
-    let preprocessor = Preprocessor { plan, normalizer, target_scale, labels, heads };
+    let preprocessor =
+        SavedPreprocessor { features, embeddings, columns, normalizer, target_scale, labels, heads };
     match preprocessor.contradiction() {
         Some(contradiction) => Err(bad_file(path, format!("it contradicts itself: {contradiction}"))),
         None => Ok(ModelInfo { config, preprocessor }),
     }
+}
+
+/// See [`ModelFile::embeddings`].
+fn embeddings_of(path: &Path, metadata: &HashMap<String, String>) -> Result<Vec<EmbeddingSpec>> {
+    let Some(text) = metadata.get(EMBEDDINGS_KEY) else { return Ok(Vec::new()) };
+    let bad = |reason: String| bad_file(path, format!("its {EMBEDDINGS_KEY}: {reason}"));
+    let embeddings: Vec<EmbeddingSpec> = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
+    let n_features = match metadata.get(FEATURES_KEY).map(|text| serde_json::from_str::<Vec<String>>(text)) {
+        Some(Ok(features)) => features.len(),
+        _ => return Err(bad("it names no features".to_owned())),
+    };
+    EmbeddingSpec::check(&embeddings, n_features).map_err(bad)?;
+    Ok(embeddings)
 }
 
 /// Writes a model's file of the flat weights in the layout's order, which the statistics may follow, without a second copy of them in
@@ -177,13 +193,11 @@ pub(crate) fn tensors<'a>(
 
 /// The metadata of a model's file.
 pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String, String> {
-    let plan = &info.preprocessor.plan;
-    let columns = serde_json::to_string(plan).expect("names and numbers are plain text");
-    let features = serde_json::to_string(&plan.feature_names()).expect("names are plain text");
+    let features = serde_json::to_string(&info.preprocessor.features).expect("names are plain text");
     let mut metadata = HashMap::from([
         ("format".to_owned(), "pt".to_owned()),
         (CONFIG_KEY.to_owned(), info.config.clone()),
-        (COLUMNS_KEY.to_owned(), columns),
+        (COLUMNS_KEY.to_owned(), info.preprocessor.columns.clone()),
         (FEATURES_KEY.to_owned(), features),
         (VERSION_KEY.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
@@ -257,17 +271,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if the embeddings do not fit the features of the file.
     pub fn embeddings(&self) -> Result<Vec<EmbeddingSpec>> {
-        let metadata = self.metadata();
-        let Some(text) = metadata.get(EMBEDDINGS_KEY) else { return Ok(Vec::new()) };
-        let bad = |reason: String| bad_file(&self.path, format!("its {EMBEDDINGS_KEY}: {reason}"));
-        let embeddings: Vec<EmbeddingSpec> = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
-        let n_features =
-            match metadata.get(FEATURES_KEY).map(|text| serde_json::from_str::<Vec<String>>(text)) {
-                Some(Ok(features)) => features.len(),
-                _ => return Err(bad("it names no features".to_owned())),
-            };
-        EmbeddingSpec::check(&embeddings, n_features).map_err(bad)?;
-        Ok(embeddings)
+        embeddings_of(&self.path, &self.metadata())
     }
 
     /// The config and the preprocessor next to the weights.
@@ -476,7 +480,7 @@ mod tests {
 
     use super::*;
     use crate::config::WeightInit;
-    use crate::data::{ColumnCodes, Label};
+    use crate::data::Label;
     use crate::model::{ModelSpec, init};
 
     fn model(dims: Vec<usize>) -> (ParamLayout, Tensor) {
@@ -503,8 +507,7 @@ mod tests {
     fn info() -> ModelInfo {
         ModelInfo {
             config: "[data]\n".to_owned(),
-            preprocessor: Preprocessor {
-                plan: ColumnCodes::plain(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()]),
+            preprocessor: SavedPreprocessor {
                 normalizer: Some(Normalizer {
                     offset: Some(vec![0.0, 1.7e18, 0.0]),
                     shift: vec![1.0, 2.0, 0.1],
@@ -512,7 +515,7 @@ mod tests {
                 }),
                 target_scale: Some(TargetScale { shift: vec![3e5, 0.1], scale: vec![1e5, 1.0] }),
                 labels: Some(Arc::new(LabelVocabulary::new(["no", "-1", "a\"b"].map(Label::from)))),
-                heads: Vec::new(),
+                ..SavedPreprocessor::identity(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()])
             },
         }
     }
@@ -560,7 +563,8 @@ mod tests {
         std::fs::write(&path, to_bytes(&layout, &weights.to_vec::<f32>().unwrap(), &info())).unwrap();
         let file = ModelFile::read(&path).unwrap();
         assert_eq!(file.embeddings().unwrap(), embeddings);
-        assert_eq!(file.info().unwrap(), info());
+        let preprocessor = SavedPreprocessor { embeddings: embeddings.clone(), ..info().preprocessor };
+        assert_eq!(file.info().unwrap(), ModelInfo { preprocessor, ..info() });
         let rebuilt = plain.clone().with_embeddings(file.embeddings().unwrap());
         assert_eq!(rebuilt, spec);
         let loaded = file.weights(&ParamLayout::new(&rebuilt)).unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ddp_comm::{CommError, Failure, World};
 
 use crate::checkpoint::{CheckpointStore, RunState, SaveOutcome};
-use crate::data::{Preprocessor, numbered_columns};
+use crate::data::{SavedPreprocessor, numbered_columns};
 use crate::model::file::ModelInfo;
 use crate::train::error::{Result, Stop, TrainError};
 use crate::train::rank_save::{RankSave, SaveSettings};
@@ -70,7 +70,7 @@ impl<'w> Checkpoints<'w> {
         let settings = SaveSettings {
             info: ModelInfo {
                 config: String::new(),
-                preprocessor: Preprocessor::identity(numbered_columns(n_features)),
+                preprocessor: SavedPreprocessor::identity(numbered_columns(n_features)),
             },
             data_fingerprint: String::new(),
             keep,

@@ -30,7 +30,6 @@ pub mod evaluate;
 #[doc(hidden)]
 pub mod calibration;
 #[doc(hidden)]
-pub mod importance;
 mod votes;
 #[doc(hidden)]
 pub mod options;

@@ -151,7 +151,7 @@ pub(crate) fn n_steps(train: &TrainConfig, n_rows: usize, global_rows: usize) ->
 pub fn model_spec(config: &Config, data: &Loaded) -> ModelSpec {
     let layout = data.train.layout();
     ModelSpec::new(&config.model, layout.n_features(), config.loss.n_outputs(layout.targets.n_outputs()))
-        .with_embeddings(data.preprocessor.plan.embeddings())
+        .with_embeddings(data.preprocessor.embeddings.clone())
 }
 
 /// Creates the trainer of a run of `config` on `data` before its first step, with weights initialized from the seed.

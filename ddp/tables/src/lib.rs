@@ -22,8 +22,6 @@ pub mod source;
 #[doc(hidden)]
 pub mod row_values;
 #[doc(hidden)]
-pub mod user_columns;
-#[doc(hidden)]
 pub mod labels;
 #[doc(hidden)]
 pub mod arrays;
@@ -36,11 +34,16 @@ pub mod split;
 #[doc(hidden)]
 pub mod fit;
 pub mod load;
+#[doc(hidden)]
+pub mod importance;
+#[cfg(feature = "onnx")]
+pub mod export;
 pub mod predict;
 
 #[cfg(test)]
 mod testing;
 
+pub use fit::preprocess::Preprocessor;
 pub use load::{Fitted, load, load_with};
 pub use predict::Predictor;
 pub use source::SourceSpec;

@@ -7,7 +7,7 @@
 //! let config = Config::load(None, &["data.eval_fraction=0.25".to_owned()])?; // builtin:digits
 //! let data = ddp_tables::load(&config, &World::single())?;
 //! let eval = data.eval.as_ref().expect("a quarter of the rows");
-//! assert_eq!((data.train.len(), eval.len()), (1079, 359));
+//! assert_eq!((data.train.len(), eval.len()), (1078, 360));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -26,7 +26,9 @@ use crate::checks;
 use crate::error::target_error::TargetError;
 use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
 use crate::fit::data_fingerprint::DataFingerprint;
+use crate::fit::preprocess::{Preprocessor, needs_stats};
 use crate::fit::quartiles::quartiles;
+use crate::fit::scaled_targets;
 use crate::fit::scan::Scan;
 use crate::fit::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use crate::fit::{column_advice, lost_values, scan, train_categories};
@@ -42,8 +44,6 @@ use ddp::config::{
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
 use ddp::data::datasets::subset::split;
 use ddp::data::error::{DataError, Result};
-use ddp::data::fit::preprocess::{Preprocessor, needs_stats};
-use ddp::data::fit::scaled_targets;
 use ddp::data::order::partition::rank_range;
 use ddp::data::{Loaded, check_n_rows};
 
@@ -86,7 +86,8 @@ pub fn load_with(
         let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
         spec.features = Some(KnownFeatures { names, vocabularies, kinds, of: "the model of --init-from" });
         if matches!(fitted, Some(Fitted::Initial(_))) {
-            spec.classes = ClassLabels::of_model(preprocessor).unwrap_or(spec.classes);
+            spec.classes = ClassLabels::of_model(preprocessor.labels.as_ref(), &preprocessor.heads)
+                .unwrap_or(spec.classes);
         }
     }
     let (whole, is_table) = open_train(&spec, world)?;
@@ -210,7 +211,7 @@ pub fn load_with(
         warnings,
         train: preprocessor.apply(train),
         eval: eval.map(|eval| preprocessor.apply(eval)),
-        preprocessor,
+        preprocessor: preprocessor.to_saved(),
         task_choice,
         class_counts: counts,
         n_skipped,
@@ -394,7 +395,7 @@ pub struct Divided {
 /// Takes evaluation rows out of the training rows `dataset` as `data` says; `None` if it says nothing of the kind.
 ///
 /// # Errors
-/// Errors of [`split`], [`split_by_class`] and of a split by a column.
+/// Errors of [`split`], and of a split by class or by a column.
 pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Result<Option<Divided>> {
     let (train, eval, note) = match (&data.eval, &dataset.layout().targets) {
         (EvalSource::Fraction(fraction), TargetLayout::Classes { .. }) if data.stratify => {

@@ -18,7 +18,6 @@ use ddp::data::vocabulary::Vocabulary;
 
 use crate::shared_types::SharedTypes;
 use ddp::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
-use ddp::data::Preprocessor;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::labels::{Label, LabelVocabulary};
@@ -78,10 +77,10 @@ pub enum ClassLabels<'a> {
 
 impl<'a> ClassLabels<'a> {
     /// The classes that a model knows, for rows to be read for it; `None` without classes.
-    pub fn of_model(model: &'a Preprocessor) -> Option<Self> {
-        match &model.labels {
+    pub fn of_model(labels: Option<&'a Arc<LabelVocabulary>>, heads: &'a [HeadTargets]) -> Option<Self> {
+        match labels {
             Some(labels) => Some(ClassLabels::Known(labels)),
-            None => (!model.heads.is_empty()).then_some(ClassLabels::Heads(&model.heads)),
+            None => (!heads.is_empty()).then_some(ClassLabels::Heads(heads)),
         }
     }
 }

@@ -7,9 +7,11 @@ use ddp::config::{
     UnknownMetric, nearest,
 };
 use ddp::report::metrics::json_line;
-use ddp::train::importance::{ColumnImportance, EvalSetup, ImportanceOptions, permutation_importance};
 use ddp_comm::World;
-use ddp_tables::user_columns::user_columns;
+use ddp_tables::importance::measure::{
+    ColumnImportance, EvalSetup, ImportanceOptions, permutation_importance,
+};
+use ddp_tables::importance::user_columns::user_columns;
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 use tracing::{info, warn};

@@ -13,7 +13,6 @@ use ddp::config::ConfigError;
 use ddp::data::DataError;
 use ddp::exchange::ExchangeError;
 use ddp::exit_code;
-use ddp::export::ExportError;
 use ddp::model::ModelError;
 use ddp::optim::OptimError;
 use ddp::report::ReportError;
@@ -27,6 +26,7 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::hint::joined;
 use ddp_kernels::{Device, KernelError, MemoryUse};
 use ddp_launch::LaunchError;
+use ddp_tables::export::ExportError;
 use ddp_tables::formats::error::{CsvError, RowsError};
 use ddp_tables::predict::PredictError;
 use miette::Diagnostic;
@@ -46,6 +46,8 @@ pub enum Error {
     ModelData(Box<DataError>, ModelCommand),
     /// Predictions could not be made or written.
     Predict(Box<PredictError>),
+    /// The model has no form in the requested format.
+    Export(Box<ExportError>),
     /// The command cannot do what its flags request.
     Command(CommandError),
     /// The ranks could not be started.
@@ -67,6 +69,7 @@ impl Error {
             Self::Library(error) => error.to_string(),
             Self::ModelData(error, command) => model_data_message(error, *command),
             Self::Predict(error) => error.to_string(),
+            Self::Export(error) => error.to_string(),
             Self::Command(error) => error.to_string(),
             Self::Launch(error) => error.to_string(),
         }
@@ -78,6 +81,10 @@ impl Error {
             Self::Library(error) => library_hint(error),
             Self::ModelData(error, command) => of_model_data(error, *command),
             Self::Predict(error) => error.help().map(|hint| hint.to_string()),
+            Self::Export(error) if matches!(**error, ExportError::UnknownLayer { .. }) => {
+                Some("`--format safetensors` exports the weights of any model".to_owned())
+            }
+            Self::Export(error) => error.help().map(|hint| hint.to_string()),
             Self::Command(error) => error.help().map(|hint| hint.to_string()),
             Self::Launch(error) => error.help().map(|hint| hint.to_string()),
         }
@@ -96,7 +103,7 @@ impl Error {
         match self {
             Self::Library(error) => error.exit_code(),
             Self::ModelData(error, _) => error.exit_code(),
-            Self::Predict(_) => exit_code::USAGE,
+            Self::Predict(_) | Self::Export(_) => exit_code::USAGE,
             Self::Command(error) => error.exit_code(),
             Self::Launch(error) => error.exit_code(),
         }
@@ -143,6 +150,15 @@ impl From<PredictError> for Error {
     }
 }
 
+impl From<ExportError> for Error {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Write(error) => error.into(),
+            error => Error::Export(error.into()),
+        }
+    }
+}
+
 /// Rooms of the library and of the crates below it.
 macro_rules! of_library {
     ($($error:ty),* $(,)?) => {
@@ -168,7 +184,6 @@ of_library!(
     CheckpointError,
     Box<CheckpointError>,
     ModelError,
-    ExportError,
     OptimError,
     ExchangeError,
     ReportError,
@@ -210,9 +225,6 @@ fn of_options(error: &ddp::Error) -> Option<&'static str> {
         ddp::Error::Exchange(ExchangeError::ShardedNorms { .. }) => "use `comm.zero = 0`",
         ddp::Error::Train(error) if matches!(**error, TrainError::NoGraph { .. }) => {
             "--cuda-graph auto continues without one"
-        }
-        ddp::Error::Export(error) if matches!(**error, ExportError::UnknownLayer { .. }) => {
-            "`--format safetensors` exports the weights of any model"
         }
         _ => return None,
     })

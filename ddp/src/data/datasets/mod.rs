@@ -1,7 +1,7 @@
 //! Datasets: the contract of rows by number, rows held in memory, selections, and layers that change the values of another dataset.
 
 pub mod batch;
-pub(crate) mod target_scale;
+pub mod target_scale;
 pub mod dataset;
 pub mod resident;
 pub(crate) mod tensor_rows;

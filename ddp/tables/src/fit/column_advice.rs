@@ -4,12 +4,12 @@
 
 use ddp_kernels::DType;
 
+use crate::fit::preprocess::{ColumnCodes, Preprocessor};
+use crate::fit::stats::ColumnStats;
 use crate::row_values::RowValues;
 use ddp::config::{DataConfig, Normalize};
 use ddp::data::datasets::dataset::{Dataset, TargetLayout};
 use ddp::data::error::Result;
-use ddp::data::fit::preprocess::{ColumnCodes, Preprocessor};
-use ddp::data::fit::stats::ColumnStats;
 
 /// Fewest rows for findings that could arise by chance.
 const MIN_ROWS: usize = 30;

@@ -1,7 +1,7 @@
 //! Statistics of columns from f32 and, in columns far from 0 whose values f32 rounds, from the exact values.
 
-use ddp::data::fit::offsets;
-use ddp::data::fit::stats::{ColumnStats, N_FIELDS};
+use crate::fit::offsets;
+use crate::fit::stats::{ColumnStats, N_FIELDS};
 
 /// Statistics of the f32 of columns, and of their exact values.
 #[derive(Debug, Clone, PartialEq)]

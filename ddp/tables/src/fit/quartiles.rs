@@ -8,10 +8,10 @@ use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
 use crate::fit::scan;
+use crate::fit::stats::ColumnStats;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::error::{DataError, Result};
-use ddp::data::fit::stats::ColumnStats;
 use ddp::data::order::partition::rank_range;
 
 /// Shift and number of bits of each digit.

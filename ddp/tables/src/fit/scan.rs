@@ -7,10 +7,10 @@ use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
 use crate::fit::exact_stats::ExactStats;
+use crate::fit::stats::ColumnStats;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, TargetLayout};
 use ddp::data::error::{DataError, Result};
-use ddp::data::fit::stats::ColumnStats;
 use ddp::data::order::partition::rank_range;
 use ddp::data::parallel;
 

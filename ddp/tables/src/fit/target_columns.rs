@@ -1,10 +1,10 @@
 //! Transformation of each target column, chosen by its loss.
 
 use crate::error::target_error::TargetError;
+use crate::fit::stats::ColumnStats;
 use ddp::config::{DataConfig, Loss, NormalizeTarget, Task};
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use ddp::data::error::{DataError, Result};
-use ddp::data::fit::stats::ColumnStats;
 use ddp::data::labels::head_targets::head_columns;
 
 /// Names of the heads that rows lack a target of, and how many rows at least lack one.

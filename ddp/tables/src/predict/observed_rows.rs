@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::formats::error::RowsError;
 use ddp_kernels::{DType, Device, Tensor};
 
+use crate::fit::preprocess::ColumnCodes;
 use crate::formats::error::ColumnError;
 use ddp::data::datasets::batch::{Batch, BatchMut};
 use ddp::data::error::Result;
-use ddp::data::{Changes, ColumnCodes, DataError, Dataset, DatasetWrapper};
+use ddp::data::{Changes, DataError, Dataset, DatasetWrapper};
 
 /// Counts of values in a column that differ from those of training.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::values::number::Exact;
 use ddp_kernels::Device;
 
+use crate::fit::preprocess::Preprocessor;
 use crate::predict::error::{PredictError, Result};
 use crate::predict::predictions::Predictions;
 use crate::predict::saved_model::SavedModel;
@@ -15,9 +16,7 @@ use crate::table::exact_columns::ExactColumns;
 use ddp::config::Task;
 use ddp::data::loader::device_feed::DeviceFeed;
 use ddp::data::loader::{DataLoader, LoaderOptions};
-use ddp::data::{
-    Dataset, HeadOutputs, OutputUnits, Preprocessor, ResidentRows, RowLayout, TargetLayout, Targets,
-};
+use ddp::data::{Dataset, HeadOutputs, OutputUnits, ResidentRows, RowLayout, TargetLayout, Targets};
 use ddp::model::Network;
 
 /// Rows per forward pass on the CPU, so that they stay in its caches.

@@ -7,11 +7,12 @@ use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef};
 use tracing::info;
 
+use crate::fit::preprocess::Preprocessor;
 use crate::predict::error::Result;
 use crate::source::KnownFeatures;
 use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use ddp::config::{Config, Task};
-use ddp::data::{HeadOutputs, LabelVocabulary, OutputUnits, Preprocessor};
+use ddp::data::{HeadOutputs, LabelVocabulary, OutputUnits};
 use ddp::model::file;
 use ddp::model::file::ModelFile;
 use ddp::model::{ModelSpec, Network, ParamLayout};
@@ -58,7 +59,7 @@ impl SavedModel {
         if let (Task::Classification, Some(labels)) = (config.data.task, &info.preprocessor.labels) {
             file.check_labels(labels, config.loss.n_targets(n_outputs))?;
         }
-        let preprocessor = info.preprocessor;
+        let preprocessor = Preprocessor::of_model(&info.preprocessor, &model_path)?;
         let model = SavedModel { config, preprocessor, n_outputs, path: model_path, file, checkpoint };
         // Before a network of the config's sizes is made.
         model.file.check_shapes(usize::MAX, &ParamLayout::new(&model.spec()?))?;

@@ -6,7 +6,7 @@ use std::fs;
 
 use crate::load;
 use crate::split::column_split::*;
-use crate::testing::features_of;
+use crate::testing::{columns_of, features_of};
 use ddp::config::Config;
 
 const N_ROWS: usize = 200;
@@ -296,7 +296,7 @@ fn what_evaluation_rows_alone_have_is_unknown() {
     for n_ranks in [1, 3] {
         let config = config(&["data.split={time=\"t\"}"]);
         let of_ranks = ddp_comm::threads::run(n_ranks, |world| load(&config, &world).unwrap());
-        let vocabulary = &of_ranks[0].preprocessor.plan.vocabularies[0];
+        let vocabulary = &columns_of(&of_ranks[0]).vocabularies[0];
         assert_eq!(vocabulary.values(), ["Bern", "Rome"]);
         let eval = of_ranks[0].eval.as_ref().unwrap();
         let encoded = features_of(&**eval);
@@ -311,6 +311,6 @@ fn what_evaluation_rows_alone_have_is_unknown() {
         );
     }
     let single_rows = load(&config(&["data.stratify=false"]), &ddp_comm::World::single()).unwrap();
-    assert_eq!(single_rows.preprocessor.plan.vocabularies[0].values(), ["Bern", "Oslo", "Rome"]);
+    assert_eq!(columns_of(&single_rows).vocabularies[0].values(), ["Bern", "Oslo", "Rome"]);
     assert!(single_rows.warnings.is_empty());
 }

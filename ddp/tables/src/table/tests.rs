@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use crate::load;
-use crate::testing::{features_of, gathered};
+use crate::testing::{columns_of, features_of, gathered};
 use ddp::config::Config;
 use ddp::data::{Dataset, Loaded};
 
@@ -160,7 +160,7 @@ fn categories_are_numbered_by_the_alphabet() {
         "data.eval=FOLDER/eval.csv",
     ];
     let loaded = folder.load("train.csv", &sets).unwrap();
-    let values = loaded.preprocessor.plan.vocabularies[0].values().to_vec();
+    let values = columns_of(&loaded).vocabularies[0].values().to_vec();
     assert_eq!(values, ["\"Oslo\"", "1", "10", "Bern", "Rome"]);
     // The numbers of categories follow the other columns; 0 is an unknown category.
     let (names, rows) = rows_of(&*loaded.train);

@@ -10,7 +10,7 @@ use ddp::checkpoint::{
     ShardRange, StateReader,
 };
 use ddp::data::order::epoch_proof::{EpochProof, RowsHash};
-use ddp::data::{ColumnCodes, Normalizer, Preprocessor};
+use ddp::data::{Normalizer, SavedPreprocessor};
 use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
 use ddp::report::EvalMetrics;
@@ -49,12 +49,9 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
         run_id: None,
         info: ModelInfo {
             config: "[train]\nepochs = 3\n".to_owned(),
-            preprocessor: Preprocessor {
-                plan: ColumnCodes::plain(vec!["a".to_owned(), "b".to_owned(), "c".to_owned()]),
+            preprocessor: SavedPreprocessor {
                 normalizer: Some(Normalizer::new(vec![1.0, 2.0, 3.0], vec![0.5; 3])),
-                target_scale: None,
-                labels: None,
-                heads: Vec::new(),
+                ..SavedPreprocessor::identity(["a", "b", "c"].map(str::to_owned).to_vec())
             },
         },
         layout: layout.clone(),

@@ -71,7 +71,7 @@ fn check(name: &str, sets: &[&str]) {
     let file = ModelFile::read(&out.join("model.safetensors")).unwrap();
     let info = file.info().unwrap();
     let config = Config::from_saved(&info.config, &out).unwrap();
-    let n_features = info.preprocessor.plan.feature_names().len();
+    let n_features = info.preprocessor.features.len();
     let spec = ModelSpec::new(&config.model, n_features, 10);
     let mut model = Network::new(spec, 400, Device::Cpu, Precision::F32).unwrap();
     let weights = file.weights(model.layout()).unwrap().to_vec::<f32>().unwrap();
@@ -100,7 +100,7 @@ fn check(name: &str, sets: &[&str]) {
         )
         .unwrap();
 
-    let x = features(&rows, &info.preprocessor.plan.feature_names(), info.preprocessor.normalizer.as_ref());
+    let x = features(&rows, &info.preprocessor.features, info.preprocessor.normalizer.as_ref());
     for (choice, weights) in [("model", &weights), ("auto", &ema)] {
         let exported = dir.path().join(format!("{choice}.safetensors"));
         let exported_text = exported.to_str().unwrap();

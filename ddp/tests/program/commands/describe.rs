@@ -28,7 +28,7 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let data: Loaded = ddp_tables::load(config, world).unwrap();
     let layout = data.train.layout();
     let spec = ModelSpec::new(&config.model, layout.n_features(), layout.targets.n_outputs())
-        .with_embeddings(data.preprocessor.plan.embeddings());
+        .with_embeddings(data.preprocessor.embeddings.clone());
     let partition = BatchPartition::new(config, world, &data, None).unwrap();
     let plan = RankPlan {
         config,

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp::data::ColumnStats;
 use ddp_tables::fit::scan::column_stats;
+use ddp_tables::fit::stats::ColumnStats;
 use proptest::prelude::*;
 use proptest::sample::Index;
 

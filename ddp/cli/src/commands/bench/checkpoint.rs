@@ -7,7 +7,7 @@ use ddp::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Load, RunState, SaveOptions, Saver, ShardRange,
     SnapshotBuffers,
 };
-use ddp::data::{ColumnCodes, Preprocessor};
+use ddp::data::SavedPreprocessor;
 use ddp::model::file::ModelInfo;
 use ddp::model::{ModelSpec, ParamLayout};
 use ddp::storage::stream::Caching;
@@ -51,13 +51,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
         run_id: None,
         info: ModelInfo {
             config: String::new(),
-            preprocessor: Preprocessor {
-                plan: ColumnCodes::plain(vec!["x".to_owned(); args.dims.0[0]]),
-                normalizer: None,
-                target_scale: None,
-                labels: None,
-                heads: Vec::new(),
-            },
+            preprocessor: SavedPreprocessor::identity(vec!["x".to_owned(); args.dims.0[0]]),
         },
         layout: layout.clone(),
         data_fingerprint: String::new(),

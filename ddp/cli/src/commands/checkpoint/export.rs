@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use ddp::checkpoint::{Checkpoint, MANIFEST_FILE};
-use ddp::export::{ExportError, OnnxModel, Trained, TrainedParam, WeightsPlace};
 use ddp::model::{ParamLayout, layers};
 use ddp::run_folder::folder::MODEL_FILE;
+use ddp_tables::export::{ExportError, OnnxModel, Trained, TrainedParam, WeightsPlace};
 use ddp_tables::predict::SavedModel;
 
 use super::weights::{Named, Weights, check_out};

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use ddp::checkpoint::{Checkpoint, Manifest, Parameter, RunState};
+use ddp::data::LabelVocabulary;
 use ddp::data::vocabulary::Vocabulary;
-use ddp::data::{LabelVocabulary, Preprocessor};
 use ddp::model::file::ModelInfo;
 use ddp::report::EvalMetrics;
 use ddp::report::metrics::json_line;
 use ddp::report::units::mib;
+use ddp_tables::fit::preprocess::Preprocessor;
 use serde::Serialize;
 
 use super::{one_at, print_result};
@@ -153,7 +154,8 @@ fn to_text(checkpoint: &Checkpoint) -> String {
 
 /// The preprocessing in the model's file, if it can be read; `checkpoint verify` reports damage.
 fn preprocessor(checkpoint: &Checkpoint) -> Option<Preprocessor> {
-    ModelInfo::read(&checkpoint.model_path()).ok().map(|info| info.preprocessor)
+    let path = checkpoint.model_path();
+    Preprocessor::of_model(&ModelInfo::read(&path).ok()?.preprocessor, &path).ok()
 }
 
 fn epochs(checkpoint: &Checkpoint) -> String {

@@ -9,7 +9,7 @@ use ddp::cost::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::data::{EmbeddingSpec, Loaded};
 use ddp::host_memory::container_share;
 use ddp::model::ModelSpec;
-use ddp::model::file::{ModelFile, ModelInfo};
+use ddp::model::file::ModelFile;
 use ddp::optim::run_schedule::RunSchedule;
 use ddp::report::notes::warn_of_all_ranks;
 use ddp::train::resume::Resumed;
@@ -19,6 +19,7 @@ use ddp::train::trainer::{GraphMode, Trainer};
 use ddp_comm::{DeviceChoice, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use ddp_tables::fit::preprocess::Preprocessor;
 use ddp_tables::load::Fitted;
 use ddp_tables::predict;
 use ddp_tables::predict::SavedModel;
@@ -68,8 +69,8 @@ pub(crate) struct Ready {
 struct Start {
     /// The model of `--init-from`.
     init_from: Option<ModelFile>,
-    /// Config and preprocessor of the checkpoint to resume from, or of `--init-from`.
-    fitted: Option<ModelInfo>,
+    /// Conversion of the rows of the checkpoint to resume from, or of `--init-from`.
+    fitted: Option<Preprocessor>,
 }
 
 impl<'w> Run<'w> {
@@ -288,13 +289,15 @@ impl Start {
         let start = || -> Result<Self> {
             check_graph(args.graph_mode(), device)?;
             let init_from = path.map(|path| SavedModel::initial(path, is_active)).transpose()?;
-            let fitted = match (resumed, &init_from) {
+            let info = match (resumed, &init_from) {
                 // Damage is found when the checkpoint is restored.
                 (Some(resumed), _) => resumed.model_info().ok(),
                 // A file of another program has none.
                 (None, Some(file)) if !args.refit_preprocessing => file.info().ok(),
                 (None, _) => None,
             };
+            let path = path.unwrap_or("".as_ref());
+            let fitted = info.and_then(|info| Preprocessor::of_model(&info.preprocessor, path).ok());
             Ok(Start { init_from, fitted })
         };
         Ok(world.agreed_result(start(), |start| start.entries(args))?)
@@ -302,7 +305,7 @@ impl Start {
 
     fn entries(&self, args: &TrainArgs) -> Vec<(String, String)> {
         let hex = |fingerprint: Option<u64>| fingerprint.map_or("none".to_owned(), |of| format!("{of:016x}"));
-        let fitted = self.fitted.as_ref().map(|info| info.preprocessor.fingerprint());
+        let fitted = self.fitted.as_ref().map(|fitted| fitted.to_saved().fingerprint());
         let entries = [
             ("--init-from (fingerprint)", hex(self.init_from.as_ref().map(ModelFile::fingerprint))),
             ("--new-head", args.new_head.to_string()),
@@ -323,10 +326,10 @@ impl Start {
         let of_resumed = resumed.map(|resumed| resumed.config_of_data(config));
         let loading = || log.terminal().show_busy(format!("loading {}", config.data.train));
         let _loading = args.progress.may_have_bar().then(loading);
-        let fitted = self.fitted.as_ref().map(|info| match resumed {
-            Some(_) => Fitted::Resumed(&info.preprocessor),
-            None if args.new_head => Fitted::InitialFeatures(&info.preprocessor),
-            None => Fitted::Initial(&info.preprocessor),
+        let fitted = self.fitted.as_ref().map(|fitted| match resumed {
+            Some(_) => Fitted::Resumed(fitted),
+            None if args.new_head => Fitted::InitialFeatures(fitted),
+            None => Fitted::Initial(fitted),
         });
         let keeps_labels = matches!(fitted, Some(Fitted::Initial(_)));
         let data = ddp_tables::load_with(of_resumed.as_ref().unwrap_or(config), world, fitted);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ddp::data::ColumnStats;
+use ddp_tables::fit::stats::ColumnStats;
 use ddp_tables::formats::table::types::{Found, Inference, Place};
 use rayon::prelude::*;
 

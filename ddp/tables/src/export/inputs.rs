@@ -1,13 +1,14 @@
-//! The inputs of a graph and the preprocessing of their values, the same as in [`crate::data::Preprocessor`].
+//! The inputs of a graph and the preprocessing of their values, the same as in [`crate::fit::preprocess::Preprocessor`].
 //!
 //! Numbers: an offset is subtracted from columns that need more digits than f32 has, missing values are filled, then `(x - shift)
 //! · scale` is computed in f64 and rounded once, as in training. Category strings become codes, 0 for unknown strings; codes
 //! become one-hot columns or rows of tables.
 
-use super::graph::{Attribute, Graph, Value};
-use super::proto::ElementType;
-use crate::data::vocabulary::Vocabulary;
-use crate::data::{ColumnCodes, EncodedColumn, Normalizer, Preprocessor};
+use crate::export::graph::{Attribute, Graph, Value};
+use crate::export::proto::ElementType;
+use crate::fit::preprocess::{Column, ColumnCodes, Preprocessor};
+use ddp::data::Normalizer;
+use ddp::data::vocabulary::Vocabulary;
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";
@@ -43,8 +44,8 @@ pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
     let encoded = plan.compiled();
     let (inputs, columns) = declare(graph, preprocessor);
 
-    let fill = |encoded: &EncodedColumn| match *encoded {
-        EncodedColumn::Number { column, fill } => Some((column, fill)),
+    let fill = |encoded: &Column| match *encoded {
+        Column::Number { column, fill } => Some((column, fill)),
         _ => None,
     };
     let fills: Vec<(usize, f32)> = encoded.iter().filter_map(fill).collect();
@@ -61,12 +62,12 @@ pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
     }
     let (mut codes, mut axis) = (Vec::new(), None);
     for encoded in &encoded {
-        let (EncodedColumn::OneHot { column, .. } | EncodedColumn::Code { column, .. }) = *encoded else {
+        let (Column::OneHot { column, .. } | Column::Code { column, .. }) = *encoded else {
             continue;
         };
         let Columns::Each(columns) = &columns else { unreachable!("categories have inputs of their own") };
         let code = add_code(graph, plan, column, &columns[column]);
-        if let EncodedColumn::OneHot { .. } = encoded {
+        if let Column::OneHot { .. } = encoded {
             values.push(add_one_hot(graph, plan, column, &code));
         } else {
             let axis = axis.get_or_insert_with(|| graph.integers("codes.axis", vec![1]));
@@ -153,7 +154,7 @@ fn add_numbers(
     mut numbers: Value,
     preprocessor: &Preprocessor,
     fills: &[(usize, f32)],
-    encoded: &[EncodedColumn],
+    encoded: &[Column],
 ) -> Vec<Value> {
     let mut indicators = None;
     if preprocessor.plan.fills_missing() {
@@ -161,8 +162,8 @@ fn add_numbers(
         let fill = fills.iter().map(|&(_, fill)| fill).collect();
         let fill = graph.floats("numbers.fill", &[fills.len()], fill);
         numbers = graph.op("Where", &[&is_missing, &fill, &numbers], "numbers.filled");
-        let place = |encoded: &EncodedColumn| match encoded {
-            EncodedColumn::Indicator { column } => fills.iter().position(|(number, _)| number == column),
+        let place = |encoded: &Column| match encoded {
+            Column::Indicator { column } => fills.iter().position(|(number, _)| number == column),
             _ => None,
         };
         let places: Vec<i64> = encoded.iter().filter_map(place).map(|place| place as i64).collect();

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use ddp_comm::{Stop, World};
 use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
 
-use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::dataset::Dataset;
-use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
-use crate::data::error::{DataError, Result};
-use crate::data::order::partition::rank_range;
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::Dataset;
+use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
+use ddp::data::error::{DataError, Result};
+use ddp::data::order::partition::rank_range;
 
 /// Memory for the rows of one read.
 const READ_BYTES: usize = 4 << 20;
@@ -126,9 +126,9 @@ impl DatasetWrapper for PermutedColumns {
 
 #[cfg(test)]
 mod tests {
-    use crate::data::fit::permuted_columns::*;
-    use crate::data::testing::gathered;
-    use crate::data::{ResidentRows, RowLayout, TargetLayout, Targets};
+    use crate::importance::permuted_columns::*;
+    use crate::testing::gathered;
+    use ddp::data::{ResidentRows, RowLayout, TargetLayout, Targets};
 
     /// Three columns: the row's number, ten times it, and a value that is missing in every fifth row.
     fn rows(n: usize) -> Arc<dyn Dataset> {

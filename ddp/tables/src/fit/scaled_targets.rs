@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use ddp_kernels::TensorMut;
 
-use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::dataset::{Dataset, RowLayout};
-use crate::data::datasets::target_scale::TargetScale;
-use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
-use crate::data::error::Result;
-use crate::data::fit::offsets;
-use crate::data::fit::stats::ColumnStats;
+use crate::fit::offsets;
+use crate::fit::stats::ColumnStats;
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::{Dataset, RowLayout};
+use ddp::data::datasets::target_scale::TargetScale;
+use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
+use ddp::data::error::Result;
 
 /// Fits the scale to the statistics of the targets of the training rows.
 ///
 /// - `are_scaled`: whether a target is standardized, `[n_targets]`; others keep their values
 ///
 /// Source: scikit-learn's `TransformedTargetRegressor` with a `StandardScaler`.
-pub fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
+pub(crate) fn fit(stats: &ColumnStats, are_scaled: &[bool]) -> TargetScale {
     let scale = |target: usize| {
         let deviation = stats.standard_deviation(target);
         let is_constant =
@@ -102,8 +102,8 @@ impl DatasetWrapper for ScaledTargets {
 mod tests {
     use ddp_kernels::{DType, Device, Tensor};
 
-    use crate::data::fit::scaled_targets::*;
-    use crate::data::{OutputUnits, ResidentRows, TargetLayout, Targets, numbered_columns};
+    use crate::fit::scaled_targets::*;
+    use ddp::data::{OutputUnits, ResidentRows, TargetLayout, Targets, numbered_columns};
 
     fn fitted(rows: &[[f64; 3]]) -> TargetScale {
         let mut stats = ColumnStats::new(3);

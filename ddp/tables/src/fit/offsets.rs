@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, ops};
 
-use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::dataset::{Dataset, RowLayout};
-use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
-use crate::data::error::Result;
-use crate::data::fit::stats::ColumnStats;
+use crate::fit::stats::ColumnStats;
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::{Dataset, RowLayout};
+use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
+use ddp::data::error::Result;
 
 /// Columns whose mean is at least so many standard deviations from 0 have an offset; others lose at most 4 of the 24 bits of f32.
 const MIN_DEVIATIONS: f64 = 8.0;
 
 /// The offset of a column: near its mean, and whole for integers.
-pub fn of_column(stats: &ColumnStats, column: usize) -> f64 {
+pub(crate) fn of_column(stats: &ColumnStats, column: usize) -> f64 {
     let mean = stats.origin[column] + stats.mean[column];
     let is_far = is_far(mean, stats.standard_deviation(column));
     if stats.is_single(column) || stats.count[column] == 0.0 || !is_far {

@@ -1,6 +1,7 @@
 //! The columns of files as the user knows them, for reports.
 
-use ddp::data::{RowLayout, UserColumn};
+use crate::importance::permuted_columns::UserColumn;
+use ddp::data::RowLayout;
 
 use crate::values::time::{PARTS, date_of_parts};
 

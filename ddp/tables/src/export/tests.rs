@@ -4,19 +4,20 @@ use ddp_kernels::ops::Activation;
 use ddp_kernels::{Device, TensorMut, TensorRef, ops};
 use prost::Message as _;
 
-use super::external::WeightsPlace;
-use super::onnx::{OnnxModel, Trained};
-use super::proto::{DataLocation, GraphProto, ModelProto};
-use super::{ExportError, TrainedParam};
-use crate::config::precision::Precision;
-use crate::config::{ElementLoss, Loss, Task};
-use crate::data::vocabulary::Vocabulary;
-use crate::data::{ColumnCodes, Label, LabelVocabulary, Preprocessor};
-use crate::model::layer::Sizes;
-use crate::model::layers::{ActivationLayer, Linear};
-use crate::model::linear_spec::LinearSpec;
-use crate::model::pass::{BackwardPass, ForwardPass};
-use crate::model::{Layer, ModelSpec, Network, Operator, OperatorInput, ParamKind, ParamLayout, ParamSpec};
+use crate::export::external::WeightsPlace;
+use crate::export::onnx::{OnnxModel, Trained};
+use crate::export::proto::{DataLocation, GraphProto, ModelProto};
+use crate::export::{ExportError, TrainedParam};
+use crate::fit::preprocess::{ColumnCodes, Preprocessor};
+use ddp::config::precision::Precision;
+use ddp::config::{ElementLoss, Loss, Task};
+use ddp::data::vocabulary::Vocabulary;
+use ddp::data::{Label, LabelVocabulary};
+use ddp::model::layer::Sizes;
+use ddp::model::layers::{ActivationLayer, Linear};
+use ddp::model::linear_spec::LinearSpec;
+use ddp::model::pass::{BackwardPass, ForwardPass};
+use ddp::model::{Layer, ModelSpec, Network, Operator, OperatorInput, ParamKind, ParamLayout, ParamSpec};
 
 fn network(layers: Vec<Box<dyn Layer>>, n_features: usize) -> Network {
     let layout = ParamLayout::of_layers(&layers, 1);
@@ -80,12 +81,12 @@ impl Layer for Double {
         x: TensorRef<'_>,
         mut y: TensorMut<'_>,
         _pass: ForwardPass<'_>,
-    ) -> crate::model::layer::Result<()> {
+    ) -> ddp::model::layer::Result<()> {
         ops::copy(x, y.reborrow())?;
         ops::add_assign(y, x)
     }
 
-    fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> crate::model::layer::Result<()> {
+    fn backward(&mut self, _d: TensorMut<'_>, _pass: BackwardPass<'_>) -> ddp::model::layer::Result<()> {
         Ok(())
     }
 }
@@ -142,7 +143,7 @@ fn fused_layers_and_layers_of_a_spec_give_the_same_operators() {
 
 #[test]
 fn a_shared_weight_is_one_constant() {
-    let init = crate::model::param::Init::Constant(0.5);
+    let init = ddp::model::param::Init::Constant(0.5);
     let tied = ParamSpec::new("tied", ParamKind::Weight, &[3, 3], init).shared();
     let linear = || Box::new(Linear::new(LinearSpec::of_params(tied.clone(), None)));
     let activation = Box::new(ActivationLayer::new(Activation::Tanh, 3));

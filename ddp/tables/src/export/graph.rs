@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use super::proto::{
+use crate::export::proto::{
     AttributeProto, AttributeType, Dimension, DimensionProto, ElementType, GraphProto, NodeProto,
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::storage::write_error::WriteError;
+use ddp::storage::write_error::WriteError;
 
 /// The result of this room's functions.
 pub(super) type Result<T, E = ExportError> = std::result::Result<T, E>;
@@ -17,7 +17,7 @@ pub enum ExportError {
          residual layers"
     )]
     #[diagnostic(help(
-        "implement `Layer::operators`, or write the weights alone: `io::write_safetensors` of `Network::state_dict`"
+        "implement `Layer::operators`, or write the weights alone: `ddp_tables::io::write_safetensors` of `Network::state_dict`"
     ))]
     UnknownLayer {
         /// Position in the model, from 0.

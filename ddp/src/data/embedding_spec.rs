@@ -13,7 +13,16 @@ pub struct EmbeddingSpec {
     pub dim: usize,
 }
 
+/// Width of an embedding of `n` codes: `WIDTH_FACTOR · n^WIDTH_EXPONENT`, chosen by tests/bench/category_widths.py.
+const WIDTH_FACTOR: f64 = 1.6;
+const WIDTH_EXPONENT: f64 = 0.25;
+
 impl EmbeddingSpec {
+    /// Width of the embedding of `n_codes` codes, where no setting says it.
+    pub fn usual_dim(n_codes: usize) -> usize {
+        (WIDTH_FACTOR * (n_codes as f64).powf(WIDTH_EXPONENT)).round().max(1.0) as usize
+    }
+
     /// Name and shape of the table: `city [12, 4]`.
     pub fn words(&self) -> String {
         format!("{} [{}, {}]", self.name, self.n_codes, self.dim)

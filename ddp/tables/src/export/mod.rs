@@ -8,8 +8,8 @@
 //! Source: <https://onnx.ai/onnx/operators/>.
 //!
 //! ```
-//! use ddp::data::Preprocessor;
-//! use ddp::export::{OnnxModel, Trained, TrainedParam, WeightsPlace};
+//! use ddp_tables::Preprocessor;
+//! use ddp_tables::export::{OnnxModel, Trained, TrainedParam, WeightsPlace};
 //! use ddp::nn::{Activation, ElementLoss, Loss, Precision, Sequential, Sizes};
 //! use ddp::prelude::*;
 //! use ddp::train::Task;

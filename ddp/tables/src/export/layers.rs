@@ -5,12 +5,10 @@ use std::collections::HashMap;
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, KernelError};
 
-use super::error::{ExportError, Result};
-use super::graph::{Attribute, Graph, Value};
-use super::inputs::Features;
-use crate::model::{
-    EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamEntry, ParamSpec,
-};
+use crate::export::error::{ExportError, Result};
+use crate::export::graph::{Attribute, Graph, Value};
+use crate::export::inputs::Features;
+use ddp::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamEntry, ParamSpec};
 
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]
@@ -154,7 +152,7 @@ pub(super) fn add(
                 let operators = layer.operators().ok_or_else(unknown)?;
                 x = add_operators(graph, &x, params, &operators, parameters)?.ok_or_else(unknown)?;
             }
-            LayerKind::Embedding(_) => return Err(unknown()),
+            _ => return Err(unknown()),
         }
     }
     Ok(x)

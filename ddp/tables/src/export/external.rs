@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::error::Result;
-use super::onnx::OnnxModel;
-use super::proto::{DataLocation, StringStringEntryProto, TensorProto};
-use crate::storage::atomic_write::write_atomic_with;
+use crate::export::error::Result;
+use crate::export::onnx::OnnxModel;
+use crate::export::proto::{DataLocation, StringStringEntryProto, TensorProto};
+use ddp::storage::atomic_write::write_atomic_with;
 
 /// Maximum message size that every reader accepts.
 const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;

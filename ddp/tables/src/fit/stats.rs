@@ -285,7 +285,7 @@ fn lanes<const N: usize>(field: &[f64], column: usize) -> [f64; N] {
 
 #[cfg(test)]
 mod tests {
-    use crate::data::fit::stats::*;
+    use crate::fit::stats::*;
 
     #[test]
     fn a_constant_column_has_no_spread_however_large() {

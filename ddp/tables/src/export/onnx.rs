@@ -3,18 +3,21 @@
 use prost::Message as _;
 use serde_json::json;
 
-use super::error::{ExportError, Result};
-use super::graph::{Graph, ML_DOMAIN};
-use super::inputs::{self, Input};
-use super::layers::{self, Parameters, TrainedParam};
-use super::outputs::Head;
-use super::proto::{
+use crate::export::error::{ExportError, Result};
+use crate::export::graph::{Graph, ML_DOMAIN};
+use crate::export::inputs;
+use crate::export::inputs::Input;
+use crate::export::layers;
+use crate::export::layers::{Parameters, TrainedParam};
+use crate::export::outputs::Head;
+use crate::export::proto::{
     Dimension, ElementType, ModelProto, OperatorSetIdProto, StringStringEntryProto, ValueInfoProto,
 };
-use crate::config::{Loss, Task};
-use crate::data::{Preprocessor, heads_to_json};
-use crate::model::{Layer, LayerKind};
-use crate::report::visible::{MAX_NAME, cut};
+use crate::fit::preprocess::Preprocessor;
+use ddp::config::{Loss, Task};
+use ddp::data::heads_to_json;
+use ddp::model::{Layer, LayerKind};
+use ddp::report::visible::{MAX_NAME, cut};
 
 /// Version of the file format, from ONNX 1.15, the first release with [`OPSET`].
 const IR_VERSION: i64 = 9;
@@ -45,7 +48,7 @@ const VERSION_KEY: &str = "ddp_train.version";
 pub struct Trained<'a> {
     /// Conversion of the data's columns to features.
     pub preprocessor: &'a Preprocessor,
-    /// Layers in forward order, before or after fusion, such as [`crate::model::Network::layers`].
+    /// Layers in forward order, before or after fusion, such as [`ddp::model::Network::layers`].
     pub layers: &'a [&'a dyn Layer],
     /// Parameters of the layers.
     pub parameters: Vec<TrainedParam>,

@@ -4,7 +4,7 @@
 //! the model is evaluated again. Source: L. Breiman, "Random Forests", 2001; scikit-learn's `permutation_importance`.
 //!
 //! ```
-//! use ddp::train::importance::ColumnImportance;
+//! use ddp_tables::importance::measure::ColumnImportance;
 //!
 //! // The accuracy that each of two permutations took away.
 //! let age = ColumnImportance { column: "age".to_owned(), repeats: vec![0.25, 0.75] };
@@ -16,15 +16,17 @@ use std::sync::Arc;
 use ddp_comm::World;
 use ddp_kernels::KeyedPermutation;
 
-use crate::config::{JudgeMetric, MetricSet};
-use crate::data::loader::LoaderOptions;
-use crate::data::order::partition::EvalPartition;
-use crate::data::{ColumnValues, Dataset, Preprocessor, UserColumn, permuted_columns};
-use crate::model::{LossHead, Network};
-use crate::report::EvalMetrics;
-use crate::train::error::{Result, Stop, TrainError};
-use crate::train::evaluate::evaluate;
-use crate::train::metrics::request::MetricRequest;
+use crate::fit::preprocess::Preprocessor;
+use crate::importance::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
+use ddp::config::{JudgeMetric, MetricSet};
+use ddp::data::Dataset;
+use ddp::data::loader::LoaderOptions;
+use ddp::data::order::partition::EvalPartition;
+use ddp::model::{LossHead, Network};
+use ddp::report::EvalMetrics;
+use ddp::train::error::{Result, Stop, TrainError};
+use ddp::train::evaluate::evaluate;
+use ddp::train::metrics::request::MetricRequest;
 
 /// Rows of a part of an evaluation, and the most parts. They depend on the rows only, and so do the sums' bits.
 const PART_ROWS: usize = 256;

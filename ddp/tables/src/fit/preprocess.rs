@@ -1,26 +1,30 @@
 //! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
 //! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
+use crate::fit::normalize;
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::data::vocabulary::Vocabulary;
-use crate::storage::fingerprint::Fingerprint;
+use ddp::data::vocabulary::Vocabulary;
 use ddp_kernels::{DType, Device, Tensor, ops};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DataConfig, Encode, Missing, Normalize};
-use crate::data::EmbeddingSpec;
-use crate::data::column_kind::{self, ColumnKind};
-use crate::data::datasets::batch::BatchMut;
-use crate::data::datasets::dataset::{Dataset, RowLayout};
-use crate::data::datasets::target_scale::TargetScale;
-use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
-use crate::data::error::{DataError, Result};
-use crate::data::fit::normalize::Normalizer;
-use crate::data::fit::stats::ColumnStats;
-use crate::data::fit::{offsets, scaled_targets};
-use crate::data::labels::LabelVocabulary;
-use crate::data::labels::head_targets::{HeadTargets, heads_to_json};
+use crate::fit::stats::ColumnStats;
+use crate::fit::{offsets, scaled_targets};
+use ddp::config::{DataConfig, Encode, Missing, Normalize};
+use ddp::data::EmbeddingSpec;
+use ddp::data::SavedPreprocessor;
+use ddp::data::column_kind;
+use ddp::data::column_kind::ColumnKind;
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::{Dataset, RowLayout};
+use ddp::data::datasets::target_scale::TargetScale;
+use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::LabelVocabulary;
+use ddp::data::labels::head_targets::HeadTargets;
+use ddp::data::normalize::Normalizer;
+use ddp::model::ModelError;
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,10 +41,6 @@ pub struct Preprocessor {
     pub heads: Vec<HeadTargets>,
 }
 
-/// Width of an embedding of `n` codes: `WIDTH_FACTOR · n^WIDTH_EXPONENT`.
-const WIDTH_FACTOR: f64 = 1.6;
-const WIDTH_EXPONENT: f64 = 0.25;
-
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
 /// columns, then the numbers of categories with an embedding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,17 +48,22 @@ pub struct ColumnCodes {
     /// Names of the columns in the order of the dataset.
     pub columns: Vec<String>,
     /// Categorical columns.
+    #[serde(default)]
     pub vocabularies: Vec<Vocabulary>,
     /// Encoding of categories.
+    #[serde(default)]
     embed: bool,
     /// Width of an embedding; `None` for one that grows with the number of values.
+    #[serde(default)]
     embedding_dim: Option<usize>,
     /// Whether the width of an embedding grows by the rule of this version; earlier versions made wider ones.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_narrow: bool,
     /// Replacement of a missing value, per column, less the column's offset.
+    #[serde(default)]
     fill: Option<Vec<f32>>,
     /// Columns with missing values.
+    #[serde(default)]
     indicators: Vec<usize>,
     /// Smallest and largest value of each column in the training rows, if they were all read; `None` for a column without values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,37 +81,37 @@ pub struct ColumnCodes {
 impl Preprocessor {
     /// Columns of numbers that are the features as they are.
     pub fn identity(columns: Vec<String>) -> Self {
-        let plan = ColumnCodes {
-            columns,
-            vocabularies: Vec::new(),
-            embed: false,
-            embedding_dim: None,
-            is_narrow: true,
-            fill: None,
-            indicators: Vec::new(),
-            ranges: None,
-            kinds: Vec::new(),
-        };
+        let plan = ColumnCodes::plain(columns);
         Preprocessor { plan, normalizer: None, target_scale: None, labels: None, heads: Vec::new() }
     }
 
-    /// Hash of the conversion, the same in every process: of the text and the bits that a model's file holds of it.
-    pub fn fingerprint(&self) -> u64 {
-        let Preprocessor { plan, normalizer, target_scale, labels, heads } = self;
-        let mut hash = Fingerprint::default();
-        hash.text(&serde_json::to_string(plan).expect("names and numbers are plain text"));
-        hash.text(&labels.as_ref().map_or_else(String::new, |labels| labels.to_json()));
-        hash.text(&heads_to_json(heads));
-        let mut vector = |values: Option<&Vec<f64>>| match values {
-            Some(values) => hash.bytes(bytemuck::cast_slice(values)),
-            None => hash.number(u64::MAX),
-        };
-        vector(normalizer.as_ref().and_then(|of| of.offset.as_ref()));
-        vector(normalizer.as_ref().map(|of| &of.shift));
-        vector(normalizer.as_ref().map(|of| &of.scale));
-        vector(target_scale.as_ref().map(|of| &of.shift));
-        vector(target_scale.as_ref().map(|of| &of.scale));
-        hash.finish()
+    /// The conversion as a model's file holds it.
+    pub fn to_saved(&self) -> SavedPreprocessor {
+        let Preprocessor { plan, normalizer, target_scale, labels, heads } = self.clone();
+        SavedPreprocessor {
+            features: plan.feature_names(),
+            embeddings: plan.embeddings(),
+            columns: serde_json::to_string(&plan).expect("names and numbers are plain text"),
+            normalizer,
+            target_scale,
+            labels,
+            heads,
+        }
+    }
+
+    /// The conversion of the model's file at `path`.
+    ///
+    /// # Errors
+    /// [`ModelError::ModelFile`] for columns that cannot be read, that contradict themselves, or that make other features.
+    pub fn of_model(saved: &SavedPreprocessor, path: &Path) -> Result<Self, ModelError> {
+        let bad = |reason: String| ModelError::ModelFile { path: path.to_owned(), reason };
+        let plan: ColumnCodes = serde_json::from_str(&saved.columns)
+            .map_err(|error| bad(format!("its ddp_train.columns can't be read: {error}")))?;
+        if let Some(contradiction) = plan.contradiction(saved.features.len()) {
+            return Err(bad(format!("it contradicts itself: {contradiction}")));
+        }
+        let SavedPreprocessor { normalizer, target_scale, labels, heads, .. } = saved.clone();
+        Ok(Preprocessor { plan, normalizer, target_scale, labels, heads })
     }
 
     /// Fits to rows of `layout`; `stats` of the training rows are needed to normalize (`normalize` is what `data.normalize` means
@@ -118,7 +123,7 @@ impl Preprocessor {
         stats: Option<&ColumnStats>,
     ) -> Self {
         let n_columns = layout.n_features();
-        let of_columns = stats.and_then(|stats| Normalizer::fit(normalize, stats));
+        let of_columns = stats.and_then(|stats| normalize::fit(normalize, stats));
         let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
         let offsets = of_columns.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
         let fill = stats.filter(|_| data.missing != Missing::Error).map(|stats| {
@@ -343,20 +348,11 @@ impl ColumnCodes {
     pub fn embeddings(&self) -> Vec<EmbeddingSpec> {
         let columns = self.categories().filter(|_| self.embed).map(|(column, vocabulary)| {
             let n_codes = vocabulary.n_codes();
-            let n = n_codes as f64;
-            let usual = if self.is_narrow {
-                // Chosen by tests/bench/category_widths.py.
-                WIDTH_FACTOR * n.powf(WIDTH_EXPONENT)
-            } else {
-                // A rule of thumb (fastai's).
-                (1.6 * n.powf(0.56)).min(256.0)
-            };
-            let usual = usual.round().max(1.0) as usize;
-            EmbeddingSpec {
-                name: self.columns[column].clone(),
-                n_codes,
-                dim: self.embedding_dim.unwrap_or(usual),
-            }
+            // A rule of thumb (fastai's) was that of earlier versions.
+            let wide = || (1.6 * (n_codes as f64).powf(0.56)).min(256.0).round().max(1.0) as usize;
+            let usual = || if self.is_narrow { EmbeddingSpec::usual_dim(n_codes) } else { wide() };
+            let dim = self.embedding_dim.unwrap_or_else(usual);
+            EmbeddingSpec { name: self.columns[column].clone(), n_codes, dim }
         });
         columns.collect()
     }
