@@ -12,6 +12,7 @@ mod made_up;
 
 mod batch_norm;
 mod batches;
+mod budgets;
 mod canonical_forms;
 mod combinations;
 mod doc_examples;
