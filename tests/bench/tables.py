@@ -2,7 +2,7 @@
 """Measures how fast tables become rows to train on: labels that are integers next to texts, and rows that a split divides.
 
   python tests/bench/tables.py [--binary FILE] [--repeats 5] [--rows 1000000] [--out FILE]
-                               [--large ROW_GROUPS] [--polars]
+                               [--large ROW_GROUPS] [--polars] [--before BINARY]
 
 Labels: a table of four features of f32 with ten classes, as CSV and as npy, whose labels are 0 to 9 or the texts c0 to c9. A whole
 run of a single step is timed, in which all rows are read, after one that fills the caches; runs of the two kinds alternate.
@@ -15,6 +15,9 @@ Loader: `bench loader` on the CSV without a split, with `data.eval_fraction`, an
 --polars compares a table of 20 features of f32 and a label, as CSV and as Parquet: from the start of the process to the end of the
 first step (`startup_s`), next to the time that `polars.read_csv` and `polars.read_parquet` take for the same file, with a sum of each
 column and without the import of polars; both with as many threads as the machine has. Runs alternate.
+
+--before compares with another program, without the parts above: a run of a single step on tables of --rows rows as plain CSV (20 numbers),
+CSV of texts (4 numbers, 6 categories), JSON lines and Parquet of the same, on one thread and on two. Runs alternate.
 
 Needs numpy, pyarrow for --large, and polars for --polars.
 """
@@ -128,6 +131,39 @@ def first_row(binary, n_rows, repeats, folder):
     return results
 
 
+def compare(before, after, n_rows, repeats, folder):
+    """Seconds of a run of a single step by both programs, per file and number of threads."""
+    draw, path = np.random.default_rng(2), lambda name: os.path.join(folder, name)
+    numbers = [f"x{column}" for column in range(20)]
+    with open(path("plain.csv"), "w") as file:
+        file.write(",".join([*numbers, "label"]) + "\n")
+        for row in np.column_stack([draw.normal(size=(n_rows, 20)), draw.integers(0, 10, n_rows)]):
+            file.write(",".join(f"{value:.6f}" for value in row[:20]) + f",{row[20]:.0f}\n")
+    texts = [f"t{column}" for column in range(6)]
+    with open(path("texts.csv"), "w") as file:
+        file.write(",".join([*numbers[:4], *texts, "label"]) + "\n")
+        for values, codes in zip(draw.normal(size=(n_rows, 4)), draw.integers(0, 50, (n_rows, 7))):
+            cells = [f"{value:.6f}" for value in values] + [f"value {code}" for code in codes[:6]]
+            file.write(",".join(cells) + f",c{codes[6] % 10}\n")
+    for ending in ["jsonl", "parquet"]:
+        subprocess.run([before, "data", "convert", path("plain.csv"), path(f"plain.{ending}")], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    results = {}
+    for name in ["plain.csv", "texts.csv", "plain.jsonl", "plain.parquet"]:
+        for threads in [1, 2]:
+            train = ["train", path(name), "--hidden", "4", "--set", "train.steps=1", "--target", "label", "--device", "cpu"]
+            train += ["--set", f"data.categorical={json.dumps(texts if name == 'texts.csv' else [])}"]
+            train += ["--threads", str(threads), "--quiet", "--overwrite", "--out", path("run")]
+            seconds = {"before": [], "after": []}
+            for repeat in range(repeats + 1):
+                for side, binary in [("before", before), ("after", after)]:
+                    took = timed([binary, *train])
+                    if repeat > 0:
+                        seconds[side].append(took)
+            median = {side: statistics.median(seconds[side]) for side in seconds}
+            results[f"{name}, {threads} threads"] = {"seconds": seconds, "after_over_before": median["after"] / median["before"]}
+    return results
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     release_program.add_binary(parser)
@@ -135,10 +171,27 @@ def main():
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--large", type=int, default=0, help="row groups of the large file (default: none)")
     parser.add_argument("--polars", action="store_true", help="compare the time to the first step with polars' time to read")
+    parser.add_argument("--before", help="another program, to compare with")
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
     parser.add_argument("--out", help="file for the result as a line of JSON")
     args = parser.parse_args()
     binary = os.path.abspath(args.binary)
+    if args.before:
+        before = os.path.abspath(args.before)
+        version = lambda program: subprocess.run([program, "--version"], capture_output=True, text=True).stdout.splitlines()[0]
+        with tempfile.TemporaryDirectory() as folder:
+            result = {
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+                "note": args.note,
+                "versions": {"before": version(before), "after": version(binary)},
+                "rows": args.rows,
+                "repeats": args.repeats,
+                "files": compare(before, binary, args.rows, args.repeats, folder),
+            }
+        print(records.line(result), end="")
+        if args.out:
+            records.write(args.out, result)
+        return
     draw = np.random.default_rng(0)
     x = draw.normal(size=(args.rows, 4)).astype(np.float32)
     label = draw.integers(0, 10, args.rows)
