@@ -13,8 +13,6 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
-use crate::storage::user_file::FileError;
-use crate::storage::write_error::WriteError;
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
 
@@ -27,6 +25,8 @@ use crate::model::ModelError;
 use crate::optim::OptimError;
 use crate::report::ReportError;
 use crate::run_folder::FolderError;
+use crate::storage::user_file::FileError;
+use crate::storage::write_error::WriteError;
 use crate::train::TrainError;
 
 /// Result of this crate's functions.

@@ -1,13 +1,11 @@
 //! Reasons why a path holds no checkpoint, with hints at what to name instead.
 
-use std::fmt;
-use std::io;
 use std::path::Path;
-
-use crate::storage::user_file::missing_hint;
+use std::{fmt, io};
 
 use super::names::{Marker, folder_of, step_of};
 use crate::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
+use crate::storage::user_file::missing_hint;
 
 /// The reason why a path holds no checkpoint, found when the message is written.
 #[derive(Debug)]

@@ -49,7 +49,11 @@ impl Checkpoint {
             let mut values = Tensor::zeros(view.shape(), dtype, Device::Cpu)
                 .map_err(|error| damaged(with_hint(&error)))?;
             let out = TensorMut::into_bytes(values.view_mut(), "checkpoint", "buffer");
-            out.expect("it is in host memory").copy_from_slice(view.data());
+            let out = out.expect("it is in host memory");
+            out.copy_from_slice(view.data());
+            if dtype == DType::Bool {
+                out.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            }
             Ok((name, values))
         };
         header.offset_keys().into_iter().map(read).collect()

@@ -4,13 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
-
 use super::absence::Absence;
 use super::fault::{Fault, Newest, Room};
 use super::names::folder_of;
 use crate::config::AGAINST_DIVERGENCE;
 use crate::exit_code;
+use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 /// An error of saving, finding or reading a checkpoint.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

@@ -4,17 +4,16 @@
 //! It avoids MPI: the writer threads are not the training threads, and MPI may support only one thread.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use crate::storage::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::disk::{Disk, DiskError, replace};
 use crate::storage::fault::FileEntry;
+use crate::storage::user_file::read_regular;
 
 /// Polling interval, at first and later.
 const POLL: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];

@@ -31,7 +31,6 @@ use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::time::SystemTime;
 
-use crate::storage::user_file::read_regular;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +40,7 @@ use super::run_state::RunState;
 use crate::run_folder::run_id;
 use crate::storage::checksum::{Checksum, N_DIGITS};
 use crate::storage::fault::{FileEntry, FileFault};
+use crate::storage::user_file::read_regular;
 
 /// Largest manifest: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
 const MAX_BYTES: u64 = 256 << 20;

@@ -4,14 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::storage::user_file::read_regular;
-
 use super::error::CheckpointError;
 use super::fault::Fault;
 use super::names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_name, step_of};
 use super::opened::Checkpoint;
 use crate::storage::disk::{Disk, DiskError, OsDisk, at, replace};
 use crate::storage::stream::Caching;
+use crate::storage::user_file::read_regular;
 
 /// Prefix of a checkpoint that is being written.
 const TEMP_PREFIX: &str = ".step-";

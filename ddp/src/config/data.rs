@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use crate::config::table_options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
-
 use super::class_order;
 use super::data_sources::{EvalSource, Sources, TaskSetting};
 use super::data_values::{
@@ -21,6 +19,7 @@ use super::split::{SPLIT_KEYS, Split};
 use super::table_text::Datetime;
 use super::value::ConfigEnum;
 use super::writer::Writer;
+use crate::config::table_options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
 
 section! {
     /// `[data]`

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::storage::user_file::FileError;
-
 use super::origin::Origin;
+use crate::storage::user_file::FileError;
 
 /// Result of this room's functions.
 pub(super) type Result<T, E = ConfigError> = std::result::Result<T, E>;

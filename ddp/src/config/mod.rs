@@ -75,9 +75,7 @@ mod tests;
 
 use std::path::Path;
 
-use self::error::Result;
-use self::raw::{RawConfig, Source};
-use self::table::TABLE;
+pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
 
 pub use self::bad_steps::{BadStep, BadSteps, Spike};
 pub use self::checkpoint::CheckpointConfig;
@@ -91,6 +89,7 @@ pub use self::data_values::{
     ShuffleMode, Task, UnknownLabel,
 };
 pub use self::error::ConfigError;
+use self::error::Result;
 pub use self::eval_metric::{EvalMetric, JudgeMetric, MetricSet, MetricTable, UnknownMetric};
 pub use self::heads::HeadConfig;
 pub(crate) use self::layers::for_each_layer_kind;
@@ -106,16 +105,17 @@ pub use self::other_values::settings_for_value;
 pub use self::overrides::{Overrides, ShortForm};
 pub use self::precision::Precision;
 pub use self::presets::ModelKind;
+use self::raw::{RawConfig, Source};
 pub use self::resume::{Difference, resumable_keys};
 pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
 pub use self::split::Split;
+use self::table::TABLE;
 pub use self::table::{find_key, is_section, keys, keys_for_flag, keys_with_prefix};
 pub use self::table_options::{DataFormat, Decimal, Delimiter, Header, format_by_name};
 pub use self::table_text::Datetime;
 pub use self::train::{Batch, Determinism, EmaEval, Length, OnReplicaDifference, TrainConfig, WeightInit};
 pub use self::watchdog::WatchdogConfig;
-pub use ddp_kernels::ops::{Activation, ElementLoss, Gate, OptimizerKind};
 
 /// The whole config of a run, checked. Made by [`Config::load`] and [`Config::from_saved`].
 #[derive(Debug, Clone, PartialEq)]

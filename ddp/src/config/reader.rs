@@ -4,8 +4,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::storage::user_file;
-use crate::storage::user_file::FileError;
 use serde::Deserialize;
 use toml::Value;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -15,6 +13,8 @@ use super::key_table::KeyTable;
 use super::origin::Origin;
 use super::overrides::Overrides;
 use super::setting::Setting;
+use crate::storage::user_file;
+use crate::storage::user_file::FileError;
 
 /// Far above the size of any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;

@@ -1,11 +1,11 @@
 //! Options for reading a table: first line, delimiter, decimal mark and dates.
 
-use crate::config::table_options::{DataFormat, Decimal, Delimiter, Header};
 use toml::Value;
 
 use super::error::Result;
 use super::setting::Setting;
 use super::value::{ConfigValue, config_enum};
+use crate::config::table_options::{DataFormat, Decimal, Delimiter, Header};
 
 config_enum!(named DataFormat);
 config_enum!(named Delimiter);

@@ -1,4 +1,4 @@
-//! Errors of datasets and loaders. A message names file and place, what was expected and found, and a remedy.
+//! Errors of datasets and loaders. A message says what was expected and found, and a remedy.
 
 use std::any::Any;
 use std::error::Error;
@@ -23,9 +23,20 @@ pub trait SourceError: Diagnostic + Error + Send + Sync + Any {
 }
 
 /// Any [`SourceError`].
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug)]
 pub struct AnySourceError(Box<dyn SourceError>);
+
+impl fmt::Display for AnySourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for AnySourceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
 
 impl Diagnostic for AnySourceError {
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::heads::head_outputs::HeadOutputs;
+use super::head_outputs::HeadOutputs;
 use super::labels::{LabelVocabulary, TaskChoice};
 use crate::config::{Config, ConfigError, Loss};
 use crate::data::datasets::dataset::Dataset;

@@ -1,5 +1,5 @@
-//! Rows that stand in for data of the user. Made-up ones can be trained on: numbers and categories as columns, converted by the
-//! preprocessing of the config, and targets of its task. Absent ones are never read: a run is planned by their number and layout.
+//! Rows that stand in for data of the user. Made-up ones can be trained on: numbers and categories, encoded as the config says, and
+//! targets of its task. Absent ones are never read: a run is planned by their number and layout.
 
 use std::sync::Arc;
 
@@ -46,7 +46,9 @@ pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
         (0..n_rows).map(|row| [0.25, 3.0, 0.0, 1.5, 8.0][row % 5]).collect::<Vec<f32>>()
     });
     let (features, embeddings) = encoded(&rows, embeds, config.data.embedding_dim);
-    let names = numbered_columns(features.len() / n_rows);
+    let names = numbered_columns(
+        N_NUMBERS + if embeds { N_VALUES.len() } else { N_VALUES.iter().map(|n| n + 1).sum() },
+    );
     let is_number = |feature: usize| feature < N_NUMBERS;
     let of = |number: fn(usize) -> f64, other| {
         (0..names.len()).map(|n| if is_number(n) { number(n) } else { other }).collect()
@@ -54,7 +56,12 @@ pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
     let normalizer = (config.data.normalize != Normalize::None)
         .then(|| Normalizer::new(of(|n| 0.01 * n as f64, 0.0), of(|n| 1.0 + 0.02 * n as f64, 1.0)));
     let layout = RowLayout { has_weights: weights.is_some(), ..RowLayout::new(names.clone(), layout) };
-    let preprocessor = SavedPreprocessor { embeddings, normalizer, ..SavedPreprocessor::identity(names) };
+    let preprocessor = SavedPreprocessor {
+        embeddings,
+        normalizer,
+        heads: layout.targets.heads().to_vec(),
+        ..SavedPreprocessor::identity(names)
+    };
     let train: Arc<dyn Dataset> =
         Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() });
     Ok(loaded(train, preprocessor))
@@ -146,6 +153,7 @@ pub fn absent_rows(config: &Config, n_rows: usize, n_features: usize) -> Option<
     let has_weights = data.weight.is_some();
     let layout = RowLayout { has_weights, ..RowLayout::new(numbered_columns(n_features), targets) };
     let mut preprocessor = SavedPreprocessor::identity(layout.features.clone());
+    preprocessor.heads = layout.targets.heads().to_vec();
     if data.normalize != Normalize::None {
         preprocessor.normalizer = Some(Normalizer::new(vec![0.0; n_features], vec![1.0; n_features]));
     }

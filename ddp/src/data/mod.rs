@@ -38,7 +38,7 @@ pub mod saved_preprocessor;
 #[doc(hidden)]
 pub mod device_rows;
 #[doc(hidden)]
-pub mod heads;
+pub mod head_outputs;
 #[doc(hidden)]
 pub mod step_rows;
 #[doc(hidden)]
@@ -63,14 +63,12 @@ pub use self::loader::{
 pub use self::order::partition::EvalPartition;
 pub use self::order::sampler::{GroupSampler, Sampler};
 pub use self::tensor_rows_error::TensorRowsError;
-pub use crate::config::Placement;
-
 #[doc(hidden)]
 pub use self::{
     datasets::batch,
     datasets::target_scale::{OutputUnits, TargetScale},
     embedding_spec::EmbeddingSpec,
-    heads::head_outputs::HeadOutputs,
+    head_outputs::HeadOutputs,
     labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json},
     labels::{Label, LabelVocabulary},
     loaded::{Loaded, check_n_rows, without_target},
@@ -78,3 +76,4 @@ pub use self::{
     normalize::{DeviceNormalizer, Normalizer},
     saved_preprocessor::SavedPreprocessor,
 };
+pub use crate::config::Placement;

@@ -3,11 +3,10 @@
 //! Where f32 would round away the differences between large values, an offset is subtracted from them before they become f32 by whoever
 //! reads them; shift and scale apply to the rest.
 
-use ddp_kernels::ops::RowNormalizer;
-use ddp_kernels::{Device, KernelError, Tensor};
-
 #[cfg(doc)]
 use ddp_kernels::ops;
+use ddp_kernels::ops::RowNormalizer;
+use ddp_kernels::{Device, KernelError, Tensor};
 
 /// `x' = ((x - offset) - shift) * scale`, column by column.
 #[derive(Debug, Clone, PartialEq)]

@@ -63,7 +63,7 @@ impl SavedPreprocessor {
         hash.finish()
     }
 
-    /// The first contradiction within a stranger's preprocessor, in words; everything behind may index by it if there is none.
+    /// The first contradiction within a stranger's preprocessor, in words. How its columns become features is checked by whoever reads them.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let SavedPreprocessor { features, normalizer, target_scale, labels, .. } = self;
         let of_features = normalizer.iter().flat_map(|normalizer| {
@@ -73,7 +73,7 @@ impl SavedPreprocessor {
         for (name, len) in of_features {
             if len != features.len() {
                 let n = features.len();
-                return Some(format!("it normalizes {len} features by {name}, and its columns make {n}"));
+                return Some(format!("it normalizes {len} features by {name}, and has {n}"));
             }
         }
         let scale =
@@ -108,7 +108,7 @@ mod tests {
         for (of, words) in [
             (
                 SavedPreprocessor { features: vec!["a".to_owned()], ..preprocessor() },
-                "3 features by shift, and its columns make 1",
+                "3 features by shift, and has 1",
             ),
             (normalizer(|of| of.scale.clear()), "0 features by scale"),
             (normalizer(|of| of.offset = Some(vec![0.0; 4])), "4 features by offset"),

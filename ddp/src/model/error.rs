@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::storage::user_file::FileError;
 use ddp_kernels::KernelError;
 
 use crate::config::precision::Precision;
+use crate::storage::user_file::FileError;
 
 /// The result of this room's functions.
 pub type Result<T, E = ModelError> = std::result::Result<T, E>;

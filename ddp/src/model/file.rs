@@ -19,8 +19,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::storage::fingerprint::fingerprint;
-use crate::storage::user_file;
 use ddp_kernels::{Device, Tensor};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -28,18 +26,21 @@ use safetensors::{Dtype, SafeTensors};
 use super::error::{ModelError, Result};
 use super::layout::{ParamLayout, Statistic};
 use crate::config::ModelConfig;
-use crate::data::EmbeddingSpec;
 use crate::data::labels::{LabelVocabulary, MAX_CLASSES};
-use crate::data::{Normalizer, SavedPreprocessor, TargetScale, heads_from_json, heads_to_json};
+use crate::data::{
+    EmbeddingSpec, Normalizer, SavedPreprocessor, TargetScale, heads_from_json, heads_to_json,
+};
 use crate::storage::atomic_write::{WriteError, write_atomic_with};
 use crate::storage::fault::FileFault;
-use crate::storage::tensor_file;
+use crate::storage::fingerprint::fingerprint;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
+use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
 const CONFIG_KEY: &str = "ddp_train.config";
 /// Metadata key of the preprocessing of the data's columns, as JSON.
-const COLUMNS_KEY: &str = "ddp_train.columns";
+#[doc(hidden)]
+pub const COLUMNS_KEY: &str = "ddp_train.columns";
 /// Metadata key of the names of the model's inputs, as JSON.
 const FEATURES_KEY: &str = "ddp_train.features";
 /// Metadata key of the embeddings in the order of the last columns, as JSON: name, key ([`EmbeddingSpec::key`]), n_codes, dim.

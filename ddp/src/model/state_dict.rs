@@ -29,7 +29,7 @@ impl Network {
             .collect()
     }
 
-    /// Copies all parameters to `device`, f32, in forward order, and then all saved buffers: what `ddp_tables::io::write_safetensors` writes and
+    /// Copies all parameters to `device`, f32, in forward order, and then all saved buffers: what a safetensors file holds and
     /// [`Network::load_state_dict`] reads.
     ///
     /// # Errors

@@ -4,12 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::Path;
 
-use crate::storage::user_file::{open_regular, open_unlinked};
-use crate::storage::write_error::WriteError;
 use serde::Deserialize;
 use tracing::warn;
 
 use crate::storage::atomic_write::write_atomic_with;
+use crate::storage::user_file::{open_regular, open_unlinked};
+use crate::storage::write_error::WriteError;
 
 /// Longest line; a longer one is damaged.
 const MAX_LINE_BYTES: u64 = 64 << 20;

@@ -22,7 +22,6 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::storage::user_file::open_unlinked;
 use serde::{Serialize, Serializer};
 
 use crate::config::EvalMetric;
@@ -30,6 +29,7 @@ use crate::report::kept_lines::keep_until;
 use crate::report::times::{RankTime, TimeSplit};
 use crate::report::{EvalMetrics, EventStream, ReportError};
 use crate::storage::atomic_write::WriteError;
+use crate::storage::user_file::open_unlinked;
 
 type Result<T, E = ReportError> = std::result::Result<T, E>;
 

@@ -17,10 +17,10 @@
 
 use std::path::Path;
 
-use crate::storage::user_file::read_regular;
 use serde::{Deserialize, Serialize};
 
 use crate::storage::atomic_write::{WriteError, write_atomic};
+use crate::storage::user_file::read_regular;
 
 /// Name of the file.
 pub const DONE_FILE: &str = "done.json";

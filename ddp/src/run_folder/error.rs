@@ -3,9 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
-
 use crate::exit_code;
+use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 /// The reason why a run cannot start or resume in a folder.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

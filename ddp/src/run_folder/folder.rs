@@ -23,7 +23,6 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::storage::user_file::open_unlinked;
 use rustix::process::geteuid;
 use tracing::{info, warn};
 
@@ -36,6 +35,7 @@ use crate::run_folder::requests::{self, Asked};
 use crate::run_folder::run_id::{self, RUN_ID_FILE};
 use crate::run_folder::time::utc;
 use crate::storage::atomic_write::{self, write_atomic};
+use crate::storage::user_file::open_unlinked;
 
 type Result<T, E = FolderError> = std::result::Result<T, E>;
 

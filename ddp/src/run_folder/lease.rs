@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::storage::user_file::open_unlinked;
 use ddp_kernels::cpu::start_thread::start_thread;
 
 use crate::run_folder::error::Loss;
 use crate::run_folder::time::utc;
+use crate::storage::user_file::open_unlinked;
 
 /// Intervals of leases; tests use shorter ones.
 #[derive(Debug, Clone, Copy)]

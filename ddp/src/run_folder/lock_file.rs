@@ -1,16 +1,15 @@
 //! The lock file of a run folder: it is opened without following links and only as a regular file, and then locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::{fs, io, thread};
 
-use crate::storage::user_file::open_unlinked;
 use rustix::io::Errno;
 
 use crate::run_folder::error::FolderError;
+use crate::storage::user_file::open_unlinked;
 
 /// Name of the lock file.
 pub(super) const LOCK_FILE: &str = ".lock";

@@ -10,14 +10,12 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-use crate::storage::user_file::create_new;
+use std::{fs, io};
 
 use crate::run_folder::error::FolderError;
+use crate::storage::user_file::create_new;
 
 /// Folder of the log files.
 pub const LOGS: &str = "logs";

@@ -22,10 +22,10 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::storage::user_file::{create_new, open_regular};
 use rustix::fs::{Advice, CWD, RenameFlags, fadvise, renameat_with, statvfs};
 
 use super::stream::{self, BLOCK_BYTES};
+use crate::storage::user_file::{create_new, open_regular};
 
 /// File-system calls that write checkpoints; the default methods call the operating system.
 pub trait Disk: fmt::Debug + Send + Sync {

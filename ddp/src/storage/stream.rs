@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use crate::storage::user_file::open_regular;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+
+use crate::storage::user_file::open_regular;
 
 /// Alignment of memory and file offset for direct I/O: sufficient for most disks.
 pub(crate) const BLOCK_BYTES: usize = 4096;

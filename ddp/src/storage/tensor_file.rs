@@ -32,7 +32,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use ddp_kernels::DType;
-use safetensors::{Dtype, tensor::Metadata};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use super::checksum::{Checksum, Hasher};

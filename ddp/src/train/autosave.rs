@@ -14,8 +14,7 @@ use crate::data::Loaded;
 use crate::model::file::ModelInfo;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
 use crate::report::notes::warn_of_all_ranks;
-use crate::train::error::Stop;
-use crate::train::error::{Result, TrainError};
+use crate::train::error::{Result, Stop, TrainError};
 use crate::train::rank_save::{RankSave, SaveSettings};
 use crate::train::trainer::Trainer;
 

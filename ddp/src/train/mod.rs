@@ -29,7 +29,6 @@ pub mod eval_votes;
 pub mod evaluate;
 #[doc(hidden)]
 pub mod calibration;
-#[doc(hidden)]
 mod votes;
 #[doc(hidden)]
 pub mod options;

@@ -18,7 +18,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::storage::fingerprint::fingerprint;
 use ddp_comm::World;
 use tracing::{info, warn};
 
@@ -30,8 +29,8 @@ use crate::config::{Config, Overrides};
 use crate::data::Loaded;
 use crate::run_folder::error::FolderError;
 use crate::run_folder::folder::{Existing, MODEL_FILE};
-use crate::train::error::Stop;
-use crate::train::error::{Result, TrainError};
+use crate::storage::fingerprint::fingerprint;
+use crate::train::error::{Result, Stop, TrainError};
 use crate::train::trainer::Trainer;
 
 /// The checkpoint to resume from, as the user named it.

@@ -1,13 +1,14 @@
 //! Checks of the values of rows; an error names the first bad value.
 
-use crate::error::TableError;
 use std::path::Path;
 
-use crate::error::target_error::TargetError;
 use ddp::config::Task;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::{Label, LabelVocabulary};
+
+use crate::error::TableError;
+use crate::error::target_error::TargetError;
 
 /// Location of values, for messages.
 pub(crate) struct Columns<'a> {

@@ -4,21 +4,21 @@
 //! written atomically, and readers check what a header declares before they believe it. A tensor without dimensions is written
 //! with one of length 1, since the readers take arrays.
 
-use crate::error::TableError;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::Path;
-
-use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
-use crate::formats::arrays::reader::NamedArrays;
-use crate::formats::arrays::{RawArray, npy, npz, safetensors};
-use crate::values::element::RawType;
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 use ddp::data::DataError;
 use ddp::data::error::Result;
 use ddp::storage::atomic_write::write_atomic_with;
 use ddp::storage::tensor_file::{self, TensorToWrite, Values};
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
+
+use crate::error::TableError;
+use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
+use crate::formats::arrays::reader::NamedArrays;
+use crate::formats::arrays::{RawArray, npy, npz, safetensors};
+use crate::values::element::RawType;
 
 /// Rows that are read at a time.
 const ROWS: usize = 1 << 16;

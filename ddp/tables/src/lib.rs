@@ -3,7 +3,7 @@
 //! The crate stands above the trainer: [`load()`] makes the [`Dataset`](ddp::data::Dataset)s of a config from files, and `ddp` trains on
 //! them without knowing what they come from.
 //!
-//! Data flow: files of a pattern (`files`) -> arrays that are mapped (`arrays`) or the rows of a table (`table`) -> training and
+//! Data flow: files of a pattern (`open`) -> arrays that are mapped (`arrays`) or the rows of a table (`table`) -> training and
 //! evaluation rows (`split`) -> statistics and codes of the training rows (`fit`) -> [`Loaded`](ddp::data::Loaded). [`predict`] applies a
 //! saved model to rows that are read in the same way.
 //!

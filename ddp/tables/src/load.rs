@@ -11,33 +11,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use crate::error::TableError;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::formats::arrays::reader::SplitSide;
-use ddp::data::vocabulary::Vocabulary;
-use ddp::storage::fingerprint::Fingerprint;
-use ddp_comm::Stop;
-use ddp_comm::World;
-use tracing::info_span;
-
-use crate::checks;
-use crate::error::target_error::TargetError;
-use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
-use crate::fit::data_fingerprint::DataFingerprint;
-use crate::fit::preprocess::{Preprocessor, needs_stats};
-use crate::fit::quartiles::quartiles;
-use crate::fit::scaled_targets;
-use crate::fit::scan::Scan;
-use crate::fit::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
-use crate::fit::{column_advice, lost_values, scan, train_categories};
-use crate::labels::survey::LabelSurvey;
-use crate::open::open;
-use crate::row_values::RowValues;
-use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
-use crate::split::class_rows::{class_counts, split_by_class, without_unknown};
-use crate::split::column_split::split_by_column;
 use ddp::config::{
     ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
 };
@@ -45,7 +21,29 @@ use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight}
 use ddp::data::datasets::subset::split;
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
+use ddp::data::vocabulary::Vocabulary;
 use ddp::data::{Loaded, check_n_rows};
+use ddp::storage::fingerprint::Fingerprint;
+use ddp_comm::{Stop, World};
+use tracing::info_span;
+
+use crate::checks;
+use crate::error::TableError;
+use crate::error::target_error::TargetError;
+use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
+use crate::fit::data_fingerprint::DataFingerprint;
+use crate::fit::preprocess::{Preprocessor, needs_stats};
+use crate::fit::quartiles::quartiles;
+use crate::fit::scan::Scan;
+use crate::fit::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
+use crate::fit::{column_advice, lost_values, scaled_targets, scan, train_categories};
+use crate::formats::arrays::reader::SplitSide;
+use crate::labels::survey::LabelSurvey;
+use crate::open::open;
+use crate::row_values::RowValues;
+use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
+use crate::split::class_rows::{class_counts, split_by_class, without_unknown};
+use crate::split::column_split::split_by_column;
 
 /// A preprocessor that was fitted before.
 #[derive(Debug, Clone, Copy)]

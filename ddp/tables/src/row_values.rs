@@ -1,10 +1,9 @@
 //! Rows of a dataset as plain numbers, for reports on them.
 
-use ddp_kernels::{DType, Device, Tensor, ops};
-
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::error::Result;
+use ddp_kernels::{DType, Device, Tensor, ops};
 
 /// Values of some rows.
 pub struct RowValues {

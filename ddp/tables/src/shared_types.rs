@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::formats::error::RowsError;
-
 use ddp::data::error::{DataError, Result};
+
+use crate::formats::error::RowsError;
 
 /// Types of the columns that differ between the files of a table.
 #[derive(Debug, Clone, Default)]

@@ -12,15 +12,15 @@
 
 use std::sync::Arc;
 
-use crate::formats::arrays::reader::SplitSide;
-use crate::formats::table::source::ReadOptions;
-use ddp::data::vocabulary::Vocabulary;
-
-use crate::shared_types::SharedTypes;
 use ddp::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::labels::{Label, LabelVocabulary};
+use ddp::data::vocabulary::Vocabulary;
+
+use crate::formats::arrays::reader::SplitSide;
+use crate::formats::table::source::ReadOptions;
+use crate::shared_types::SharedTypes;
 
 /// Source of rows, and what is known about them before they are read.
 #[derive(Debug, Clone, Copy)]

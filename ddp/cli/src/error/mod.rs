@@ -5,7 +5,6 @@
 
 pub mod command;
 
-use ddp_tables::error::TableError;
 use std::fmt;
 
 use ddp::checkpoint::CheckpointError;
@@ -26,6 +25,7 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::hint::joined;
 use ddp_kernels::{Device, KernelError, MemoryUse};
 use ddp_launch::LaunchError;
+use ddp_tables::error::TableError;
 use ddp_tables::export::ExportError;
 use ddp_tables::formats::error::{CsvError, RowsError};
 use ddp_tables::predict::PredictError;

@@ -6,8 +6,6 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::data::vocabulary::CategoryColumn;
-use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 use crate::data::column_kind::ColumnKind;
@@ -16,6 +14,8 @@ use crate::data::datasets::target_scale::TargetScale;
 use crate::data::error::Result;
 use crate::data::labels::head_targets::{HeadTargets, heads_to_json};
 use crate::data::labels::{LabelVocabulary, TaskChoice};
+use crate::data::vocabulary::CategoryColumn;
+use crate::storage::fingerprint::Fingerprint;
 
 /// Rows that can be gathered in any order, by several threads of a loader at a time.
 pub trait Dataset: fmt::Debug + Send + Sync {

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::{TensorMut, TensorRef};
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
+use crate::storage::fingerprint::Fingerprint;
 
 /// Rows in host memory, row-major.
 #[derive(Debug, Clone, PartialEq)]

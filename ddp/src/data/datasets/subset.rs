@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::storage::fingerprint::Fingerprint;
 use ddp_kernels::KeyedPermutation;
 
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
+use crate::storage::fingerprint::Fingerprint;
 
 /// No epoch has this number, so the split is independent of every epoch's order.
 const SPLIT_EPOCH: u64 = u64::MAX;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use crate::data::spelling::{integer, is_code, truth_text, whole};
 use serde::{Deserialize, Serialize};
+
+use crate::data::spelling::{integer, is_code, truth_text, whole};
 
 /// A class label. Integers precede texts in order; `1` and `1.0` are the same label, `1` and `01` are not.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

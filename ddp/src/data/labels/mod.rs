@@ -4,16 +4,13 @@
 //! [`LabelVocabulary`] of a model; a label's position is its class index. It is saved with the model, so that evaluation and
 //! prediction use the same classes.
 //!
-//! Data flow: values of the target -> `survey` (distinct labels, merged over the ranks) -> `task` (classes or quantities) ->
-//! `vocabulary` -> class indices.
+//! Data flow: values of the target -> labels and task (`ddp-tables`, or a program) -> `vocabulary` -> class indices.
 
 pub mod label;
 pub mod task_choice;
 pub mod vocabulary;
 pub mod head_targets;
 
-pub use label::Label;
-pub use label::bool_text;
+pub use label::{Label, bool_text};
 pub use task_choice::TaskChoice;
-pub use vocabulary::similar;
-pub use vocabulary::{LabelVocabulary, MAX_CLASSES};
+pub use vocabulary::{LabelVocabulary, MAX_CLASSES, similar};

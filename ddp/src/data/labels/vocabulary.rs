@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::data::spelling::{integer, is_code, truth, truth_word};
 use serde::{Serialize, Serializer};
 
 use super::label::{Label, bool_text};
+use crate::data::spelling::{integer, is_code, truth, truth_word};
 use crate::report::visible::{is_invisible, visible};
 
 /// Most classes that the data alone may imply; a model has an output per class.

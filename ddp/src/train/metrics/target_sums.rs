@@ -37,7 +37,7 @@ impl TargetSums {
         TargetSums { squared_errors, absolute_errors, weight, mean: y, spread: 0.0, min: y, max: y }
     }
 
-    /// Merges means and spreads in parallel; as `ddp_tables` merges the statistics of columns.
+    /// Merges means and spreads in parallel.
     pub(crate) fn merge(&mut self, other: &Self) {
         if other.weight == 0.0 {
             return;

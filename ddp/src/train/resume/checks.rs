@@ -59,8 +59,8 @@ impl Resumed {
     /// # Errors
     /// [`FolderError::OtherData`].
     pub fn check_data(&self, data: &Loaded) -> Result<()> {
-        let (theirs, ours) = (&self.manifest().data_fingerprint, data.data_fingerprint.clone());
-        if *theirs == ours {
+        let (theirs, ours) = (&self.manifest().data_fingerprint, &data.data_fingerprint);
+        if theirs == ours {
             return Ok(());
         }
         let mut differences = Vec::new();

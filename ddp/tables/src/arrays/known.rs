@@ -1,12 +1,13 @@
 //! Compares the columns of an array with those of a model. The columns of an array keep their places, so the order matters.
 
-use crate::arrays::rows::RawRows;
-use crate::error::TableError;
-use crate::source::KnownFeatures;
 use ddp::data::Dataset as _;
 use ddp::data::datasets::dataset::numbered_columns;
 use ddp::data::error::{DataError, Result};
 use ddp::data::vocabulary::Vocabulary;
+
+use crate::arrays::rows::RawRows;
+use crate::error::TableError;
+use crate::source::KnownFeatures;
 
 /// Checks that `rows` has the columns of `known`: the same names, if both have names, and the same categories.
 ///

@@ -4,8 +4,11 @@ use std::ops::Range;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::formats::arrays::array::RawArray;
-use crate::values::element::RawType;
+use ddp::config::Task;
+use ddp::data::datasets::batch::{Batch, BatchMut};
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::{Label, bool_text};
 use ddp::data::spelling::whole;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp_kernels::cpu::row_copy::{FloatBits, RowCheck};
@@ -15,14 +18,11 @@ use crate::arrays::targets::target_layout;
 use crate::checks;
 use crate::checks::Columns;
 use crate::error::target_error::TargetError;
+use crate::formats::arrays::array::RawArray;
 use crate::labels::label_classes::resolve;
 use crate::labels::survey::LabelSurvey;
 use crate::source::SourceSpec;
-use ddp::config::Task;
-use ddp::data::datasets::batch::{Batch, BatchMut};
-use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
-use ddp::data::error::{DataError, Result};
-use ddp::data::labels::{Label, bool_text};
+use crate::values::element::RawType;
 
 /// Rows whose content is part of the fingerprint.
 const N_SAMPLES: usize = 1024;

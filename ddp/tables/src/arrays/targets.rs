@@ -1,13 +1,13 @@
 //! Layout of the targets of an array, by shape and task.
 
-use crate::formats::arrays::array::RawArray;
-
-use crate::error::target_error::TargetError;
-use crate::source::{ClassLabels, SourceSpec};
 use ddp::config::Task;
 use ddp::data::datasets::dataset::TargetLayout;
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::MAX_CLASSES;
+
+use crate::error::target_error::TargetError;
+use crate::formats::arrays::array::RawArray;
+use crate::source::{ClassLabels, SourceSpec};
 
 /// The layout of the targets by task; 0 classes if they are still unknown.
 pub(crate) fn target_layout(

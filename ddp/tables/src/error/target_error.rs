@@ -1,8 +1,8 @@
 //! Errors of targets and labels.
 
-use crate::formats::error::CellProblem;
-
 use ddp::data::labels::{Label, LabelVocabulary};
+
+use crate::formats::error::CellProblem;
 
 /// Targets or labels that do not fit the task or the model.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]

@@ -5,12 +5,12 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use ddp::storage::atomic_write::write_atomic_with;
 use prost::Message as _;
 
 use crate::export::error::Result;
 use crate::export::onnx::OnnxModel;
 use crate::export::proto::{DataLocation, StringStringEntryProto, TensorProto};
-use ddp::storage::atomic_write::write_atomic_with;
 
 /// Maximum message size that every reader accepts.
 const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;

@@ -4,11 +4,12 @@
 //! · scale` is computed in f64 and rounded once, as in training. Category strings become codes, 0 for unknown strings; codes
 //! become one-hot columns or rows of tables.
 
+use ddp::data::Normalizer;
+use ddp::data::vocabulary::Vocabulary;
+
 use crate::export::graph::{Attribute, Graph, Value};
 use crate::export::proto::ElementType;
 use crate::fit::preprocess::{Column, ColumnCodes, Preprocessor};
-use ddp::data::Normalizer;
-use ddp::data::vocabulary::Vocabulary;
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";

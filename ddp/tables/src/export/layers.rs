@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use ddp::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamEntry, ParamSpec};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, KernelError};
 
 use crate::export::error::{ExportError, Result};
 use crate::export::graph::{Attribute, Graph, Value};
 use crate::export::inputs::Features;
-use ddp::model::{EmbeddingSpec, Layer, LayerKind, Network, Operator, OperatorInput, ParamEntry, ParamSpec};
 
 /// A trained parameter.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,23 +1,22 @@
 //! A complete model as an ONNX graph.
 
+use ddp::config::{Loss, Task};
+use ddp::data::heads_to_json;
+use ddp::model::{Layer, LayerKind};
+use ddp::report::visible::{MAX_NAME, cut};
 use prost::Message as _;
 use serde_json::json;
 
 use crate::export::error::{ExportError, Result};
 use crate::export::graph::{Graph, ML_DOMAIN};
-use crate::export::inputs;
 use crate::export::inputs::Input;
-use crate::export::layers;
 use crate::export::layers::{Parameters, TrainedParam};
 use crate::export::outputs::Head;
 use crate::export::proto::{
     Dimension, ElementType, ModelProto, OperatorSetIdProto, StringStringEntryProto, ValueInfoProto,
 };
+use crate::export::{inputs, layers};
 use crate::fit::preprocess::Preprocessor;
-use ddp::config::{Loss, Task};
-use ddp::data::heads_to_json;
-use ddp::model::{Layer, LayerKind};
-use ddp::report::visible::{MAX_NAME, cut};
 
 /// Version of the file format, from ONNX 1.15, the first release with [`OPSET`].
 const IR_VERSION: i64 = 9;

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ddp::config::{Loss, Task};
+use ddp::data::{HeadOutputs, HeadTargets, Label, LabelVocabulary, OutputUnits, TargetScale, cumulative};
+
 use crate::export::graph::{Attribute, Graph, Value};
 use crate::export::proto::ElementType;
 use crate::fit::preprocess::Preprocessor;
-use ddp::config::{Loss, Task};
-use ddp::data::cumulative;
-use ddp::data::{HeadOutputs, HeadTargets, Label, LabelVocabulary, OutputUnits, TargetScale};
 
 /// Name of the output of probabilities.
 const PROBABILITIES: &str = "probabilities";

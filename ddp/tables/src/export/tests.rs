@@ -1,14 +1,5 @@
 //! Graphs that no config produces: custom layers, shared weights, weights that don't fit, names that clash.
 
-use ddp_kernels::ops::Activation;
-use ddp_kernels::{Device, TensorMut, TensorRef, ops};
-use prost::Message as _;
-
-use crate::export::external::WeightsPlace;
-use crate::export::onnx::{OnnxModel, Trained};
-use crate::export::proto::{DataLocation, GraphProto, ModelProto};
-use crate::export::{ExportError, TrainedParam};
-use crate::fit::preprocess::{ColumnCodes, Preprocessor};
 use ddp::config::precision::Precision;
 use ddp::config::{ElementLoss, Loss, Task};
 use ddp::data::vocabulary::Vocabulary;
@@ -18,6 +9,15 @@ use ddp::model::layers::{ActivationLayer, Linear};
 use ddp::model::linear_spec::LinearSpec;
 use ddp::model::pass::{BackwardPass, ForwardPass};
 use ddp::model::{Layer, ModelSpec, Network, Operator, OperatorInput, ParamKind, ParamLayout, ParamSpec};
+use ddp_kernels::ops::Activation;
+use ddp_kernels::{Device, TensorMut, TensorRef, ops};
+use prost::Message as _;
+
+use crate::export::external::WeightsPlace;
+use crate::export::onnx::{OnnxModel, Trained};
+use crate::export::proto::{DataLocation, GraphProto, ModelProto};
+use crate::export::{ExportError, TrainedParam};
+use crate::fit::preprocess::{ColumnCodes, Preprocessor};
 
 fn network(layers: Vec<Box<dyn Layer>>, n_features: usize) -> Network {
     let layout = ParamLayout::of_layers(&layers, 1);

@@ -2,14 +2,14 @@
 //! categories with very many one-hot features, values far outside all others, and features of very different size that are not
 //! normalized.
 
+use ddp::config::{DataConfig, Normalize};
+use ddp::data::datasets::dataset::{Dataset, TargetLayout};
+use ddp::data::error::Result;
 use ddp_kernels::DType;
 
 use crate::fit::preprocess::{ColumnCodes, Preprocessor};
 use crate::fit::stats::ColumnStats;
 use crate::row_values::RowValues;
-use ddp::config::{DataConfig, Normalize};
-use ddp::data::datasets::dataset::{Dataset, TargetLayout};
-use ddp::data::error::Result;
 
 /// Fewest rows for findings that could arise by chance.
 const MIN_ROWS: usize = 30;
@@ -269,10 +269,10 @@ fn listed(names: Vec<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ddp::config::Config;
     use ddp_comm::World;
 
     use crate::load;
-    use ddp::config::Config;
 
     /// The warnings about a file with these bytes, next to which `labels.npy` has labels of 200 rows.
     fn warnings(name: &str, bytes: &[u8], sets: &[&str]) -> Vec<String> {

@@ -1,9 +1,10 @@
 //! Finds columns whose distinct values f32 does not keep apart.
 
-use crate::fit::preprocess::Preprocessor;
-use crate::fit::scan;
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::error::Result;
+
+use crate::fit::preprocess::Preprocessor;
+use crate::fit::scan;
 
 /// Most rows that are compared, evenly spaced.
 const MAX_ROWS: usize = 1 << 16;

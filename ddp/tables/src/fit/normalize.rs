@@ -51,10 +51,8 @@ pub(crate) fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Normalizer> {
 
 #[cfg(test)]
 mod tests {
-    use ddp_kernels::{DType, ops};
-
     use ddp::data::DeviceNormalizer;
-    use ddp_kernels::{Device, Tensor};
+    use ddp_kernels::{DType, Device, Tensor, ops};
 
     use super::*;
 

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use ddp_kernels::{DType, Device, Tensor, ops};
-
-use crate::fit::stats::ColumnStats;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout};
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::Result;
+use ddp_kernels::{DType, Device, Tensor, ops};
+
+use crate::fit::stats::ColumnStats;
 
 /// Columns whose mean is at least so many standard deviations from 0 have an offset; others lose at most 4 of the 24 bits of f32.
 const MIN_DEVIATIONS: f64 = 8.0;

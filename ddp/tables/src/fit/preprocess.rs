@@ -1,20 +1,10 @@
 //! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
 //! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
-use crate::fit::normalize;
 use std::path::Path;
 use std::sync::Arc;
 
-use ddp::data::vocabulary::Vocabulary;
-use ddp_kernels::{DType, Device, Tensor, ops};
-use serde::{Deserialize, Serialize};
-
-use crate::fit::stats::ColumnStats;
-use crate::fit::{offsets, scaled_targets};
 use ddp::config::{DataConfig, Encode, Missing, Normalize};
-use ddp::data::EmbeddingSpec;
-use ddp::data::SavedPreprocessor;
-use ddp::data::column_kind;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout};
@@ -24,7 +14,15 @@ use ddp::data::error::{DataError, Result};
 use ddp::data::labels::LabelVocabulary;
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::normalize::Normalizer;
+use ddp::data::vocabulary::Vocabulary;
+use ddp::data::{EmbeddingSpec, SavedPreprocessor, column_kind};
 use ddp::model::ModelError;
+use ddp::model::file::COLUMNS_KEY;
+use ddp_kernels::{DType, Device, Tensor, ops};
+use serde::{Deserialize, Serialize};
+
+use crate::fit::stats::ColumnStats;
+use crate::fit::{normalize, offsets, scaled_targets};
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +41,9 @@ pub struct Preprocessor {
 
 /// Conversion of columns to features: numbers first, then one indicator per column with missing values, then one-hot
 /// columns, then the numbers of categories with an embedding.
+///
+/// Its JSON is in the model's file, and a resumed run compares the text: what is read is written again as it was, so a later field needs a
+/// default and is left out where it has it. The text of a program's own model has the names of the columns alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnCodes {
     /// Names of the columns in the order of the dataset.
@@ -106,7 +107,7 @@ impl Preprocessor {
     pub fn of_model(saved: &SavedPreprocessor, path: &Path) -> Result<Self, ModelError> {
         let bad = |reason: String| ModelError::ModelFile { path: path.to_owned(), reason };
         let plan: ColumnCodes = serde_json::from_str(&saved.columns)
-            .map_err(|error| bad(format!("its ddp_train.columns can't be read: {error}")))?;
+            .map_err(|error| bad(format!("its {COLUMNS_KEY} can't be read: {error}")))?;
         if let Some(contradiction) = plan.contradiction(saved.features.len()) {
             return Err(bad(format!("it contradicts itself: {contradiction}")));
         }
@@ -457,5 +458,30 @@ impl DatasetWrapper for EncodedRows {
             self.plan.encode(&columns, row, out);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp::model::file::ModelInfo;
+
+    use super::*;
+
+    #[test]
+    fn saved_columns_are_written_as_they_were_read() {
+        let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/saved_runs");
+        for run in ["categorical", "classification", "regression", "resumed"] {
+            let path = runs.join(run).join("finished/model.safetensors");
+            let saved = ModelInfo::read(&path).unwrap().preprocessor;
+            assert_eq!(Preprocessor::of_model(&saved, &path).unwrap().to_saved(), saved, "{run}");
+        }
+    }
+
+    #[test]
+    fn a_program_s_own_columns_are_the_features() {
+        let saved = SavedPreprocessor::identity(vec!["height".to_owned(), "weight".to_owned()]);
+        let preprocessor = Preprocessor::of_model(&saved, Path::new("model")).unwrap();
+        assert_eq!(preprocessor.to_saved().features, saved.features);
+        assert!(preprocessor.plan.is_identity());
     }
 }

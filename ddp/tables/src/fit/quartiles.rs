@@ -4,15 +4,15 @@
 //! digit. Counts are whole numbers that the ranks add up, so any number of ranks finds the same, and memory does not grow with the
 //! rows. Wide tables are read again for every [`MAX_COUNTS`] counts.
 
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::Dataset;
+use ddp::data::error::{DataError, Result};
+use ddp::data::order::partition::rank_range;
 use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
 use crate::fit::scan;
 use crate::fit::stats::ColumnStats;
-use ddp::data::datasets::batch::BatchMut;
-use ddp::data::datasets::dataset::Dataset;
-use ddp::data::error::{DataError, Result};
-use ddp::data::order::partition::rank_range;
 
 /// Shift and number of bits of each digit.
 const DIGITS: [(u32, u32); 3] = [(21, 11), (10, 11), (0, 10)];
@@ -178,8 +178,9 @@ fn for_values(
 
 #[cfg(test)]
 mod tests {
-    use crate::fit::quartiles::*;
     use ddp::data::{ResidentRows, RowLayout, TargetLayout, numbered_columns};
+
+    use crate::fit::quartiles::*;
 
     /// By sorting.
     fn want(mut values: Vec<f32>) -> [f64; 3] {

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use ddp_kernels::TensorMut;
-
-use crate::fit::offsets;
-use crate::fit::stats::ColumnStats;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout};
 use ddp::data::datasets::target_scale::TargetScale;
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::Result;
+use ddp_kernels::TensorMut;
+
+use crate::fit::offsets;
+use crate::fit::stats::ColumnStats;
 
 /// Fits the scale to the statistics of the targets of the training rows.
 ///
@@ -100,10 +100,10 @@ impl DatasetWrapper for ScaledTargets {
 
 #[cfg(test)]
 mod tests {
+    use ddp::data::{OutputUnits, ResidentRows, TargetLayout, Targets, numbered_columns};
     use ddp_kernels::{DType, Device, Tensor};
 
     use crate::fit::scaled_targets::*;
-    use ddp::data::{OutputUnits, ResidentRows, TargetLayout, Targets, numbered_columns};
 
     fn fitted(rows: &[[f64; 3]]) -> TargetScale {
         let mut stats = ColumnStats::new(3);

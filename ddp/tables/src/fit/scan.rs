@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::{Dataset, TargetLayout};
+use ddp::data::error::{DataError, Result};
+use ddp::data::order::partition::rank_range;
+use ddp::data::parallel;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
 use crate::fit::exact_stats::ExactStats;
 use crate::fit::stats::ColumnStats;
-use ddp::data::datasets::batch::BatchMut;
-use ddp::data::datasets::dataset::{Dataset, TargetLayout};
-use ddp::data::error::{DataError, Result};
-use ddp::data::order::partition::rank_range;
-use ddp::data::parallel;
 
 /// Most rows per chunk; the mean of a chunk precedes the squared differences from it.
 const CHUNK_ROWS: usize = 1024;
@@ -316,10 +316,10 @@ mod tests {
     use std::sync::Mutex;
     use std::thread;
 
+    use ddp::data::{Changes, DatasetWrapper, ResidentRows, RowLayout, TargetLayout, numbered_columns};
     use ddp_kernels::cpu::threads::join_pool;
 
     use crate::fit::scan::*;
-    use ddp::data::{Changes, DatasetWrapper, ResidentRows, RowLayout, TargetLayout, numbered_columns};
 
     /// Rows that record the size of each request.
     #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! Transformation of each target column, chosen by its loss.
 
-use crate::error::target_error::TargetError;
-use crate::fit::stats::ColumnStats;
 use ddp::config::{DataConfig, Loss, NormalizeTarget, Task};
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::head_targets::head_columns;
+
+use crate::error::target_error::TargetError;
+use crate::fit::stats::ColumnStats;
 
 /// Names of the heads that rows lack a target of, and how many rows at least lack one.
 pub(crate) fn head_gaps(layout: &RowLayout, targets: &ColumnStats) -> Vec<(String, usize)> {

@@ -5,12 +5,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp::data::vocabulary::Vocabulary;
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
-
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout};
 use ddp::data::error::Result;
+use ddp::data::vocabulary::Vocabulary;
+use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 /// Rows that are read at a time.
 const CHUNK_ROWS: usize = 1024;

@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::Path;
 
+use ddp::storage::user_file::open_regular;
 use flate2::Crc;
 use flate2::read::{DeflateDecoder, MultiGzDecoder};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::formats::error::{Result, RowsError};
-use ddp::storage::user_file::open_regular;
 
 ddp_kernels::named_enum! {
     /// Compression of a file.

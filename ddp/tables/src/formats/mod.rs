@@ -22,6 +22,8 @@ pub mod table;
 
 use std::path::Path;
 
+use ddp::config::table_options::{DataFormat, format_by_name};
+
 use crate::formats::arrays::reader::ArrayReader;
 use crate::formats::arrays::{idx, npy, npz, safetensors};
 use crate::formats::table::source::TableFormat;
@@ -31,7 +33,6 @@ use crate::formats::table::{csv, json_lines};
 #[cfg(feature = "parquet")]
 use crate::formats::table::{ipc, parquet};
 use crate::formats::write::{ArrayStorage, WriteFormat, Writer};
-use ddp::config::table_options::{DataFormat, format_by_name};
 
 /// A data format.
 #[derive(Debug)]

@@ -13,11 +13,6 @@
 
 use std::sync::Arc;
 
-use ddp_comm::World;
-use ddp_kernels::KeyedPermutation;
-
-use crate::fit::preprocess::Preprocessor;
-use crate::importance::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
 use ddp::config::{JudgeMetric, MetricSet};
 use ddp::data::Dataset;
 use ddp::data::loader::LoaderOptions;
@@ -27,6 +22,11 @@ use ddp::report::EvalMetrics;
 use ddp::train::error::{Result, Stop, TrainError};
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
+use ddp_comm::World;
+use ddp_kernels::KeyedPermutation;
+
+use crate::fit::preprocess::Preprocessor;
+use crate::importance::permuted_columns::{ColumnValues, UserColumn, permuted_columns};
 
 /// Rows of a part of an evaluation, and the most parts. They depend on the rows only, and so do the sums' bits.
 const PART_ROWS: usize = 256;

@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_comm::{Stop, World};
-use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
-
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
+use ddp_comm::{Stop, World};
+use ddp_kernels::{DType, Device, KeyedPermutation, Tensor};
 
 /// Memory for the rows of one read.
 const READ_BYTES: usize = 4 << 20;
@@ -126,9 +125,10 @@ impl DatasetWrapper for PermutedColumns {
 
 #[cfg(test)]
 mod tests {
+    use ddp::data::{ResidentRows, RowLayout, TargetLayout, Targets};
+
     use crate::importance::permuted_columns::*;
     use crate::testing::gathered;
-    use ddp::data::{ResidentRows, RowLayout, TargetLayout, Targets};
 
     /// Three columns: the row's number, ten times it, and a value that is missing in every fifth row.
     fn rows(n: usize) -> Arc<dyn Dataset> {

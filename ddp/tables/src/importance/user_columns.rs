@@ -1,8 +1,8 @@
 //! The columns of files as the user knows them, for reports.
 
-use crate::importance::permuted_columns::UserColumn;
 use ddp::data::RowLayout;
 
+use crate::importance::permuted_columns::UserColumn;
 use crate::values::time::{PARTS, date_of_parts};
 
 /// The user's columns that the features of `layout` come from, in order.

@@ -3,16 +3,8 @@
 //! The readers of tables know one kind of targets. Labels are read like categories, quantities like numbers, and this wrapper
 //! takes their columns out of the features.
 
-use crate::error::TableError;
 use std::sync::Arc;
 
-use crate::formats::error::{CellProblem, CsvError, RowsError};
-use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
-use ddp_kernels::{DType, Device, Tensor};
-
-use crate::error::target_error::TargetError;
-use crate::labels::survey::LabelSurvey;
-use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
 use ddp::config::{DataConfig, HeadConfig, Missing, MissingTarget, Task};
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
@@ -20,6 +12,14 @@ use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::labels::{LabelVocabulary, MAX_CLASSES};
+use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
+use ddp_kernels::{DType, Device, Tensor};
+
+use crate::error::TableError;
+use crate::error::target_error::TargetError;
+use crate::formats::error::{CellProblem, CsvError, RowsError};
+use crate::labels::survey::LabelSurvey;
+use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
 
 /// Opens the rows of `spec`, whose config has heads; `open` reads a table.
 ///

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::error::target_error::TargetError;
-use crate::labels::survey::LabelSurvey;
-use crate::labels::task::{Undecided, decide};
-use crate::source::SourceSpec;
 use ddp::config::Task;
 use ddp::data::datasets::dataset::{RowLayout, TargetLayout};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::TaskChoice;
 pub(crate) use ddp::data::labels::label::Label;
 use ddp::data::labels::vocabulary::{LabelVocabulary, MAX_CLASSES};
+
+use crate::error::target_error::TargetError;
+use crate::labels::survey::LabelSurvey;
+use crate::labels::task::{Undecided, decide};
+use crate::source::SourceSpec;
 
 /// Meaning of the targets.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
+use ddp::data::labels::label::Label;
+use ddp::data::labels::vocabulary::{LabelVocabulary, MAX_CLASSES};
 use ddp::data::spelling::{is_code, truth, truth_word, whole};
 use serde::{Deserialize, Serialize};
 
 use crate::labels::task::TargetFacts;
-use ddp::data::labels::label::Label;
-use ddp::data::labels::vocabulary::{LabelVocabulary, MAX_CLASSES};
 
 /// Words of the bitmap of integers from 0.
 const N_WORDS: usize = MAX_CLASSES / 64;

@@ -1,14 +1,14 @@
 //! The sets inside the binary as the source of a config: `builtin:digits`.
 
-use crate::error::TableError;
 use std::sync::Arc;
 
-use crate::formats::arrays::reader::SplitSide;
 use ddp::config::Task;
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::LabelVocabulary;
 use ddp::data::{ResidentRows, TargetLayout, digits};
 
+use crate::error::TableError;
+use crate::formats::arrays::reader::SplitSide;
 use crate::source::SourceSpec;
 
 /// The names that follow `builtin:`.
@@ -48,8 +48,9 @@ pub(crate) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ddp::config::Config;
+
+    use super::*;
 
     fn read_with(name: &str, sets: &[&str]) -> Result<ResidentRows> {
         let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();

@@ -1,23 +1,21 @@
 //! Finds the data files and the format that a source string names.
 
-use crate::error::TableError;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::formats;
-use crate::formats::arrays::reader::of_side;
-use crate::formats::compression::Compression;
-use crate::formats::error::RowsError;
-use crate::formats::foreign;
-use crate::formats::{Format, Reader};
-use ddp::storage::user_file;
-
-use crate::open::folder;
-use crate::source::SourceSpec;
-use crate::table;
 use ddp::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
 use ddp::data::error::{DataError, Result};
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
+use ddp::storage::user_file;
+
+use crate::error::TableError;
+use crate::formats::arrays::reader::of_side;
+use crate::formats::compression::Compression;
+use crate::formats::error::RowsError;
+use crate::formats::{Format, Reader, foreign};
+use crate::open::folder;
+use crate::source::SourceSpec;
+use crate::{formats, table};
 
 /// The files that `source` names, sorted by name; those of a folder include its sub-folders.
 ///

@@ -3,16 +3,16 @@
 //! Hidden files and names that begin with `_` (Spark's `_SUCCESS`) are skipped, as other readers of such folders do, and so are folders
 //! of runs, labels, weights, and rows to evaluate on. Folders whose files alone are not the rows, those of lake tables, are refused.
 
-use crate::error::TableError;
 use std::path::{Path, PathBuf};
-
-use crate::formats;
-use crate::formats::error::RowsError;
-use walkdir::{DirEntry, WalkDir};
 
 use ddp::config::EvalSource;
 use ddp::data::error::{DataError, Result};
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
+use walkdir::{DirEntry, WalkDir};
+
+use crate::error::TableError;
+use crate::formats;
+use crate::formats::error::RowsError;
 
 /// Names of sub-folders with rows to evaluate on.
 const EVAL_NAMES: &[&str] =

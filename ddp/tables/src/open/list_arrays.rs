@@ -1,17 +1,18 @@
 //! Lists all arrays in files, whether or not they are usable for training.
 
-use crate::error::TableError;
-use crate::formats::error::RowsError;
 use std::path::{Path, PathBuf};
 
+use ddp::data::error::{DataError, Result};
+
+use crate::error::TableError;
 use crate::error::target_error::TargetError;
 use crate::formats::arrays::array::RawArray;
 use crate::formats::arrays::bytes::{MemoryBudget, bytes_of};
 pub(crate) use crate::formats::arrays::reader::{ArrayReader, ColumnTexts};
 use crate::formats::arrays::reader::{FEATURE_KEYS, LABEL_KEYS};
+use crate::formats::error::RowsError;
 use crate::open::open_arrays::labels_beside;
 use crate::source::SourceSpec;
-use ddp::data::error::{DataError, Result};
 
 /// The arrays in files of one format, each joined over all files.
 pub struct Listing {

@@ -1,25 +1,25 @@
 //! Opens files of arrays as [`RawRows`]: finds features, labels and weights and checks them against each other.
 
-use crate::error::TableError;
-use crate::formats::arrays::reader::SplitSide;
-use crate::formats::error::RowsError;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use ddp::config::{DataFormat, Task};
+use ddp::data::datasets::dataset::{RowLayout, numbered_columns};
+use ddp::data::error::{DataError, Result};
+
 use crate::arrays::rows::{LengthCheck, RawRows};
 use crate::arrays::targets::target_layout;
+use crate::error::TableError;
 use crate::error::target_error::TargetError;
 use crate::formats;
 use crate::formats::Reader;
 use crate::formats::arrays::array::RawArray;
 use crate::formats::arrays::bytes::{MemoryBudget, bytes_of};
 pub(crate) use crate::formats::arrays::reader::{ArrayReader, ColumnTexts, NamedArrays};
-use crate::formats::arrays::reader::{FEATURE_KEYS, LABEL_KEYS, test_key};
+use crate::formats::arrays::reader::{FEATURE_KEYS, LABEL_KEYS, SplitSide, test_key};
+use crate::formats::error::RowsError;
 use crate::open::files::files_of;
 use crate::source::{ClassLabels, SourceSpec};
-use ddp::config::{DataFormat, Task};
-use ddp::data::datasets::dataset::{RowLayout, numbered_columns};
-use ddp::data::error::{DataError, Result};
 
 /// Arrays of one file.
 struct FileArrays {

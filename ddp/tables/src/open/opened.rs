@@ -1,24 +1,23 @@
 //! Opens the rows that a [`SourceSpec`] names: finds files and format, then reads or maps them.
 
-use crate::error::TableError;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::formats::Reader;
-use crate::formats::arrays::reader::SplitSide;
-
-use crate::error::target_error::TargetError;
-use crate::labels::head_rows;
-use crate::labels::survey::LabelSurvey;
-use crate::open::builtin;
-use crate::open::files::files_and_format;
-use crate::open::open_arrays;
-use crate::source::SourceSpec;
-use crate::{arrays, table};
 use ddp::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::error::{DataError, Result};
+
+use crate::error::TableError;
+use crate::error::target_error::TargetError;
+use crate::formats::Reader;
+use crate::formats::arrays::reader::SplitSide;
+use crate::labels::head_rows;
+use crate::labels::survey::LabelSurvey;
+use crate::open::files::files_and_format;
+use crate::open::{builtin, open_arrays};
+use crate::source::SourceSpec;
+use crate::{arrays, table};
 
 impl SourceSpec<'_> {
     /// Opens the rows. Files of arrays are not read, except targets that decide on classes or task; tables are.

@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ddp::config::Task;
+use ddp::data::{HeadOutputs, HeadTargets, OutputUnits};
+
 use crate::predict::error::{PredictError, Result};
 use crate::predict::output::block::{ColumnKind, Labels, OutputColumn, Values};
 use crate::predict::predictions::{class_of, probabilities, sigmoid};
-use ddp::config::Task;
-use ddp::data::{HeadOutputs, HeadTargets, OutputUnits};
 
 /// Predicted columns: the values that are written for each row.
 #[derive(Debug, Clone)]

@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
-use ddp::storage::write_error::WriteError;
-use ddp_comm::CommError;
-use ddp_kernels::KernelError;
-
 use ddp::checkpoint::CheckpointError;
 use ddp::config::ConfigError;
 use ddp::data::DataError;
 use ddp::model::ModelError;
 use ddp::report::ReportError;
+use ddp::storage::write_error::WriteError;
+use ddp_comm::CommError;
+use ddp_kernels::KernelError;
 
 /// Result of this room's functions.
 pub type Result<T, E = PredictError> = std::result::Result<T, E>;

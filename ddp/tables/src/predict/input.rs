@@ -1,12 +1,16 @@
 //! Rows to predict: blocks of an array, or blocks read from a table.
 
-use crate::error::TableError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::formats::Reader;
+use ddp::config::DataConfig;
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
+use ddp::data::{DataError, Dataset, ResidentRows, RowLayout, TargetLayout, Targets, column_kind};
 
+use crate::error::TableError;
+use crate::formats::Reader;
 use crate::open::files::files_and_format;
 use crate::predict::error::Result;
 use crate::predict::output::block::{ColumnKind, OutputColumn};
@@ -14,11 +18,6 @@ use crate::predict::saved_model::SavedModel;
 use crate::source::{KnownFeatures, SourceSpec, ToPredict};
 use crate::table::exact_columns::ExactColumns;
 use crate::table::{ExactRows, KeptValues, TableRows, TableStream};
-use ddp::config::DataConfig;
-use ddp::data::column_kind;
-use ddp::data::datasets::batch::BatchMut;
-use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
-use ddp::data::{DataError, Dataset, ResidentRows, RowLayout, TargetLayout, Targets};
 
 /// Bytes of a block's features as f32.
 const BLOCK_BYTES: usize = 32 << 20;

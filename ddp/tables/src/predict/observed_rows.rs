@@ -1,19 +1,18 @@
 //! Observes rows on their way to the model: counts values that differ from those of training, and finds rows that can't be
 //! predicted.
 
-use crate::error::TableError;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::formats::error::RowsError;
-use ddp_kernels::{DType, Device, Tensor};
-
-use crate::fit::preprocess::ColumnCodes;
-use crate::formats::error::ColumnError;
 use ddp::data::datasets::batch::{Batch, BatchMut};
 use ddp::data::error::Result;
 use ddp::data::{Changes, DataError, Dataset, DatasetWrapper};
+use ddp_kernels::{DType, Device, Tensor};
+
+use crate::error::TableError;
+use crate::fit::preprocess::ColumnCodes;
+use crate::formats::error::{ColumnError, RowsError};
 
 /// Counts of values in a column that differ from those of training.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

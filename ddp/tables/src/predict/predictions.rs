@@ -1,8 +1,7 @@
 //! Outputs of a model, and their interpretation as classes, probabilities or values.
 
 use ddp::config::Task;
-use ddp::data::cumulative;
-use ddp::data::{HeadOutputs, OutputUnits};
+use ddp::data::{HeadOutputs, OutputUnits, cumulative};
 
 /// Predictions for consecutive rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,8 +116,9 @@ pub(super) fn sigmoid(logit: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ddp::data::TargetScale;
+
+    use super::*;
 
     #[test]
     fn classes_and_probabilities() {

@@ -4,7 +4,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::values::number::Exact;
+use ddp::config::Task;
+use ddp::data::loader::device_feed::DeviceFeed;
+use ddp::data::loader::{DataLoader, LoaderOptions};
+use ddp::data::{Dataset, HeadOutputs, OutputUnits, ResidentRows, RowLayout, TargetLayout, Targets};
+use ddp::model::Network;
 use ddp_kernels::Device;
 
 use crate::fit::preprocess::Preprocessor;
@@ -13,11 +17,7 @@ use crate::predict::predictions::Predictions;
 use crate::predict::saved_model::SavedModel;
 use crate::table::ExactRows;
 use crate::table::exact_columns::ExactColumns;
-use ddp::config::Task;
-use ddp::data::loader::device_feed::DeviceFeed;
-use ddp::data::loader::{DataLoader, LoaderOptions};
-use ddp::data::{Dataset, HeadOutputs, OutputUnits, ResidentRows, RowLayout, TargetLayout, Targets};
-use ddp::model::Network;
+use crate::values::number::Exact;
 
 /// Rows per forward pass on the CPU, so that they stay in its caches.
 const CPU_ROWS: usize = 1024;

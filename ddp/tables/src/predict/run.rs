@@ -4,6 +4,9 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ddp::data::loader::LoaderOptions;
+use ddp::storage::atomic_write::write_atomic;
+use ddp::storage::unfinished::Unfinished;
 use ddp_comm::{Phase, Watchdog, World};
 use ddp_kernels::Device;
 
@@ -20,9 +23,6 @@ use crate::predict::output::format::OutputFormat;
 use crate::predict::predictor::Predictor;
 use crate::predict::saved_model::SavedModel;
 use crate::table::KeptValues;
-use ddp::data::loader::LoaderOptions;
-use ddp::storage::atomic_write::write_atomic;
-use ddp::storage::unfinished::Unfinished;
 
 /// Destination and contents of the predictions.
 #[derive(Debug, Clone)]

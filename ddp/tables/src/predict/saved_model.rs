@@ -3,6 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
+use ddp::config::{Config, Task};
+use ddp::data::{HeadOutputs, LabelVocabulary, OutputUnits};
+use ddp::model::file::ModelFile;
+use ddp::model::{ModelSpec, Network, ParamLayout, file};
+use ddp::run_folder::folder;
+use ddp::run_folder::folder::MODEL_FILE;
 use ddp_comm::World;
 use ddp_kernels::{Device, TensorRef};
 use tracing::info;
@@ -10,14 +17,6 @@ use tracing::info;
 use crate::fit::preprocess::Preprocessor;
 use crate::predict::error::Result;
 use crate::source::KnownFeatures;
-use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
-use ddp::config::{Config, Task};
-use ddp::data::{HeadOutputs, LabelVocabulary, OutputUnits};
-use ddp::model::file;
-use ddp::model::file::ModelFile;
-use ddp::model::{ModelSpec, Network, ParamLayout};
-use ddp::run_folder::folder;
-use ddp::run_folder::folder::MODEL_FILE;
 
 /// A model file and the data stored next to its weights.
 #[derive(Debug)]
@@ -54,12 +53,12 @@ impl SavedModel {
         let (model_path, checkpoint) = locate(path, is_active)?;
         let file = ModelFile::read(&model_path)?;
         let info = file.info()?;
+        let preprocessor = Preprocessor::of_model(&info.preprocessor, &model_path)?;
         let config = Config::from_saved(&info.config, path)?;
         let n_outputs = file.n_outputs(&config.model)?;
         if let (Task::Classification, Some(labels)) = (config.data.task, &info.preprocessor.labels) {
             file.check_labels(labels, config.loss.n_targets(n_outputs))?;
         }
-        let preprocessor = Preprocessor::of_model(&info.preprocessor, &model_path)?;
         let model = SavedModel { config, preprocessor, n_outputs, path: model_path, file, checkpoint };
         // Before a network of the config's sizes is made.
         model.file.check_shapes(usize::MAX, &ParamLayout::new(&model.spec()?))?;

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_comm::{ReduceOp, Stop, World};
-use ddp_kernels::{KeyedPermutation, TensorMut};
-
-use crate::error::target_error::TargetError;
 use ddp::data::datasets::dataset::{Dataset, TargetLayout};
 use ddp::data::datasets::subset::{Bits, Subset, check_sizes};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
+use ddp_comm::{ReduceOp, Stop, World};
+use ddp_kernels::{KeyedPermutation, TensorMut};
+
+use crate::error::target_error::TargetError;
 
 /// Rows whose classes are read at a time.
 const CHUNK_ROWS: usize = 1 << 16;
@@ -174,11 +174,11 @@ fn shares(counts: &[usize], fraction: f64) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use ddp::data::{ResidentRows, RowLayout, numbered_columns};
     use proptest::prelude::*;
 
     use crate::split::class_rows::*;
     use crate::testing::gathered;
-    use ddp::data::{ResidentRows, RowLayout, numbered_columns};
 
     /// Rows of these classes; the feature is the row's number.
     fn rows_of(classes: &[i64], n_classes: usize) -> Arc<dyn Dataset> {

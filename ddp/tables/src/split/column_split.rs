@@ -3,18 +3,18 @@
 //! A split takes the memory of its column and a byte per row while it is made, and a bit per row and side after it. Nothing depends
 //! on the number of ranks.
 
-use crate::error::TableError;
 use std::sync::Arc;
 
-use ddp::storage::fingerprint::Fingerprint;
-
-use crate::error::split_error::SplitError;
-use crate::source::SourceSpec;
-use crate::split::split_values::{Table, Times, Values, plain, rows};
 use ddp::config::{DataConfig, Split};
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::subset::{Bits, Subset, check_sizes};
 use ddp::data::error::{DataError, Result};
+use ddp::storage::fingerprint::Fingerprint;
+
+use crate::error::TableError;
+use crate::error::split_error::SplitError;
+use crate::source::SourceSpec;
+use crate::split::split_values::{Table, Times, Values, plain, rows};
 
 /// Values that name rows for evaluation.
 const EVAL_NAMES: &[&str] = &["test", "eval", "evaluation", "valid", "validation", "val", "dev", "holdout"];

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 
+use ddp::config::Config;
+
 use crate::load;
 use crate::split::column_split::*;
 use crate::testing::{columns_of, features_of};
-use ddp::config::Config;
 
 const N_ROWS: usize = 200;
 

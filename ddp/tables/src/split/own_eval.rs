@@ -1,12 +1,12 @@
 //! Evaluation rows that lie next to the training rows, for a config that does not say where they are.
 
-use crate::formats::Reader;
-use crate::formats::arrays::reader::has_test_rows;
-
-use crate::open::files::all_files_and_format;
-use crate::source::SourceSpec;
 use ddp::config::{DataConfig, EvalSource};
 use ddp::data::error::Result;
+
+use crate::formats::Reader;
+use crate::formats::arrays::reader::has_test_rows;
+use crate::open::files::all_files_and_format;
+use crate::source::SourceSpec;
 
 /// Replaces [`EvalSource::Unset`] by the source of the training rows if it holds test rows too.
 ///

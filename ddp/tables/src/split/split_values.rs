@@ -2,23 +2,23 @@
 //!
 //! It is read on its own. Values take 4 bytes per row and the texts, times 8 bytes per row.
 
-use crate::error::TableError;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::Label;
+use ddp::data::spelling::truth;
+
+use crate::error::TableError;
 use crate::formats::Reader;
 use crate::formats::error::CellProblem;
 use crate::formats::table::source::TableFormat;
-use crate::values::notation::{Meaning, Notation};
-use crate::values::number::DecimalMark;
-use crate::values::time::format_seconds as format_moment;
-use ddp::data::spelling::truth;
-
 use crate::open::files::files_and_format;
 use crate::source::SourceSpec;
 use crate::table::for_each_text;
-use ddp::data::error::{DataError, Result};
-use ddp::data::labels::Label;
+use crate::values::notation::{Meaning, Notation};
+use crate::values::number::DecimalMark;
+use crate::values::time::format_seconds as format_moment;
 
 /// Values that a message lists.
 const SHOWN_VALUES: usize = 10;

@@ -1,17 +1,16 @@
 //! Parses one cell of text by the role of its column.
 
+use ddp::data::spelling::{is_code, is_integer, truth_word, without_fraction};
+
 use crate::formats::error::CellProblem;
+use crate::table::columns::Role;
+use crate::table::label_column::LabelCell;
+use crate::table::rows::{TableRows, TargetCell, TargetCells};
 use crate::values::notation::Notation;
 use crate::values::number::marks::{is_grouped, with_point};
 use crate::values::number::{Exact, NumberText, Unclear};
 use crate::values::time;
 use crate::values::time::Moment;
-use ddp::data::spelling::without_fraction;
-use ddp::data::spelling::{is_code, is_integer, truth_word};
-
-use crate::table::columns::Role;
-use crate::table::label_column::LabelCell;
-use crate::table::rows::{TableRows, TargetCell, TargetCells};
 
 /// A cell as a number; seconds of a date or time.
 struct Number {

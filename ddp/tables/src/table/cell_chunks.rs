@@ -1,19 +1,19 @@
 //! Reads tables of text as typed columns, to convert them to other files. All cells are read twice: first for the types.
 
-use crate::error::TableError;
 use std::path::{Path, PathBuf};
 
+use ddp::config::Task;
+use ddp::data::error::{DataError, Result};
+
+use crate::error::TableError;
 use crate::formats::error::{CellProblem, CsvError, RowsError};
 use crate::formats::table::source::TableFormat;
 use crate::formats::table::types::{CellUse, Destination, Form, Inference, Place, TypedColumn};
 use crate::formats::write::{CellKind, Chunk, Group, Kind};
-use crate::values::element::RawType;
-
 use crate::source::SourceSpec;
 use crate::table::cell_reader::CellReader;
 use crate::table::columns::{ColumnPlan, Role, same_columns};
-use ddp::config::Task;
-use ddp::data::error::{DataError, Result};
+use crate::values::element::RawType;
 
 /// Columns of tables of text, with the types that all of their cells have in common.
 #[derive(Debug, Clone)]

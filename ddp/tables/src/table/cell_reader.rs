@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp::data::error::Result;
+
 use crate::formats::error::{CellProblem, CsvError};
 use crate::formats::table::source::{ColumnType, FileColumns, Record, Source, TableFormat, TextSource};
-use crate::values::notation::Notation;
-
 use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
 use crate::table::batches::{BatchCells, widened};
 use crate::table::cell_values::CellValues;
 use crate::table::columns::ColumnPlan;
-use ddp::data::error::Result;
+use crate::values::notation::Notation;
 
 /// Reads the cells of one file in order.
 pub struct CellReader(Cells);

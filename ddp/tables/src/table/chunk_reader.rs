@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
+use ddp::data::error::Result;
+
 use crate::formats::table::source::{Source, TableFormat};
 use crate::formats::table::types::Destination;
 use crate::formats::write::{Chunk, Group};
-
 use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
 use crate::table::batches::{BatchChunks, widened};
 use crate::table::cell_chunks::{CellChunks, CellColumns};
 use crate::table::columns::Partition;
-use ddp::data::error::Result;
 
 /// Reads the rows of one file as typed columns.
 pub struct ChunkReader(Chunks);

@@ -1,17 +1,17 @@
 //! One column of a table as text, read from the first row to the last in blocks.
 
-use crate::error::TableError;
 use std::path::{Path, PathBuf};
 
+use ddp::data::error::{DataError, Result};
+
+use crate::error::TableError;
 use crate::formats::error::CellProblem;
 use crate::formats::table::source::TableFormat;
-
 use crate::source::{KnownFeatures, SourceSpec, ToPredict};
 use crate::table::cell_reader::CellReader;
 use crate::table::row_reader::RowReader;
 use crate::table::rows::TableRows;
 use crate::table::shards::{Shards, shards};
-use ddp::data::error::{DataError, Result};
 
 /// Rows that are read at a time.
 const BLOCK_ROWS: usize = 4096;

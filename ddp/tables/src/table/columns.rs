@@ -1,21 +1,21 @@
 //! Names and roles of the columns of a table.
 
-use crate::error::TableError;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
+use ddp::config::{Datetime, ExtraColumns, nearest};
+use ddp::data::error::{DataError, Result};
+use ddp::data::vocabulary::Vocabulary;
+use ddp::report::visible::{MAX_NAME, cut};
+
+use crate::error::TableError;
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::error::{ColumnError, CsvError, RowsError};
 use crate::formats::table::source::{FileColumns, MAX_COLUMNS};
 use crate::formats::write::Purpose;
-use crate::values::time::{PARTS, date_of_parts};
-use ddp::data::vocabulary::Vocabulary;
-
 use crate::source::{KnownFeatures, SourceSpec, ToPredict};
 use crate::table::partition;
-use ddp::config::{Datetime, ExtraColumns, nearest};
-use ddp::data::error::{DataError, Result};
-use ddp::report::visible::{MAX_NAME, cut};
+use crate::values::time::{PARTS, date_of_parts};
 
 /// Most names that a message lists.
 const SHOWN: usize = 8;

@@ -1,10 +1,11 @@
 //! Rows of a table in memory, with the exact values of columns whose digits f32 does not hold.
 
-use crate::table::exact_columns::ExactColumns;
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::resident::{ResidentRows, Targets};
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::Result;
+
+use crate::table::exact_columns::ExactColumns;
 
 /// Rows of f32, and exact values of their features and targets.
 #[derive(Debug)]

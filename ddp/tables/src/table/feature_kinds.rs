@@ -1,15 +1,15 @@
 //! Kinds of the values that the features of a table have shown, compared with those of the training rows.
 
-use crate::error::TableError;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::values::time::{Moment, date_of_parts};
-use tracing::info;
-
-use crate::source::SourceSpec;
 use ddp::data::column_kind::{ColumnKind, SeenKinds};
 use ddp::data::error::{DataError, Result};
+use tracing::info;
+
+use crate::error::TableError;
+use crate::source::SourceSpec;
+use crate::values::time::{Moment, date_of_parts};
 
 /// Kinds of the values of all features.
 #[derive(Debug)]

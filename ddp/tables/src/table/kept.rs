@@ -1,8 +1,9 @@
 //! Columns of the input that are passed through to the predictions: as text, or in the types of the file.
 
-use crate::values::texts::Texts;
 #[cfg(feature = "parquet")]
 use arrow_array::ArrayRef;
+
+use crate::values::texts::Texts;
 
 /// Type of a kept column in a file that has types; without Parquet and Arrow there is none.
 #[cfg(feature = "parquet")]

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::formats::error::CellProblem;
-use crate::values::number::Exact;
+use ddp::data::labels::{Label, LabelVocabulary, MAX_CLASSES};
 use ddp::data::spelling::{is_integer, whole};
 
+use crate::formats::error::CellProblem;
 use crate::labels::survey::LabelSurvey;
 use crate::source::SourceSpec;
 use crate::table::exact_columns::ExactColumns;
-use ddp::data::labels::{Label, LabelVocabulary, MAX_CLASSES};
+use crate::values::number::Exact;
 
 /// Labels read so far.
 #[derive(Debug)]
@@ -491,8 +491,9 @@ fn unknown_label(label: &Label, vocabulary: &LabelVocabulary) -> CellProblem {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ddp::config::Config;
+
+    use super::*;
 
     fn column(cells: &[LabelCell<'_>]) -> LabelColumn {
         let config = Config::load(None, &["data.train=x.csv".to_owned()]).unwrap();

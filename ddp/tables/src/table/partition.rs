@@ -52,8 +52,9 @@ fn decoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use ddp::config::Config;
+
+    use super::*;
 
     #[test]
     fn folders_are_columns() {

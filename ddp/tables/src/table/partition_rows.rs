@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::formats::error::ColumnError;
-use crate::values::notation::Notation;
+use ddp::data::error::{DataError, Result};
 
+use crate::formats::error::ColumnError;
 use crate::table::cell;
 use crate::table::columns::ColumnPlan;
 use crate::table::rows::TableRows;
-use ddp::data::error::{DataError, Result};
+use crate::values::notation::Notation;
 
 /// Writes the values of `plan`'s partitions to the rows from `first` on.
 ///

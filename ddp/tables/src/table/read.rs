@@ -1,12 +1,17 @@
 //! Opens tables as datasets.
 
-use crate::error::TableError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ddp::data::datasets::dataset::Dataset;
+#[cfg(test)]
+use ddp::data::datasets::resident::ResidentRows;
+use ddp::data::datasets::subset::with_targets;
+use ddp::data::error::{DataError, Result};
+
+use crate::error::TableError;
 use crate::formats::error::CsvError;
 use crate::formats::table::source::TableFormat;
-
 use crate::source::{KnownFeatures, SourceSpec};
 use crate::table::columns::{ColumnPlan, of_shard, same_names};
 use crate::table::exact_columns::ExactColumns;
@@ -16,11 +21,6 @@ use crate::table::large;
 use crate::table::row_reader::RowReader;
 use crate::table::rows::{TableRows, huge_vocabulary};
 use crate::table::shards::{Shards, shards};
-use ddp::data::datasets::dataset::Dataset;
-#[cfg(test)]
-use ddp::data::datasets::resident::ResidentRows;
-use ddp::data::datasets::subset::with_targets;
-use ddp::data::error::{DataError, Result};
 
 /// Most rows that are read between two checks of the memory limit.
 const CHUNK_ROWS: usize = 1 << 14;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use crate::formats::table::source::{Source, TableFormat};
+use ddp::data::error::Result;
 
+use crate::formats::table::source::{Source, TableFormat};
 use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
 use crate::table::batches::{BatchRows, widened};
@@ -11,7 +12,6 @@ use crate::table::columns::ColumnPlan;
 use crate::table::kept::KeptType;
 use crate::table::rows::TableRows;
 use crate::table::text::TextRows;
-use ddp::data::error::Result;
 
 /// Reads the rows of one file in order.
 pub(crate) enum RowReader {

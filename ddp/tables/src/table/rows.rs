@@ -3,11 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::formats::error::{CellProblem, ColumnError};
-use crate::values::number::Exact;
+use ddp::config::Task;
+use ddp::data::datasets::dataset::{RowLayout, TargetLayout};
+use ddp::data::datasets::resident::{ResidentRows, Targets};
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::{MAX_CLASSES, TaskChoice};
 use ddp::data::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
 
 use crate::error::target_error::TargetError;
+use crate::formats::error::{CellProblem, ColumnError};
 use crate::labels::label_classes::{Meaning, resolve};
 use crate::labels::survey::LabelSurvey;
 use crate::labels::task::decide_several;
@@ -18,11 +22,7 @@ use crate::table::exact_rows::ExactRows;
 use crate::table::feature_kinds::FeatureKinds;
 use crate::table::kept::KeptValues;
 use crate::table::label_column::{Fraction, LabelCell, LabelColumn};
-use ddp::config::Task;
-use ddp::data::datasets::dataset::{RowLayout, TargetLayout};
-use ddp::data::datasets::resident::{ResidentRows, Targets};
-use ddp::data::error::{DataError, Result};
-use ddp::data::labels::{MAX_CLASSES, TaskChoice};
+use crate::values::number::Exact;
 
 /// Rows read so far. A reader adds a row and then sets its features, targets and weight.
 #[derive(Debug)]

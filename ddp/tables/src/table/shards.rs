@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::formats::table::source::{Source, TableFormat};
-
 use crate::shared_types::{SharedTypes, listed};
 use crate::source::SourceSpec;
 

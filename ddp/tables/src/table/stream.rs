@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp::data::error::{DataError, Result};
+
 use crate::formats::error::{CsvError, RowsError};
 use crate::formats::table::source::TableFormat;
-
 use crate::shared_types::SharedTypes;
 use crate::source::SourceSpec;
 use crate::table::columns::{ColumnPlan, same_names};
@@ -12,7 +13,6 @@ use crate::table::kept::KeptType;
 use crate::table::row_reader::RowReader;
 use crate::table::rows::TableRows;
 use crate::table::shards::{Shards, shards};
-use ddp::data::error::{DataError, Result};
 
 /// Reads the rows of several files as one table.
 pub(crate) struct TableStream {

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use ddp::config::Config;
+use ddp::data::{Dataset, Loaded};
 use ddp_comm::World;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use crate::load;
 use crate::testing::{columns_of, features_of, gathered};
-use ddp::config::Config;
-use ddp::data::{Dataset, Loaded};
 
 /// A folder with files.
 struct Files(tempfile::TempDir);

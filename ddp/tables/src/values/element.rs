@@ -1,9 +1,8 @@
 //! Types of elements in files, and their conversion to types of computation.
 
-use half::{bf16, f16};
-
 use ddp_kernels::DType;
 use ddp_kernels::cpu::row_copy::prefetch;
+use half::{bf16, f16};
 
 ddp_kernels::named_enum! {
     /// Type of an element in a file.

@@ -1,4 +1,4 @@
-//! Values of columns: types of elements, strings, numbers, dates and times, and vocabularies of categories.
+//! Values of columns: types of elements, strings, numbers, dates and times.
 //!
 //! ```
 //! use ddp_tables::values::time;

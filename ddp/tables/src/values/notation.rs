@@ -1,10 +1,11 @@
 //! Notation of values in a file of text: numbers, missing values, truth values, dates and times.
 
+use ddp::data::spelling::truth_word;
+
 use crate::values::number::digits::Decimal;
 use crate::values::number::{DecimalMark, Unclear};
 use crate::values::time;
 use crate::values::time::Moment;
-use ddp::data::spelling::truth_word;
 
 /// Cells that mark a missing value in most programs.
 const MISSING: [&[u8]; 14] = [

@@ -1,9 +1,8 @@
 //! Weights of a checkpoint under PyTorch's parameter names, and the file to export them to.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateReader};
 use ddp::data::LabelVocabulary;

@@ -3,7 +3,6 @@
 //! Rows are counted from 0 over all files in order, as in reports of training. Tables are read cell by cell up to the last
 //! requested row; rows of arrays and built-in sets are read by index.
 
-use ddp_tables::error::TableError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use ddp::config::{Config, DataConfig, DataFormat};
 use ddp::data::{DataError, Dataset, TargetLayout};
 use ddp::report::metrics::json_line;
+use ddp_tables::error::TableError;
 use ddp_tables::formats::Reader;
 use ddp_tables::formats::table::source::TableFormat;
 use ddp_tables::open::files::files_and_format;

@@ -30,10 +30,9 @@ use super::container::{self, warn_of_container_limit};
 use super::outputs::{check_file_system, check_out, is_complete};
 use super::pin_device::{self, Pinning, check_graph, pin_device};
 use crate::cli::TrainArgs;
-use crate::commands::bare_table;
 use crate::commands::self_check::{self, StartCheck};
-use crate::commands::warn_if_quick_build;
 use crate::commands::watchdog::{self, Watched};
+use crate::commands::{bare_table, warn_if_quick_build};
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
@@ -289,15 +288,19 @@ impl Start {
         let start = || -> Result<Self> {
             check_graph(args.graph_mode(), device)?;
             let init_from = path.map(|path| SavedModel::initial(path, is_active)).transpose()?;
-            let info = match (resumed, &init_from) {
+            let fitted = match (resumed, &init_from) {
                 // Damage is found when the checkpoint is restored.
-                (Some(resumed), _) => resumed.model_info().ok(),
+                (Some(resumed), _) => {
+                    let info = resumed.model_info().ok();
+                    info.and_then(|info| Preprocessor::of_model(&info.preprocessor, "".as_ref()).ok())
+                }
                 // A file of another program has none.
-                (None, Some(file)) if !args.refit_preprocessing => file.info().ok(),
+                (None, Some(file)) if !args.refit_preprocessing => {
+                    let info = file.info().ok();
+                    info.map(|info| Preprocessor::of_model(&info.preprocessor, file.path())).transpose()?
+                }
                 (None, _) => None,
             };
-            let path = path.unwrap_or("".as_ref());
-            let fitted = info.and_then(|info| Preprocessor::of_model(&info.preprocessor, path).ok());
             Ok(Start { init_from, fitted })
         };
         Ok(world.agreed_result(start(), |start| start.entries(args))?)

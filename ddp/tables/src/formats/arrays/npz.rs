@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufWriter, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use ddp::storage::write_error::WriteError;
 use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime, ZipArchive};
 
@@ -12,14 +13,12 @@ use crate::formats::arrays::array::RawArray;
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
 use crate::formats::arrays::npy;
 use crate::formats::arrays::npy::array_header;
-use crate::formats::arrays::reader::NamedArrays;
-use crate::formats::arrays::reader::WEIGHTS_KEY;
+use crate::formats::arrays::reader::{NamedArrays, WEIGHTS_KEY};
 use crate::formats::compression::check_crc;
 use crate::formats::error::{Result, RowsError};
 use crate::formats::foreign::{Foreign, sparse_matrix};
 use crate::formats::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::values::element::RawType;
-use ddp::storage::write_error::WriteError;
 
 /// Opens an archive, whose arrays are unpacked into `budget`.
 pub fn open<'a>(bytes: &'a Bytes, budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {

@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp::data::vocabulary::CategoryColumn;
+
 use crate::formats::arrays::array::RawArray;
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget, bytes_of};
 use crate::formats::compression::Compression;
 use crate::formats::error::Result;
-use ddp::data::vocabulary::CategoryColumn;
 
 /// Name of the array of row weights in converted files.
 pub const WEIGHTS_KEY: &str = "weights";

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use ddp::storage::write_error::WriteError;
 use safetensors::tensor::Metadata;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserializer as _;
@@ -14,12 +15,10 @@ use serde_json::{Value, json};
 
 use crate::formats::arrays::array::{RawArray, checked_size};
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
-use crate::formats::arrays::reader::WEIGHTS_KEY;
-use crate::formats::arrays::reader::{ColumnTexts, NamedArrays};
+use crate::formats::arrays::reader::{ColumnTexts, NamedArrays, WEIGHTS_KEY};
 use crate::formats::error::{Result, RowsError};
 use crate::formats::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::values::element::RawType;
-use ddp::storage::write_error::WriteError;
 
 /// Opens a file and checks its header against its length.
 pub fn open<'a>(bytes: &'a Bytes, _budget: &'a MemoryBudget) -> Result<Box<dyn NamedArrays + 'a>> {

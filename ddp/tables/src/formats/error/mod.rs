@@ -13,11 +13,10 @@ use std::io;
 use std::path::PathBuf;
 
 pub use cell_problem::{CellProblem, PLAIN_NOTATION, is_formatted};
-
 use ddp::storage::user_file::FileError;
 use ddp::storage::write_error::WriteError;
 
-/// Result of this crate's functions.
+/// Result of the functions of formats.
 pub type Result<T, E = RowsError> = std::result::Result<T, E>;
 
 /// A fault of a file of rows, or a failure to read or write it.

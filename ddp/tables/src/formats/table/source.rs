@@ -21,12 +21,13 @@
 
 use std::path::Path;
 
+use ddp::config::table_options::{Decimal, Delimiter, Header};
+
 use crate::formats::error::Result;
 #[cfg(feature = "parquet")]
 use crate::formats::table::batch_source::BatchSource;
 use crate::formats::write::CellKind;
 use crate::values::notation::Notation;
-use ddp::config::table_options::{Decimal, Delimiter, Header};
 
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
 pub const MAX_COLUMNS: usize = 1 << 20;

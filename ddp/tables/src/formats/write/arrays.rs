@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use ddp::data::vocabulary::CategoryColumn;
+
 use crate::formats::error::{Result, RowsError};
 use crate::formats::write::chunk::{Block, Chunk, Group, Kind, Purpose, Schema};
 use crate::formats::write::encode::{cast, common, largest_code};
 use crate::values::element::RawType;
-use ddp::data::vocabulary::CategoryColumn;
 
 /// Arrays of a file, with their types.
 #[derive(Debug, Clone)]

@@ -4,11 +4,11 @@
 use arrow_array::ArrayRef;
 #[cfg(feature = "parquet")]
 use arrow_schema::FieldRef;
+use ddp::data::vocabulary::CategoryColumn;
 
 use crate::values::element::{RawType, to_f64 as raw_to_f64, to_i128 as raw_to_i128};
 use crate::values::texts::Texts;
 use crate::values::time::MomentType;
-use ddp::data::vocabulary::CategoryColumn;
 
 /// Consecutive rows.
 #[derive(Debug, Clone)]

@@ -10,14 +10,13 @@ mod staging;
 #[cfg(feature = "parquet")]
 mod record_batches;
 
-#[cfg(feature = "parquet")]
-pub use record_batches::RecordBatches;
-
 use std::path::PathBuf;
 
 pub use arrays::{ArrayEncoder, ArrayFiles, ArrayLayout, ArrayRows, ArrayStorage, Codes, cast_features};
 pub use chunk::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose, Schema};
 pub use encode::{common as common_type, first_not_finite};
+#[cfg(feature = "parquet")]
+pub use record_batches::RecordBatches;
 pub use staging::{Staging, TextFile};
 
 use crate::formats::error::Result;

@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use ddp::storage::user_file::{create_new, open_regular};
+use ddp::storage::write_error::WriteError;
 use flate2::write::GzEncoder;
 
 use crate::formats::compression::Compression;
 use crate::formats::error::Result;
-use ddp::storage::user_file::{create_new, open_regular};
-use ddp::storage::write_error::WriteError;
 
 /// Ending of temporary names; the process id precedes it.
 const ENDING: &str = ".convert";

@@ -2,9 +2,8 @@
 
 use std::io::Write as _;
 
-use crate::formats::table::csv::quoted as quoted_cell;
-
 use crate::formats::compression::Compression;
+use crate::formats::table::csv::quoted as quoted_cell;
 use crate::predict::output::block::{Block, ColumnKind, OutputColumn, Values};
 use crate::predict::output::compress::compressed;
 use crate::predict::output::encoder::Encoder;

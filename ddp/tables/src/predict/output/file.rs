@@ -2,6 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp::storage::unfinished::Unfinished;
+use ddp::storage::user_file::open_regular;
+use ddp::storage::write_error::WriteError;
+use ddp_comm::World;
+
 use crate::predict::error::{PredictError, Result};
 use crate::predict::output::block::{Block, OutputColumn};
 use crate::predict::output::encoder::Encoder;
@@ -11,10 +16,6 @@ use crate::predict::output::index::{IndexEntry, Located};
 use crate::predict::output::parquet::RankRowGroups;
 use crate::predict::output::streams::RankStreams;
 use crate::predict::output::temporary::Temporary;
-use ddp::storage::unfinished::Unfinished;
-use ddp::storage::user_file::open_regular;
-use ddp::storage::write_error::WriteError;
-use ddp_comm::World;
 
 /// An error of a function that every rank calls.
 pub(crate) type Stop = ddp_comm::Stop<PredictError>;

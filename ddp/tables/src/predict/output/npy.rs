@@ -1,7 +1,6 @@
 //! Predictions as npy: one array.
 
 use crate::formats::arrays::npy;
-
 use crate::predict::output::block::{Block, OutputColumn};
 use crate::predict::output::encoder::Encoder;
 use crate::predict::output::matrix::{

@@ -1,13 +1,13 @@
 //! Stand-in for Parquet in builds without it.
 
+use ddp::data::DataError;
+
 use crate::error::TableError;
 use crate::formats::error::RowsError;
-
 use crate::predict::error::Result;
 use crate::predict::output::block::{Block, OutputColumn};
 use crate::predict::output::index::Located;
 use crate::predict::output::temporary::Temporary;
-use ddp::data::DataError;
 
 /// An empty type, which can't be constructed.
 pub(super) enum RankRowGroups {}

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::values::number::Exact;
-use crate::values::time;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, ArrayRef, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
-
 use ddp::data::labels::bool_text;
+
+use crate::values::number::Exact;
+use crate::values::time;
 
 /// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {

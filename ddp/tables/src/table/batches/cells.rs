@@ -2,16 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_schema::DataType;
+use ddp::data::error::{DataError, Result};
+
 use crate::formats::error::ColumnError;
 use crate::formats::table::batch_source::{BatchSource, Batches, ListColumn, Selection, most_elements};
 use crate::formats::table::source::{ColumnType, FileColumns, MAX_COLUMNS, Record};
 use crate::formats::write::CellKind;
-use crate::values::notation::Notation;
-use crate::values::number::DecimalMark;
-use crate::values::texts::Texts;
-use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::DataType;
-
 use crate::source::SourceSpec;
 use crate::table::batches::arrays::{list, to_f64};
 use crate::table::batches::columns::{
@@ -21,7 +19,9 @@ use crate::table::batches::marks::without_marked;
 use crate::table::batches::rows::put_kept;
 use crate::table::batches::text;
 use crate::table::cell_values::CellValues;
-use ddp::data::error::{DataError, Result};
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
+use crate::values::texts::Texts;
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 4096;

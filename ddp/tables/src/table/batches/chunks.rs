@@ -1,25 +1,21 @@
 //! Reads record batches as typed columns, to convert them to other files.
 
-use crate::error::TableError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray as _;
+use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch, types};
+use arrow_schema::DataType;
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::bool_text;
+use half::f16;
+
+use crate::error::TableError;
 use crate::formats::error::{CellProblem, ColumnError};
 use crate::formats::table::batch_source::{BatchSource, Batches, Selection};
 use crate::formats::table::source::FileColumns;
 use crate::formats::table::types::Destination;
 use crate::formats::write::{Block, Chunk, Group, Kind, Nulls, Numbers, Purpose};
-use crate::values::element::RawType;
-use crate::values::notation::Notation;
-use crate::values::number::DecimalMark;
-use crate::values::texts::Texts;
-use crate::values::time;
-use arrow_array::cast::AsArray as _;
-use arrow_array::types;
-use arrow_array::{Array, ArrayRef, Float64Array, RecordBatch};
-use arrow_schema::DataType;
-use half::f16;
-
 use crate::source::SourceSpec;
 use crate::table::batches::arrays::{distinct_texts, list, to_date_parts, to_f64};
 use crate::table::batches::columns::{Column, Columns, Kind as ArrowKind, kind as kind_of, pandas_indices};
@@ -27,8 +23,11 @@ use crate::table::batches::marks::{nullable, without_infinite, without_marked};
 use crate::table::batches::text;
 use crate::table::cell;
 use crate::table::columns::{ColumnPlan, Partition, Role};
-use ddp::data::error::{DataError, Result};
-use ddp::data::labels::bool_text;
+use crate::values::element::RawType;
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
+use crate::values::texts::Texts;
+use crate::values::time;
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 4096;

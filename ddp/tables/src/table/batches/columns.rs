@@ -3,23 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use crate::formats::error::{ColumnError, RowsError};
-use crate::formats::table::batch_source::{BatchSource, ListColumn, Selection};
-use crate::formats::table::source::{FileColumns, MAX_COLUMNS};
-use crate::values::notation::{Meaning, Notation};
-use crate::values::number::DecimalMark;
-use crate::values::time;
 use arrow_array::Array as _;
 use arrow_schema::{DataType, Field, Schema};
-use serde_json::Value;
-
-use crate::source::{SourceSpec, ToPredict};
-use crate::table::batches::text;
-use crate::table::columns::{ColumnPlan, Role, categories};
 use ddp::config::Task;
 use ddp::data::DataError;
 use ddp::data::column_kind::{ColumnKind, SeenKinds};
 use ddp::data::error::Result;
+use serde_json::Value;
+
+use crate::formats::error::{ColumnError, RowsError};
+use crate::formats::table::batch_source::{BatchSource, ListColumn, Selection};
+use crate::formats::table::source::{FileColumns, MAX_COLUMNS};
+use crate::source::{SourceSpec, ToPredict};
+use crate::table::batches::text;
+use crate::table::columns::{ColumnPlan, Role, categories};
+use crate::values::notation::{Meaning, Notation};
+use crate::values::number::DecimalMark;
+use crate::values::time;
 
 /// The columns of a file.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::values::notation::Notation;
-use crate::values::time;
 use arrow_array::cast::AsArray as _;
 use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeListArray, GenericListArray, OffsetSizeTrait, make_array,
@@ -14,6 +12,8 @@ use crate::table::batches::arrays::{is_infinite, keys, to_f32};
 use crate::table::batches::columns::{Kind, is_date, kind};
 use crate::table::batches::common_type::per_second;
 use crate::table::batches::text;
+use crate::values::notation::Notation;
+use crate::values::time;
 
 /// The array with nulls in place of marked values, which are compared as in a file of text: as numbers or as texts. Elements of lists
 /// are values.
@@ -122,8 +122,6 @@ fn marked(array: &dyn Array, notation: &Notation) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
-    use crate::values::notation::Notation;
-    use crate::values::number::DecimalMark;
     use arrow_array::types::{Float32Type, Int32Type};
     use arrow_array::{
         Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, LargeStringArray, ListArray,
@@ -131,6 +129,8 @@ mod tests {
     };
 
     use super::*;
+    use crate::values::notation::Notation;
+    use crate::values::number::DecimalMark;
 
     /// The rows that are null once -999, -99.9, "none" and 9999-12-31 are marks.
     fn nulls(array: impl Array + 'static) -> Vec<usize> {

@@ -1,19 +1,19 @@
 //! Converts batches of columns to rows of a table; every value is checked.
 
-use crate::error::TableError;
 use std::path::{Path, PathBuf};
 
-use crate::formats::error::ColumnError;
-use crate::formats::table::batch_source::{BatchSource, Batches, most_elements};
-use crate::values::notation::Notation;
-use crate::values::texts::Texts;
-use crate::values::time::PARTS;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::DataType;
+use ddp::config::Task;
+use ddp::data::DataError;
+use ddp::data::column_kind::SeenKinds;
+use ddp::data::error::Result;
 
 use crate::checks;
+use crate::error::TableError;
 use crate::error::target_error::TargetError;
-use crate::formats::error::CellProblem;
+use crate::formats::error::{CellProblem, ColumnError};
+use crate::formats::table::batch_source::{BatchSource, Batches, most_elements};
 use crate::source::SourceSpec;
 use crate::table::batches::arrays::{
     LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32,
@@ -25,10 +25,9 @@ use crate::table::columns::{ColumnPlan, Role};
 use crate::table::label_column::{LabelCell, LabelColumn};
 use crate::table::rows::{TableRows, TargetCells};
 use crate::table::{cell, partition_rows};
-use ddp::config::Task;
-use ddp::data::DataError;
-use ddp::data::column_kind::SeenKinds;
-use ddp::data::error::Result;
+use crate::values::notation::Notation;
+use crate::values::texts::Texts;
+use crate::values::time::PARTS;
 
 /// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;

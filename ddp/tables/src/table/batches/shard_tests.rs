@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{types, *};
-
-use crate::table::large::tests::{all, assert_refused, open_whole, write};
 use ddp::data::Dataset;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::error::Result;
+
+use crate::table::large::tests::{all, assert_refused, open_whole, write};
 
 /// Opens a folder of two files whose column "x" is `a` and `b`, in both orders; the labels follow the rows.
 fn both(a: ArrayRef, b: ArrayRef, sets: &[&str]) -> [Result<Arc<dyn Dataset>>; 2] {

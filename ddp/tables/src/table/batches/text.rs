@@ -2,13 +2,12 @@
 
 use std::io::Write as _;
 
-use crate::values::time;
-use arrow_array::Array;
 use arrow_array::cast::AsArray as _;
-use arrow_array::types;
+use arrow_array::{Array, types};
 use arrow_schema::DataType;
 
 use crate::table::batches::arrays::{is_infinite, keys, seconds_and_nanoseconds, ticks};
+use crate::values::time;
 
 /// Appends a value as text: nothing for a missing one, and for NaN, which pandas writes for missing ones; `infinity` for a date beyond the
 /// calendar.

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::formats::error::{ColumnError, Result, RowsError};
-use crate::formats::table::batch_source::{BatchSource, Batches, Selection};
 use arrow_array::cast::AsArray as _;
-use arrow_array::types;
 use arrow_array::{
     Array, ArrayRef, Decimal128Array, FixedSizeListArray, Float64Array, Int64Array, LargeListArray,
-    LargeStringArray, ListArray, RecordBatch, UInt64Array, make_array, new_null_array,
+    LargeStringArray, ListArray, RecordBatch, UInt64Array, make_array, new_null_array, types,
 };
 use arrow_schema::{DataType, Schema, SchemaRef};
 
+use crate::formats::error::{ColumnError, Result, RowsError};
+use crate::formats::table::batch_source::{BatchSource, Batches, Selection};
 use crate::shared_types::{Conflict, SharedTypes};
 use crate::table::batches::arrays::{keys, ticks, to_f64};
 use crate::table::batches::common_type::{common_type, per_second, zones_differ};

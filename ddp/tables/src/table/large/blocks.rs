@@ -4,22 +4,22 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use crate::formats::arrays::reader::SplitSide;
-use crate::formats::table::batch_source::{BatchSource as _, Batches};
-use crate::formats::table::parquet::{ParquetFile, malformed};
+use ddp::config::{DataConfig, Task};
+use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use ddp::data::error::Result;
 use ddp::data::vocabulary::Vocabulary;
 use ddp::storage::fingerprint::Fingerprint;
 
+use crate::formats::arrays::reader::SplitSide;
+use crate::formats::table::batch_source::{BatchSource as _, Batches};
+use crate::formats::table::parquet::{ParquetFile, malformed};
 use crate::shared_types::SharedTypes;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
 use crate::table::batches::{BatchRows, Casts, Columns, batch_rows};
 use crate::table::columns::Role;
 use crate::table::large::cache::Cache;
 use crate::table::rows::{TableRows, TargetCells};
-use ddp::config::{DataConfig, Task};
-use ddp::data::datasets::batch::BatchMut;
-use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
-use ddp::data::error::Result;
 
 /// Rows of Parquet files.
 #[derive(Debug)]

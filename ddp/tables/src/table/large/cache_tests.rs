@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
-use crate::formats::error::RowsError;
+use ddp::data::error::DataError;
 
 use super::*;
-use ddp::data::error::DataError;
+use crate::formats::error::RowsError;
 
 /// A cache of 8 groups of 10 bytes, whose decodes need 5, and the groups that were decoded.
 fn cache(budget: usize) -> (Cache<usize>, Mutex<Vec<usize>>) {

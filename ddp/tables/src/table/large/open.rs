@@ -1,31 +1,30 @@
 //! Opens Parquet files that exceed the memory.
 
-use crate::error::TableError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ddp::config::{ShuffleMode, Task};
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use ddp::data::datasets::subset::with_targets;
+use ddp::data::error::{DataError, Result};
+use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
+
+use crate::checks;
+use crate::error::TableError;
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::error::RowsError;
 use crate::formats::table::batch_source::BatchSource as _;
 use crate::formats::table::parquet::ParquetFile;
-use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
-
-use crate::checks;
 use crate::labels::survey::LabelSurvey;
 use crate::labels::task::decide_several;
 use crate::source::{KnownFeatures, SourceSpec};
 use crate::table::batches::{BatchRows, Columns, batch_rows, widened};
-use crate::table::columns::Role;
-use crate::table::columns::{of_shard, same_names};
+use crate::table::columns::{Role, of_shard, same_names};
 use crate::table::label_column::Fraction;
 use crate::table::large::blocks::{ParquetRows, cast, decoded_row_bytes, groups_of};
 use crate::table::rows::{
     TableRows, TargetCells, check_fractions, check_targets, huge_vocabulary, is_binary, meaning,
 };
-use ddp::config::{ShuffleMode, Task};
-use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
-use ddp::data::datasets::subset::with_targets;
-use ddp::data::error::{DataError, Result};
 
 /// Bytes of a column's page, compressed and decompressed, and of its dictionary; writers keep them near 1 MiB each.
 const PAGE_BYTES: usize = 3 << 20;

@@ -4,26 +4,25 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::formats;
-use crate::formats::Reader;
-use crate::formats::table::parquet::ParquetFile;
-use crate::formats::table::source::ReadOptions;
 use arrow_array::builder::{Float32Builder, ListBuilder};
 use arrow_array::{types, *};
-use parquet::arrow::ArrowWriter;
-use parquet::file::properties::WriterProperties;
-
-use crate::source::SourceSpec;
-use crate::table;
-use crate::table::batches::Columns;
-use crate::table::large::blocks::ParquetRows;
-use crate::table::large::open::{complete, layout, scratch_bytes};
-use crate::testing::{gathered, try_gather};
 use ddp::config::{Config, DataFormat};
 use ddp::data::datasets::subset::split;
 use ddp::data::error::Result;
 use ddp::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use ddp::data::{Dataset, Summary};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+
+use crate::formats::Reader;
+use crate::formats::table::parquet::ParquetFile;
+use crate::formats::table::source::ReadOptions;
+use crate::source::SourceSpec;
+use crate::table::batches::Columns;
+use crate::table::large::blocks::ParquetRows;
+use crate::table::large::open::{complete, layout, scratch_bytes};
+use crate::testing::{gathered, try_gather};
+use crate::{formats, table};
 
 /// Columns in the order of their names.
 pub(in crate::table) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group_rows: usize) {

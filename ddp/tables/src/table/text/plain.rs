@@ -3,9 +3,7 @@
 //! Several threads split the lines of a block into cells and read their digits. What depends on the rows before follows on the calling
 //! thread, row by row: labels, categories, exact values.
 
-use crate::values::notation::Notation;
-use crate::values::number::DecimalMark;
-use crate::values::number::digits::Decimal;
+use ddp::data::parallel;
 use memchr::{memchr, memchr_iter, memchr2};
 
 use crate::table::cell;
@@ -13,7 +11,9 @@ use crate::table::columns::{ColumnPlan, Role};
 use crate::table::kept::KeptValues;
 use crate::table::label_column::LabelCell;
 use crate::table::rows::{TableRows, TargetCell, TargetCells};
-use ddp::data::parallel;
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
+use crate::values::number::digits::Decimal;
 
 /// Bytes of text from which another thread is worth its start.
 const MIN_PART_BYTES: usize = 64 << 10;

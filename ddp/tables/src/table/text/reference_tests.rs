@@ -4,16 +4,16 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
 use std::thread;
 
-use crate::formats::error::CsvError;
-use crate::formats::table::csv;
-use crate::formats::table::source::Source;
 use ::csv::{ByteRecord, Position, ReaderBuilder};
+use ddp::config::Config;
+use ddp::data::DataError;
 use ddp_kernels::cpu::threads::join_pool;
 use proptest::prelude::*;
 
 use super::*;
-use ddp::config::Config;
-use ddp::data::DataError;
+use crate::formats::error::CsvError;
+use crate::formats::table::csv;
+use crate::formats::table::source::Source;
 
 fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<TextRows> {
     match csv::open(path, &spec.read_options())? {

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use crate::formats::error::{CellProblem, CsvError};
-use crate::values::notation::Notation;
-
 use crate::table::cell;
 use crate::table::columns::Role;
+use crate::values::notation::Notation;
 
 /// The error of the cell in `line` and `column`, or of all features of its row that hold text.
 pub(super) fn error_of_cell<'a>(

@@ -5,18 +5,18 @@
 
 use std::path::{Path, PathBuf};
 
+use ddp::data::column_kind::SeenKinds;
+use ddp::data::error::Result;
+
 use crate::formats::error::CellProblem;
 use crate::formats::table::source::TextSource;
-use crate::values::notation::Notation;
-
 use crate::source::SourceSpec;
 use crate::table::columns::{ColumnPlan, Role};
 use crate::table::rows::TableRows;
 use crate::table::text::plain::{Block, PlainRows};
 use crate::table::text::row_error::error_of_cell;
 use crate::table::{cell, partition_rows};
-use ddp::data::column_kind::SeenKinds;
-use ddp::data::error::Result;
+use crate::values::notation::Notation;
 
 /// Reads the rows of one file.
 pub(in crate::table) struct TextRows {

@@ -2,14 +2,14 @@
 
 use std::{fs, io};
 
-use crate::formats;
-use crate::formats::Reader;
-
-use super::*;
-use crate::table::read_all;
 use ddp::config::{Config, DataFormat, Task};
 use ddp::data::datasets::resident::{ResidentRows, Targets};
 use ddp::data::{Dataset as _, Summary, TargetLayout};
+
+use super::*;
+use crate::formats;
+use crate::formats::Reader;
+use crate::table::read_all;
 
 fn columns(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()

@@ -1,11 +1,11 @@
 //! Reads rows from arrays in files, with their types, and from built-in sets.
 
-use ddp_tables::error::TableError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use ddp::data::{DataError, Dataset, TargetLayout};
 use ddp_tables::arrays::RawRows;
+use ddp_tables::error::TableError;
 use ddp_tables::error::target_error::TargetError;
 use ddp_tables::formats::arrays::RawArray;
 use ddp_tables::formats::arrays::reader::ArrayReader;

@@ -7,8 +7,7 @@ use ddp::data::labels::MAX_CLASSES;
 use ddp::data::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
 use ddp::data::{DataError, Label};
 use ddp_tables::formats::Reader;
-use ddp_tables::formats::error::ColumnError;
-use ddp_tables::formats::error::RowsError;
+use ddp_tables::formats::error::{ColumnError, RowsError};
 use ddp_tables::formats::write::{Block, Chunk, Codes, Kind, Purpose, Schema};
 use ddp_tables::open::files::files_and_format;
 

@@ -1,12 +1,11 @@
 //! Reads tables from the first to the last row, as typed columns.
 
-use ddp_tables::error::TableError;
 use std::path::PathBuf;
 
 use ddp::config::DataConfig;
 use ddp::data::DataError;
-use ddp_tables::formats::error::RowsError;
-use ddp_tables::formats::error::{CellProblem, CsvError};
+use ddp_tables::error::TableError;
+use ddp_tables::formats::error::{CellProblem, CsvError, RowsError};
 use ddp_tables::formats::table::source::TableFormat;
 use ddp_tables::formats::table::types::{CellUse, Destination, Inference, Place, TypedColumn};
 use ddp_tables::formats::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};

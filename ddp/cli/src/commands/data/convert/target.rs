@@ -1,9 +1,9 @@
 //! Files of converted rows: one file, numbered files, or a folder of parts.
 
-use ddp_tables::error::TableError;
 use std::path::{Path, PathBuf};
 
 use ddp::data::DataError;
+use ddp_tables::error::TableError;
 use ddp_tables::formats;
 use ddp_tables::formats::Format;
 use ddp_tables::formats::arrays::reader::SplitSide;

@@ -1,9 +1,9 @@
 //! Copies tables to text files cell by cell, so that every digit and every string is kept.
 
-use ddp_tables::error::TableError;
 use std::path::{Path, PathBuf};
 
 use ddp::data::DataError;
+use ddp_tables::error::TableError;
 use ddp_tables::formats::Reader;
 use ddp_tables::formats::error::{CellProblem, ColumnError, CsvError};
 use ddp_tables::formats::table::source::TableFormat;

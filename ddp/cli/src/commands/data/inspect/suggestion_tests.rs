@@ -1,10 +1,9 @@
 //! The config that is suggested for a table trains, whatever the table; or it was said why not.
 
 use ddp::config::Config;
-use ddp::train::TrainError;
-use ddp::train::setup;
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::GraphMode;
+use ddp::train::{TrainError, setup};
 use ddp_comm::World;
 use ddp_kernels::Device;
 

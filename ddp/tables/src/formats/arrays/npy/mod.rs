@@ -16,13 +16,14 @@ use std::fs::File;
 use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use ddp::storage::write_error::WriteError;
+
 use crate::formats::arrays::array::{RawArray, checked_size};
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
 use crate::formats::arrays::fortran;
 use crate::formats::error::{Result, RowsError};
 use crate::formats::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::values::element::RawType;
-use ddp::storage::write_error::WriteError;
 
 const CUT: &str = "is the file cut off, or still being written?";
 

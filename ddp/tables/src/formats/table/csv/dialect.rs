@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::io;
 
+use ddp::config::table_options::{Decimal, Delimiter, Header};
+
 use crate::formats::table::csv::blanks;
 use crate::formats::table::csv::input::Input;
 use crate::formats::table::source::ReadOptions;
 use crate::values::notation::Notation;
 use crate::values::number::marks::{DecimalMark, Marks};
 use crate::values::time;
-use ddp::config::table_options::{Decimal, Delimiter, Header};
 
 /// Delimiters that are looked for, in this order.
 const DELIMITERS: [u8; 4] = [b',', b'\t', b';', b'|'];

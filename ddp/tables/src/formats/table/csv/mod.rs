@@ -12,6 +12,9 @@ use std::io;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use ddp::config::table_options::Header;
+use ddp::storage::user_file;
+use ddp::storage::user_file::FileError;
 pub(crate) use input::Input;
 
 use self::dialect::Dialect;
@@ -21,9 +24,6 @@ use crate::formats::error::{CellProblem, CsvError, Result, RowsError};
 use crate::formats::table::source::{FileColumns, ReadOptions, Record, Source, TextSource};
 use crate::formats::write::{OutFiles, Staging, TextColumn, TextFile, TextWriter};
 use crate::values::notation::Notation;
-use ddp::config::table_options::Header;
-use ddp::storage::user_file;
-use ddp::storage::user_file::FileError;
 
 /// Opens a CSV file: finds its notation and reads its header; its records follow.
 ///

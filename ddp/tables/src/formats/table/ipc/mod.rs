@@ -16,6 +16,8 @@ use arrow_ipc::CompressionType;
 use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::{ArrowError, SchemaRef};
+use ddp::storage::user_file;
+use ddp::storage::write_error::WriteError;
 use ddp_kernels::cpu::caught_panic::catch_panic;
 
 use crate::formats::error::{Result, RowsError};
@@ -25,8 +27,6 @@ use crate::formats::table::patched::Patched;
 use crate::formats::table::plain::PlainTypes;
 use crate::formats::table::source::{ReadOptions, Source};
 use crate::formats::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
-use ddp::storage::user_file;
-use ddp::storage::write_error::WriteError;
 
 /// Opens a file or a stream of record batches.
 type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> + Send>;

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
+use ddp::storage::user_file;
 use memchr::memchr;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -17,7 +17,6 @@ use crate::formats::table::csv::{Input, unreadable};
 use crate::formats::table::json_lines::array;
 use crate::formats::table::json_lines::array::ArrayFault;
 use crate::formats::table::source::Record;
-use ddp::storage::user_file;
 
 /// The lines of a file.
 pub(super) struct Lines {

@@ -6,6 +6,7 @@ mod lines;
 
 use std::path::{Path, PathBuf};
 
+use ddp::storage::user_file;
 use serde_json::value::RawValue;
 
 use self::lines::{Cells, Fault, Keys, Lines};
@@ -15,7 +16,6 @@ use crate::formats::write::{CellKind, OutFiles, Staging, TextColumn, TextFile, T
 use crate::values::notation::Notation;
 use crate::values::number::DecimalMark;
 use crate::values::time;
-use ddp::storage::user_file;
 
 /// Whether a text begins with an object, or with an array of objects.
 pub(crate) fn has_signature(begin: &[u8]) -> bool {

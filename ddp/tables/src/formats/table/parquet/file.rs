@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 use bytes::Bytes;
+use ddp::storage::fingerprint::Fingerprint;
+use ddp::storage::user_file;
 use ddp_kernels::cpu::caught_panic::catch_panic;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -26,8 +28,6 @@ use crate::formats::table::parquet::page_flags;
 use crate::formats::table::patched::{Patched, Patches, patch};
 use crate::formats::table::plain::PlainTypes;
 use crate::formats::table::source::ReadOptions;
-use ddp::storage::fingerprint::Fingerprint;
-use ddp::storage::user_file;
 
 /// A file whose footer was read.
 #[derive(Debug, Clone)]

@@ -10,8 +10,7 @@ use parquet::column::page::{Page, PageReader as _};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use crate::formats::error::ColumnError;
-use crate::formats::error::{Result, RowsError};
+use crate::formats::error::{ColumnError, Result, RowsError};
 use crate::formats::table::batch_source::ListColumn;
 use crate::formats::table::parquet::file::{PageFile, ParquetFile, guarded};
 use crate::formats::table::source::MAX_COLUMNS;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
 pub use bounds::malformed;
+use ddp::storage::write_error::WriteError;
 pub use file::ParquetFile;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
@@ -34,7 +35,6 @@ use crate::formats::table::batch_source::{BatchSource, Batches, Selection, list_
 use crate::formats::table::plain::PlainTypes;
 use crate::formats::table::source::{ReadOptions, Source};
 use crate::formats::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
-use ddp::storage::write_error::WriteError;
 
 /// Reads the rows of a Parquet file in batches, once its lists have the expected lengths.
 ///

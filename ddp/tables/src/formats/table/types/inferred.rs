@@ -1,5 +1,7 @@
 //! Kinds of the values of a column, from all of its cells, and the types that hold them.
 
+use ddp::data::spelling::{is_code, is_integer, is_padded, truth};
+
 use crate::formats::error::CellProblem;
 use crate::formats::write::{CellKind, Kind};
 use crate::values::element::RawType;
@@ -7,7 +9,6 @@ use crate::values::notation::{Meaning, Notation};
 use crate::values::number::digits::{Decimal, is_short};
 use crate::values::time;
 use crate::values::time::{Moment, MomentType, MomentUnit};
-use ddp::data::spelling::{is_code, is_integer, is_padded, truth};
 
 /// Largest integer below which f64 holds all of them.
 const MAX_EXACT: u128 = 1 << 53;

@@ -2,6 +2,7 @@
 
 mod inferred;
 
+use ddp::data::spelling::truth_word;
 pub use inferred::{CellUse, Destination, Found, Inference, Place};
 
 use self::inferred::is_missing;
@@ -11,7 +12,6 @@ use crate::values::notation::Notation;
 use crate::values::texts::Texts;
 use crate::values::time;
 use crate::values::time::MomentType;
-use ddp::data::spelling::truth_word;
 
 /// Values of consecutive rows.
 #[derive(Debug)]

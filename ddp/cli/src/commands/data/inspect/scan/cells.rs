@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ddp::data::DataError;
 use ddp::data::spelling::is_code;
-use ddp_tables::formats::error::CsvError;
-use ddp_tables::formats::error::is_formatted;
+use ddp_kernels::cpu::threads;
+use ddp_tables::formats::error::{CsvError, is_formatted};
 use ddp_tables::formats::table::source::{ColumnType, TableFormat};
 use ddp_tables::formats::table::types::{CellUse, Place};
 use ddp_tables::formats::write::CellKind;
@@ -22,7 +22,6 @@ use crate::commands::data::inspect::collector::{Cells, Collector, Column, is_fin
 use crate::commands::data::inspect::column_profile::{Kind, Origin};
 use crate::commands::data::inspect::values::{key_of_number, key_of_text};
 use crate::error::Result;
-use ddp_kernels::cpu::threads;
 
 /// Fewest rows that are looked at where not all are.
 const MIN_ROWS_OF_SOME: usize = 2000;

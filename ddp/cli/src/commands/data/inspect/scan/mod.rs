@@ -2,11 +2,11 @@
 
 mod cells;
 
-use ddp_tables::error::TableError;
 use std::ops::Range;
 use std::path::PathBuf;
 
 use ddp::data::{DataError, Label, numbered_columns};
+use ddp_tables::error::TableError;
 use ddp_tables::error::target_error::TargetError;
 use ddp_tables::formats::Reader;
 use ddp_tables::formats::arrays::RawArray;
