@@ -9,7 +9,9 @@ use crate::fit::preprocess::{ColumnCodes, Preprocessor};
 #[path = "../../src/data/testing/gathered.rs"]
 mod rows;
 
-pub(crate) use rows::{gathered, try_gather};
+pub(crate) use rows::gathered;
+#[cfg(feature = "parquet")]
+pub(crate) use rows::try_gather;
 
 /// The features of all rows in order.
 pub(crate) fn features_of(dataset: &dyn Dataset) -> Vec<f32> {

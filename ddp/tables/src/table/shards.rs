@@ -52,6 +52,8 @@ struct Look {
     schema: Option<arrow_schema::SchemaRef>,
 }
 
+// Without Parquet there is one field.
+#[cfg_attr(not(feature = "parquet"), allow(clippy::needless_update))]
 fn look(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Look {
     // A pipe can be read only once.
     let Some(n_bytes) = path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()) else {

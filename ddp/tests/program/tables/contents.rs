@@ -18,7 +18,9 @@ use parquet::arrow::ArrowWriter;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use crate::common::{ddp_folder, refused, run_line_ok, temp_dir, write};
+#[cfg(feature = "parquet")]
+use crate::common::ddp_folder;
+use crate::common::{refused, run_line_ok, temp_dir, write};
 use crate::data::files::{Element, npy, npy_with, npz, safetensors_with};
 
 const COMMANDS: [&str; 4] = [
@@ -58,6 +60,7 @@ fn damage_is_found_by_checksums() {
     let labels: Vec<f64> = (0..200).map(|row| f64::from(row % 2)).collect();
     let (x, y) = (npy(Element::F64, false, &[200, 2], &values), npy(Element::I64, false, &[200], &labels));
     fs::write(folder.join("rows.npz"), npz(&[("x", &x), ("y", &y)], false)).unwrap();
+    #[cfg_attr(not(feature = "parquet"), allow(unused_mut))]
     let mut files = vec![("rows.zip", b"\n70.5,".to_vec()), ("rows.npz", values[77].to_le_bytes().to_vec())];
     #[cfg(feature = "parquet")]
     {
@@ -140,6 +143,7 @@ fn labels_beyond_i64_are_exact_in_all_formats() {
         npz(&[("x", &npy(Element::F64, false, &[90, 1], &x)), ("y", &y)], false),
     )
     .unwrap();
+    #[cfg_attr(not(feature = "parquet"), allow(unused_mut))]
     let mut files = vec!["rows.csv", "rows.jsonl", "rows.npz"];
     #[cfg(feature = "parquet")]
     {

@@ -2,7 +2,6 @@
 
 use ddp::data::DataError;
 
-use crate::error::TableError;
 use crate::formats::error::RowsError;
 use crate::predict::error::Result;
 use crate::predict::output::block::{Block, OutputColumn};
