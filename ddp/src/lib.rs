@@ -13,7 +13,7 @@
 #![forbid(unsafe_code)]
 
 // Modules from bottom to top: each imports only from modules above its line. The hidden ones, and hidden names of the others, are public
-// for the program `ddp-train`, which is the crate in `ddp/cli` and composes the same rooms: they change without notice. What other
+// for the crates above, `ddp-tables`, `ddp-launch` and `ddp-train`, which compose the same rooms: they change without notice. What other
 // programs need of them is re-exported by a visible module.
 
 pub mod distributed;
