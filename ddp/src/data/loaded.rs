@@ -30,7 +30,7 @@ pub struct Loaded {
     pub split: Option<String>,
     /// Training rows that lack a target of a head: its name and the least number of them, where there are some.
     pub head_gaps: Vec<(String, usize)>,
-    /// Advice on the task, where the targets would fit another one.
+    /// Advice on the task, where the targets would fit another one; known to rank 0.
     pub task_advice: Option<&'static str>,
     /// A hash of rows and columns, of training and evaluation, as text.
     pub data_fingerprint: String,

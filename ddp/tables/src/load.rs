@@ -203,8 +203,9 @@ pub fn load_with(
     let mut warnings = world.collective_result(warnings)?;
     warnings.extend(unseen.filter(|_| world.rank().0 == 0));
     warnings.extend(similar_labels(train.layout()).filter(|_| world.rank().0 == 0));
-    let is_one_hot =
-        matches!(&task_choice, Some(choice) if choice.task == Task::Multilabel) && are_one_hot(&*train);
+    let is_multilabel = matches!(&task_choice, Some(choice) if choice.task == Task::Multilabel);
+    // It reads rows from all over the files, for a note that rank 0 shows.
+    let is_one_hot = is_multilabel && world.rank().0 == 0 && are_one_hot(&*train);
     Ok(Loaded {
         warnings,
         train: preprocessor.apply(train),
