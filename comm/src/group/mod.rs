@@ -12,8 +12,7 @@
 //! In a reduce-scatter or all-gather the large buffer consists of one *shard* per rank, in rank order.
 
 mod buffer;
-#[cfg(target_os = "linux")]
-mod host_memory;
+pub(crate) mod host_memory;
 mod number;
 mod pause;
 mod program;
@@ -23,21 +22,7 @@ mod by_mpi;
 mod bytes;
 
 mod lockstep;
-#[cfg(target_os = "linux")]
 mod host;
-#[cfg(not(target_os = "linux"))]
-mod host {
-    //! Only Linux has the anonymous files that the ranks of a host share.
-
-    pub(super) fn join(
-        _: impl FnMut(&[i64]) -> crate::Result<Vec<i64>>,
-        _rank: usize,
-        _world_size: usize,
-        _timeout: Option<std::time::Duration>,
-    ) -> crate::Result<Option<super::lockstep::Lockstep>> {
-        Ok(None)
-    }
-}
 pub(crate) mod mpi;
 pub(crate) mod star;
 pub(crate) mod nccl;
@@ -49,16 +34,11 @@ mod threads;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use buffer::{RawMut, RawRef};
 use ddp_kernels::cuda::StreamKind;
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
-
-use crate::progress::Progress;
-use crate::recorder::Recorder;
-use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
-use buffer::{RawMut, RawRef};
-use pause::Pause;
-
 pub use nccl::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
+use pause::Pause;
 pub use scope::{OnLoan, Scope, Ticket};
 pub(crate) use single::SingleGroup;
 use star::StarGroup;
@@ -67,6 +47,10 @@ pub(crate) use threads::ThreadsMemory;
 use traffic::Counter;
 pub use traffic::Traffic;
 use waiting::Waiting;
+
+use crate::progress::Progress;
+use crate::recorder::Recorder;
+use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 
 /// One rank's end of the collectives over all ranks. Stays on the thread that created it.
 #[derive(Debug)]

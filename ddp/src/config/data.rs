@@ -13,7 +13,7 @@ use super::heads::HeadConfig;
 use super::key::{Before, Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
-use super::rows_memory::{mapped_bytes, rows_memory_bytes, shuffle_window_mib};
+use super::rows_memory::{host_rows_memory_bytes, mapped_bytes, rows_memory_bytes, shuffle_window_mib};
 use super::section::section;
 use super::split::{SPLIT_KEYS, Split};
 use super::table_text::Datetime;
@@ -424,6 +424,11 @@ impl DataConfig {
     /// Host memory for a rank's rows, in bytes; less than configured where the container allows less.
     pub fn rows_memory_bytes(&self) -> u64 {
         rows_memory_bytes(self.loader_memory_mib)
+    }
+
+    /// Host memory for rows that the ranks of a host hold together, in bytes.
+    pub fn host_rows_memory_bytes(&self) -> u64 {
+        host_rows_memory_bytes(self.loader_memory_mib)
     }
 
     /// Bytes of a source's files that are mapped rather than read in pieces.

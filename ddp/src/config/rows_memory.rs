@@ -13,9 +13,20 @@ const LEAST_BYTES: u64 = 1 << 30;
 /// Bytes of host memory for a rank's rows: those of `data.loader_memory_mib`, at most three quarters of what the container allows
 /// each rank; 0 stands for a quarter of a rank's share of the memory of the container or machine, or more of a small one.
 pub(super) fn rows_memory_bytes(loader_memory_mib: usize) -> u64 {
-    let in_container = container_share().unwrap_or(u64::MAX);
+    rows_memory(loader_memory_mib, container_share(), host_share())
+}
+
+/// The same for rows that the ranks of a host hold together: as for one rank alone.
+pub(super) fn host_rows_memory_bytes(loader_memory_mib: usize) -> u64 {
+    let limit = limit();
+    let of_container = limit.filter(|limit| limit.is_container).map(|limit| limit.bytes);
+    rows_memory(loader_memory_mib, of_container, limit.map(|limit| limit.bytes))
+}
+
+fn rows_memory(loader_memory_mib: usize, of_container: Option<u64>, share: Option<u64>) -> u64 {
+    let in_container = of_container.unwrap_or(u64::MAX);
     match loader_memory_mib {
-        0 => (host_share().unwrap_or(0).min(address_space()) / 4).max(LEAST_BYTES.min(in_container / 2)),
+        0 => (share.unwrap_or(0).min(address_space()) / 4).max(LEAST_BYTES.min(in_container / 2)),
         mib => ((mib as u64) << 20).min(in_container / 4 * 3),
     }
 }

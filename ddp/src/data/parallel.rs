@@ -2,6 +2,7 @@
 //!
 //! Not in rayon's pool: a thread that waits there within one item may begin another one, while a dataset holds a lock for the first.
 
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::{iter, panic, thread};
@@ -11,9 +12,22 @@ use ddp_kernels::cpu::threads;
 /// Most threads: more would wait for memory, and each holds a part of the rows.
 const MAX_THREADS: usize = 8;
 
-/// Threads that share the work of this one: as many as compute for it, up to a limit.
+thread_local! {
+    /// Threads that [`with_threads`] grants.
+    static GRANTED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Threads that share the work of this one: as many as compute for it, or as [`with_threads`] grants it, up to a limit.
 pub fn n_threads() -> usize {
-    threads::current().min(MAX_THREADS)
+    threads::current().max(GRANTED.get()).min(MAX_THREADS)
+}
+
+/// Runs `work`, which may use `n` threads: more than its rank's, while the other ranks of the host wait for it.
+pub fn with_threads<R>(n: usize, work: impl FnOnce() -> R) -> R {
+    let before = GRANTED.replace(n);
+    let result = work();
+    GRANTED.set(before);
+    result
 }
 
 /// Calls `work` with each item, the first on this thread and each other one on a thread of its own; on this thread, too, where the system

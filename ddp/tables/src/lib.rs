@@ -15,6 +15,7 @@ pub mod values;
 pub mod formats;
 pub mod error;
 mod checks;
+mod host_once;
 pub mod io;
 #[doc(hidden)]
 pub mod shared_types;

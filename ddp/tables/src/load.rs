@@ -18,13 +18,13 @@ use ddp::config::{
     ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
 };
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
-use ddp::data::datasets::subset::split;
+use ddp::data::datasets::subset::{Bits, Subset, split};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
 use ddp::data::vocabulary::Vocabulary;
 use ddp::data::{Loaded, check_n_rows};
 use ddp::storage::fingerprint::Fingerprint;
-use ddp_comm::{Stop, World};
+use ddp_comm::{HostShare, Stop, World};
 use tracing::info_span;
 
 use crate::checks;
@@ -38,6 +38,8 @@ use crate::fit::scan::Scan;
 use crate::fit::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
 use crate::fit::{column_advice, lost_values, scaled_targets, scan, train_categories};
 use crate::formats::arrays::reader::SplitSide;
+pub use crate::host_once::in_turn;
+use crate::host_once::once;
 use crate::labels::survey::LabelSurvey;
 use crate::open::open;
 use crate::row_values::RowValues;
@@ -74,7 +76,9 @@ pub fn load_with(
     world: &World,
     fitted: Option<Fitted<'_>>,
 ) -> Result<Loaded, Stop<DataError>> {
-    let mut spec = SourceSpec::train(&config.data);
+    let host = world.share_host().map_err(DataError::from)?;
+    let host = host.as_ref();
+    let mut spec = SourceSpec { host, ..SourceSpec::train(&config.data) };
     if let Some(Fitted::Initial(preprocessor) | Fitted::InitialFeatures(preprocessor)) = fitted {
         let plan = &preprocessor.plan;
         world.collective_result(plan.check_settings(&config.data))?;
@@ -98,7 +102,7 @@ pub fn load_with(
         other => other,
     };
     let TrainAndEval { train, eval, n_skipped, split } =
-        world.collective_result(divide(config, &spec, whole, world.world_size()))?;
+        in_turn(world, host, || divide(config, &spec, whole, world.world_size()))?;
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read shards of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
@@ -271,7 +275,7 @@ fn unseen_classes(layout: &RowLayout, of_train: &[u64], of_eval: &[u64]) -> Opti
 /// Opens the training rows; each rank reads a shard of the targets that decide on classes or task. Returns, too, whether the rows
 /// come from a table.
 fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>, bool), Stop<DataError>> {
-    let opened = world.collective_result(open(spec))?;
+    let opened = in_turn(world, spec.host, || open(spec))?;
     let is_table = opened.is_table(spec);
     let own = |n_rows| rank_range(n_rows, world.rank().0, world.world_size());
     let survey = match world.collective_result(opened.survey(spec, own))? {
@@ -337,14 +341,15 @@ fn divide(
         if min_rows < 2 || spec.features.is_some() {
             return Ok(rows);
         }
-        let mut rows = train_categories::by_train_rows(vec![rows], min_rows)?;
+        let mut rows = train_categories::by_train_rows(vec![rows], min_rows, spec.host)?;
         Ok(rows.remove(0))
     };
-    let divided = match (&data.eval, take_eval(data, &whole, config.train.seed)?) {
+    let divided = match (&data.eval, take_eval(data, &whole, config.train.seed, spec.host)?) {
         (by, Some(Divided { train, eval, note })) => {
+            let (train, eval): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (train, eval);
             let is_by_value = matches!(by, EvalSource::Split(_)) || min_rows > 1;
             let (train, eval) = if is_by_value && spec.features.is_none() {
-                let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows)?
+                let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows, spec.host)?
                     .try_into()
                     .expect("as many as given");
                 (train, eval)
@@ -370,7 +375,8 @@ fn divide(
                 kinds: &layout.kinds,
                 of: whole.source(),
             };
-            let (eval, n_skipped) = open_eval(data, source, data.eval_labels.as_deref(), classes, known)?;
+            let rows = SourceSpec { source, labels: data.eval_labels.as_deref(), classes, ..*spec };
+            let (eval, n_skipped) = open_eval(rows, known)?;
             TrainAndEval { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
         }
         (_, None) => TrainAndEval { train: common(whole)?, eval: None, n_skipped: 0, split: None },
@@ -384,19 +390,54 @@ fn divide(
 #[derive(Debug)]
 pub struct Divided {
     /// Rows to train on.
-    pub train: Arc<dyn Dataset>,
+    pub train: Arc<Subset>,
     /// Rows to evaluate on.
-    pub eval: Arc<dyn Dataset>,
+    pub eval: Arc<Subset>,
     /// Both sides in one line, if a column decided.
     pub note: Option<String>,
 }
 
-/// Takes evaluation rows out of the training rows `dataset` as `data` says; `None` if it says nothing of the kind.
+/// Takes evaluation rows out of the training rows `dataset` as `data` says; `None` if it says nothing of the kind. The first rank of `host`
+/// decides which, for all of its ranks.
 ///
 /// # Errors
 /// Errors of [`split`], and of a split by class or by a column.
-pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Result<Option<Divided>> {
+pub fn take_eval(
+    data: &DataConfig,
+    dataset: &Arc<dyn Dataset>,
+    seed: u64,
+    host: Option<&HostShare>,
+) -> Result<Option<Divided>> {
+    if !matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_)) {
+        return Ok(None);
+    }
+    let mut own = None;
+    let record = once(host, || {
+        let divided = split_rows(data, dataset, seed)?;
+        let sides = [&divided.train, &divided.eval].map(|rows| rows.bits().to_bytes());
+        let note = divided.note.clone().unwrap_or_default();
+        own = Some(divided);
+        Ok([&sides[0], &sides[1], note.as_bytes()].concat())
+    })?;
+    let of_record = || {
+        let n_bytes = 8 * dataset.len().div_ceil(64);
+        let rows = |bytes: &[u8]| Arc::new(Subset::new(dataset, Bits::from_bytes(dataset.len(), bytes)));
+        let note = String::from_utf8_lossy(&record[2 * n_bytes..]).into_owned();
+        Divided {
+            train: rows(&record[..n_bytes]),
+            eval: rows(&record[n_bytes..2 * n_bytes]),
+            note: Some(note).filter(|note| !note.is_empty()),
+        }
+    };
+    Ok(Some(own.unwrap_or_else(of_record)))
+}
+
+fn split_rows(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Result<Divided> {
     let (train, eval, note) = match (&data.eval, &dataset.layout().targets) {
+        (EvalSource::Split(by), _) => {
+            let rows = split_by_column(data, dataset, by, seed)?;
+            (rows.train, rows.eval, Some(rows.note))
+        }
         (EvalSource::Fraction(fraction), TargetLayout::Classes { .. }) if data.stratify => {
             let (train, eval) = split_by_class(dataset, *fraction, seed)?;
             (train, eval, None)
@@ -405,13 +446,11 @@ pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Re
             let (train, eval) = split(dataset, *fraction, seed)?;
             (train, eval, None)
         }
-        (EvalSource::Split(by), _) => {
-            let rows = split_by_column(data, dataset, by, seed)?;
-            (rows.train, rows.eval, Some(rows.note))
+        (EvalSource::Unset | EvalSource::None | EvalSource::Source(_), _) => {
+            unreachable!("the config takes evaluation rows out of the training rows")
         }
-        (EvalSource::Unset | EvalSource::None | EvalSource::Source(_), _) => return Ok(None),
     };
-    Ok(Some(Divided { train: Arc::new(train), eval: Arc::new(eval), note }))
+    Ok(Divided { train: Arc::new(train), eval: Arc::new(eval), note })
 }
 
 /// Opens evaluation rows with the columns and classes of the model, and returns the number of rows that were left out because
@@ -419,24 +458,11 @@ pub fn take_eval(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Re
 ///
 /// # Errors
 /// A [`DataError`] that names the file or the setting.
-pub fn open_eval(
-    data: &DataConfig,
-    source: &str,
-    labels: Option<&str>,
-    classes: ClassLabels<'_>,
-    features: KnownFeatures<'_>,
-) -> Result<(Arc<dyn Dataset>, usize)> {
-    let spec = SourceSpec {
-        source,
-        labels,
-        side: SplitSide::Test,
-        classes,
-        features: Some(features),
-        ..SourceSpec::train(data)
-    };
+pub fn open_eval(spec: SourceSpec<'_>, features: KnownFeatures<'_>) -> Result<(Arc<dyn Dataset>, usize)> {
+    let spec = SourceSpec { side: SplitSide::Test, features: Some(features), ..spec };
     let rows = spec.open()?;
     match (&rows.layout().targets, spec.skips_unknown()) {
-        (TargetLayout::Classes { .. }, true) => without_unknown(rows),
+        (TargetLayout::Classes { .. }, true) => without_unknown(rows, spec.host),
         _ => Ok((rows, 0)),
     }
 }

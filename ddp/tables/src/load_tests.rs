@@ -228,3 +228,103 @@ fn rows_to_evaluate_have_weights_of_their_own() {
     let of_table = files.load(&sets.each_ref().map(String::as_str), 1);
     assert_refused(of_table, &["`data.eval_weight` is set", "eval.csv", "`data.weight` names the column"]);
 }
+
+/// Everything that rows hold.
+fn contents(rows: &dyn Dataset) -> (RowLayout, [Vec<u64>; 4], u64) {
+    let numbers: Vec<usize> = (0..rows.len()).collect();
+    let (features, targets, weights) = gathered(rows, &numbers);
+    let (n_features, n_targets) = (rows.layout().n_features(), rows.layout().targets.n_values());
+    let mut doubles = vec![0.0; numbers.len() * n_features];
+    let mut target_doubles = vec![0.0; numbers.len() * n_targets];
+    rows.gather_doubles(&numbers, &vec![0.0; n_features], &mut doubles).unwrap();
+    rows.gather_target_doubles(&numbers, &vec![0.0; n_targets], &mut target_doubles).unwrap();
+    let singles = [features, targets, weights.unwrap_or_default()].concat();
+    let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
+    let singles: Vec<f64> = singles.into_iter().map(f64::from).collect();
+    let sources = numbers.iter().map(|row| rows.source_row(*row) as u64).collect();
+    let fingerprint = rows.fingerprint().unwrap();
+    (rows.layout().clone(), [bits(&singles), bits(&doubles), bits(&target_doubles), sources], fingerprint)
+}
+
+/// Loads rows on one rank and on three, which share them.
+#[track_caller]
+fn assert_shared_alike(sets: &[&str], is_in_memory: bool) {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = Config::load(None, &sets).unwrap();
+    let all_of = |loaded: &Loaded| {
+        (
+            contents(&*loaded.train),
+            loaded.eval.as_deref().map(contents),
+            (
+                loaded.preprocessor.clone(),
+                loaded.split.clone(),
+                loaded.n_skipped,
+                loaded.data_fingerprint.clone(),
+            ),
+        )
+    };
+    let expected = all_of(&load(&config, &World::single()).unwrap());
+    let loaded = ddp_comm::threads::run(3, |world| load(&config, &world).unwrap());
+    for (rank, loaded) in loaded.iter().enumerate() {
+        assert_eq!(all_of(loaded), expected, "rank {rank}");
+        // Nothing but the mapping: the rows of the first rank were moved there.
+        let debug = format!("{:?}", loaded.train);
+        assert_eq!(debug.contains("SharedRows"), is_in_memory, "rank {rank}: {debug:.300}");
+    }
+}
+
+#[test]
+fn ranks_of_a_host_share_a_table_that_one_of_them_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let kinds = ["red", "green", "blue"];
+    let line = |i: u32, end: &str| {
+        let time = 1_700_000_000_000_000_000 + u64::from(i) * 1001;
+        format!("{}.5,{},{time},{},{}{end}", i, kinds[i as usize % 3], i % 4, 1 + i % 2)
+    };
+    let lines = |n: u32| (0..n).map(|i| line(i, "\n")).collect::<String>();
+    let table = write("t.csv", format!("a,kind,time,y,w\n{}", lines(200)));
+    let other = write("e.csv", format!("a,kind,time,y,w\n{}9,violet,1,7,1\n", lines(20)));
+    let gaps = write("g.csv", format!("a,kind,time,y,w\n1,red,5,,1\n{}2,red,6,,1\n", lines(50)));
+    let side: String = (0..90)
+        .map(|i| format!("{},{i}.25,{}\n", i % 5, if i % 3 == 0 { "test" } else { "train" }))
+        .collect();
+    let sides = write("s.csv", format!("x,y,side\n{side}"));
+    let train = format!("data.train={table}");
+    let kinds = "data.categorical=[\"kind\"]";
+    let base = [train.as_str(), "data.target=y", "data.weight=w", kinds];
+    let eval = format!("data.eval={other}");
+    for more in [
+        &["data.eval_fraction=0.25"][..],
+        &["data.eval_fraction=0.3", "data.category_min_rows=5"],
+        &[&eval, "data.unknown_label=skip"],
+        &["data.task=regression", "data.normalize=robust"],
+    ] {
+        assert_shared_alike(&[&base[..], more].concat(), true);
+    }
+    assert_shared_alike(&[&train, "data.target=[\"y\",\"w\",\"time\"]", "data.task=regression", kinds], true);
+    let heads = "heads=[{name=\"k\",task=\"classification\",target=[\"kind\"]},{name=\"v\",task=\"regression\",target=[\"a\",\"y\"]}]";
+    assert_shared_alike(&[&train, heads, "data.eval_fraction=0.2"], true);
+    let gaps = format!("data.train={gaps}");
+    assert_shared_alike(&[&gaps, kinds, "data.target=y", "data.weight=w", "data.missing_target=skip"], true);
+    let sides = format!("data.train={sides}");
+    let split = "data.split={column=\"side\"}";
+    assert_shared_alike(&[&sides, "data.target=y", split], true);
+    assert_shared_alike(&["data.train=builtin:digits"], false);
+}
+
+#[test]
+fn a_fault_is_that_of_the_first_line_for_any_number_of_ranks() {
+    let rows: String = (0..5000).map(|i| format!("{i},{}\n", i % 2)).collect();
+    let files = Files::new(&format!("a,label\n{rows}x,0\n{rows}y,1\n"), "a,label\n1,0\n");
+    let messages: Vec<String> = [1, 3, 8]
+        .into_iter()
+        .map(|n| files.load(&["data.eval=none", "data.categorical=[]"], n).unwrap_err())
+        .collect();
+    assert!(messages[0].contains("line 5002, column \"a\""), "{}", messages[0]);
+    assert!(messages.iter().all(|message| *message == messages[0]), "{messages:?}");
+}

@@ -17,6 +17,7 @@ use ddp::data::column_kind::ColumnKind;
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::labels::{Label, LabelVocabulary};
 use ddp::data::vocabulary::Vocabulary;
+use ddp_comm::HostShare;
 
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::table::source::ReadOptions;
@@ -37,12 +38,14 @@ pub struct SourceSpec<'a> {
     pub classes: ClassLabels<'a>,
     /// The features that a model expects; `None` for all features of the files in their order.
     pub features: Option<KnownFeatures<'a>>,
-    /// Host memory for rows that can't be read from their files again.
+    /// Host memory for this rank's rows that can't be read from their files again.
     pub memory_bytes: u64,
     /// Bytes of files with arrays that are mapped; larger ones are read in pieces.
     pub mapped_bytes: u64,
     /// Types that the files of a table have in common, once they were looked at.
     pub types: Option<&'a SharedTypes>,
+    /// Memory in common with the other ranks of the host, if they open these rows too.
+    pub host: Option<&'a HostShare>,
     /// Rows to predict: their targets and weights are not read, nor need they exist.
     pub to_predict: Option<ToPredict<'a>>,
 }
@@ -118,8 +121,14 @@ impl<'a> SourceSpec<'a> {
             memory_bytes: data.rows_memory_bytes(),
             mapped_bytes: data.mapped_bytes(),
             types: None,
+            host: None,
             to_predict: None,
         }
+    }
+
+    /// Host memory for the rows of a table: that of all ranks of the host if they share it.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        self.host.map_or(self.memory_bytes, |_| self.data.host_rows_memory_bytes())
     }
 
     /// Settings for reading the files.

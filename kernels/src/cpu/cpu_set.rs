@@ -8,8 +8,7 @@
 //! assert_eq!(near.intersection(&allowed).to_string(), "2-3,8-9");
 //! ```
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// Words of a set: 1024 CPUs, the size of the C library's `cpu_set_t`.
 const WORDS: usize = 16;
@@ -61,6 +60,11 @@ impl CpuSet {
     /// The CPUs that are in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
         CpuSet { words: std::array::from_fn(|word| self.words[word] & other.words[word]) }
+    }
+
+    /// The CPUs that are in either set.
+    pub fn union(self, other: Self) -> Self {
+        CpuSet { words: std::array::from_fn(|word| self.words[word] | other.words[word]) }
     }
 
     /// Number of CPUs.
@@ -117,6 +121,7 @@ mod tests {
         let set = CpuSet::parse("0-31,64-95\n").unwrap();
         assert_eq!((set.len(), set.contains(64), set.contains(63)), (64, true, false));
         assert_eq!(set.intersection(&CpuSet::parse("30-66").unwrap()).to_string(), "30-31,64-66");
+        assert_eq!(set.union(CpuSet::parse("30-66").unwrap()).to_string(), "0-95");
         for wrong in ["a", "3-", "1024", "0-99999", "0,,x"] {
             assert_eq!(CpuSet::parse(wrong), None, "{wrong}");
         }

@@ -147,7 +147,6 @@ pub(crate) enum Region {
     /// Memory of this process, shared by its threads.
     Heap(Arc<HeapRegion>),
     /// A mapping shared by processes.
-    #[cfg(target_os = "linux")]
     Mapped(super::super::host_memory::Mapping),
 }
 
@@ -155,7 +154,6 @@ impl Region {
     fn base(&self) -> NonNull<u8> {
         match self {
             Region::Heap(heap) => heap.base,
-            #[cfg(target_os = "linux")]
             Region::Mapped(mapping) => mapping.base(),
         }
     }
@@ -163,7 +161,6 @@ impl Region {
     fn len(&self) -> usize {
         match self {
             Region::Heap(heap) => heap.layout.size(),
-            #[cfg(target_os = "linux")]
             Region::Mapped(mapping) => mapping.len(),
         }
     }

@@ -114,7 +114,6 @@ pub(crate) fn wake_others(board: &Board, rank: usize) {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     let timeout = libc::timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
     // Without FUTEX_PRIVATE, because processes may share the word.
@@ -123,16 +122,7 @@ fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const timeout) };
 }
 
-#[cfg(target_os = "linux")]
 fn futex_wake(word: &AtomicU32) {
     // SAFETY: `word` is a valid aligned 32-bit word; waking no thread is fine.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
 }
-
-#[cfg(not(target_os = "linux"))]
-fn futex_wait(_word: &AtomicU32, _expected: u32, _timeout: Duration) {
-    std::thread::sleep(Duration::from_micros(100));
-}
-
-#[cfg(not(target_os = "linux"))]
-fn futex_wake(_word: &AtomicU32) {}

@@ -17,12 +17,12 @@ use ddp::storage::unfinished::Unfinished;
 use ddp::train::calibration::{Calibration, CalibrationRows, calibrate, with_temperature};
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
-use ddp_comm::World;
+use ddp_comm::{HostShare, World};
 use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
 use ddp_tables::fit::preprocess::Preprocessor;
 use ddp_tables::importance::measure::EvalSetup;
-use ddp_tables::load::open_eval;
+use ddp_tables::load::{in_turn, open_eval, take_eval};
 use ddp_tables::predict::{SavedModel, is_active};
 use ddp_tables::source::{ClassLabels, SourceSpec};
 use serde::Serialize;
@@ -62,7 +62,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     world.watchdog().set_device(&device.to_string());
     model_device::ready(world, device, &mut saved.config, &args.check, args.safe)?;
     let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
-        world.collective_result(load(args, saved, device))?;
+        load(world, args, saved, device)?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
     let entries = [
@@ -171,9 +171,28 @@ struct Ready {
     fingerprint: u64,
 }
 
-fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
+/// Opens the rows, which the ranks of a host share, and puts the model on the device. Collective.
+fn load(world: &World, args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready, Stop> {
+    let request = world.collective_result(request(args, &saved.config))?;
+    let host = world.share_host().map_err(Error::from)?;
+    let (rows, n_skipped) = in_turn(world, host.as_ref(), || open_rows(args, &saved, host.as_ref()))?;
+    let rows = saved.preprocessor.scale(rows);
+    let request = MetricRequest { names: Some(saved.output_names()), ..request }
+        .in_units_of(&saved.config.loss, rows.layout());
+    let model = saved.network(MAX_ROWS.min(rows.len()), device).map_err(Error::from);
+    let model = world.collective_result(model)?;
+    let fingerprint = saved.fingerprint();
+    let SavedModel { config, preprocessor, path, .. } = saved;
+    Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })
+}
+
+/// The rows to evaluate, and the number of those that were skipped.
+fn open_rows(
+    args: &EvalArgs,
+    saved: &SavedModel,
+    host: Option<&HostShare>,
+) -> Result<(Arc<dyn Dataset>, usize)> {
     let (config, known, labels_of_model) = (&saved.config, saved.known_features(), saved.labels());
-    let request = request(args, config)?;
     let classes = match &saved.preprocessor.heads[..] {
         [] => ClassLabels::Known(&labels_of_model),
         heads => ClassLabels::Heads(heads),
@@ -185,28 +204,22 @@ fn load(args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready> {
         data.extra_columns = ExtraColumns::Error;
     }
     let data = &data;
+    let spec = SourceSpec { classes, host, ..SourceSpec::train(data) };
     let open = |source: &str, labels| {
-        let opened = open_eval(data, source, labels, classes, known);
+        let opened = open_eval(SourceSpec { source, labels, ..spec }, known);
         opened.map_err(|error| Error::of_model_data(error, ModelCommand::Eval))
     };
     let labels = args.labels.as_deref();
-    let (rows, n_skipped) = match (&args.data, &data.eval) {
-        (Some(source), _) => open(source, labels)?,
-        (None, EvalSource::Source(source)) => open(source, labels.or(data.eval_labels.as_deref()))?,
+    match (&args.data, &data.eval) {
+        (Some(source), _) => open(source, labels),
+        (None, EvalSource::Source(source)) => open(source, labels.or(data.eval_labels.as_deref())),
         (None, EvalSource::Fraction(_) | EvalSource::Split(_)) => {
-            let spec = SourceSpec { classes, features: Some(known), ..SourceSpec::train(data) };
-            let divided = ddp_tables::load::take_eval(data, &spec.open()?, config.train.seed)?;
-            (divided.expect("the config takes evaluation rows out of the training rows").eval, 0)
+            let rows = SourceSpec { features: Some(known), ..spec }.open()?;
+            let divided = take_eval(data, &rows, config.train.seed, host)?;
+            Ok((divided.expect("the config takes evaluation rows out of the training rows").eval, 0))
         }
-        (None, EvalSource::Unset | EvalSource::None) => return Err(CommandError::NoEvalData.into()),
-    };
-    let rows = saved.preprocessor.scale(rows);
-    let request = MetricRequest { names: Some(saved.output_names()), ..request }
-        .in_units_of(&saved.config.loss, rows.layout());
-    let model = saved.network(MAX_ROWS.min(rows.len()), device)?;
-    let fingerprint = saved.fingerprint();
-    let SavedModel { config, preprocessor, path, .. } = saved;
-    Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })
+        (None, EvalSource::Unset | EvalSource::None) => Err(CommandError::NoEvalData.into()),
+    }
 }
 
 /// Name of the note next to the model file.

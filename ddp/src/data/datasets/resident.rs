@@ -45,8 +45,47 @@ impl ResidentRows {
         ResidentRows { features, targets: Targets::Labels(labels), weights: None, layout, source }
     }
 
-    fn n_features(&self) -> usize {
-        self.layout.n_features()
+    /// The rows as slices.
+    fn view(&self) -> RowsInMemory<'_> {
+        RowsInMemory {
+            features: &self.features,
+            targets: match &self.targets {
+                Targets::Labels(labels) => TargetSlice::Labels(labels),
+                Targets::Values(values) => TargetSlice::Values(values),
+            },
+            weights: self.weights.as_deref(),
+            layout: &self.layout,
+        }
+    }
+}
+
+/// Rows in the memory of this process, whoever owns it. Its methods are those of [`Dataset`].
+#[derive(Debug, Clone, Copy)]
+pub struct RowsInMemory<'a> {
+    /// `[N, features]`.
+    pub features: &'a [f32],
+    /// Targets of the rows.
+    pub targets: TargetSlice<'a>,
+    /// `[N]`, if rows have weights.
+    pub weights: Option<&'a [f32]>,
+    /// Layout of a row.
+    pub layout: &'a RowLayout,
+}
+
+/// Targets of rows in memory.
+#[derive(Debug, Clone, Copy)]
+pub enum TargetSlice<'a> {
+    /// Class indices, `[N]`.
+    Labels(&'a [i64]),
+    /// Values, `[N, K]`.
+    Values(&'a [f32]),
+}
+
+#[allow(missing_docs)]
+#[expect(clippy::len_without_is_empty, reason = "`Dataset` has it")]
+impl<'a> RowsInMemory<'a> {
+    pub fn len(&self) -> usize {
+        self.features.len() / self.layout.n_features()
     }
 
     fn n_targets(&self) -> usize {
@@ -55,67 +94,55 @@ impl ResidentRows {
             targets => targets.n_values(),
         }
     }
-}
 
-impl Dataset for ResidentRows {
-    fn len(&self) -> usize {
-        self.features.len() / self.n_features()
-    }
-
-    fn layout(&self) -> &RowLayout {
-        &self.layout
-    }
-
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+    pub fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
         const OP: &str = "gather";
-        match &self.targets {
-            Targets::Labels(labels) => gather(labels, 1, rows, out.into_slice::<i64>(OP, "targets")?),
-            Targets::Values(values) => {
+        match self.targets {
+            TargetSlice::Labels(labels) => gather(labels, 1, rows, out.into_slice::<i64>(OP, "targets")?),
+            TargetSlice::Values(values) => {
                 gather(values, self.n_targets(), rows, out.into_slice::<f32>(OP, "targets")?);
             }
         }
         Ok(())
     }
 
-    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+    pub fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
         const OP: &str = "gather";
-        gather(&self.features, self.n_features(), rows, out.x.into_slice::<f32>(OP, "x")?);
+        gather(self.features, self.layout.n_features(), rows, out.x.into_slice::<f32>(OP, "x")?);
         self.gather_targets(rows, out.targets)?;
-        if let (Some(weights), Some(out)) = (&self.weights, out.weights) {
+        if let (Some(weights), Some(out)) = (self.weights, out.weights) {
             gather(weights, 1, rows, out.into_slice::<f32>(OP, "weights")?);
         }
         Ok(())
     }
 
-    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
-        match &self.targets {
-            Targets::Labels(labels) => out.copy_from_slice(&labels[rows]),
-            Targets::Values(_) => panic!("targets are classes"),
+    pub fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) {
+        match self.targets {
+            TargetSlice::Labels(labels) => out.copy_from_slice(&labels[rows]),
+            TargetSlice::Values(_) => panic!("targets are classes"),
         }
-        Ok(())
     }
 
-    fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
-        let (n, n_features, n_targets) = (rows.len(), self.n_features(), self.n_targets());
-        let weights =
-            self.weights.as_ref().map(|weights| TensorRef::from_slice(&weights[rows.clone()], &[n]));
-        Ok(Some(Batch {
+    pub fn in_place(&self, rows: Range<usize>) -> Result<Batch<'a>> {
+        let (n, n_features, n_targets) = (rows.len(), self.layout.n_features(), self.n_targets());
+        let weights = self.weights.map(|weights| TensorRef::from_slice(&weights[rows.clone()], &[n]));
+        Ok(Batch {
             x: TensorRef::from_slice(
                 &self.features[rows.start * n_features..rows.end * n_features],
                 &[n, n_features],
             )?,
-            targets: match &self.targets {
-                Targets::Labels(labels) => TensorRef::from_slice(&labels[rows], &[n])?,
-                Targets::Values(values) => TensorRef::from_slice(
+            targets: match self.targets {
+                TargetSlice::Labels(labels) => TensorRef::from_slice(&labels[rows], &[n])?,
+                TargetSlice::Values(values) => TensorRef::from_slice(
                     &values[rows.start * n_targets..rows.end * n_targets],
                     &[n, n_targets],
                 )?,
             },
             weights: weights.transpose()?,
-        }))
+        })
     }
 
-    fn fingerprint(&self) -> Result<u64> {
+    pub fn fingerprint(&self) -> u64 {
         let mut hash = Fingerprint::default();
         hash.number(self.len() as u64);
         self.layout.features.iter().for_each(|name| hash.text(name));
@@ -123,13 +150,44 @@ impl Dataset for ResidentRows {
             category.vocabulary.values().iter().for_each(|value| hash.text(value));
         }
         self.layout.targets.add_to(&mut hash);
-        hash.bytes(bytemuck::cast_slice(&self.features));
-        match &self.targets {
-            Targets::Labels(labels) => hash.bytes(bytemuck::cast_slice(labels)),
-            Targets::Values(values) => hash.bytes(bytemuck::cast_slice(values)),
+        hash.bytes(bytemuck::cast_slice(self.features));
+        match self.targets {
+            TargetSlice::Labels(labels) => hash.bytes(bytemuck::cast_slice(labels)),
+            TargetSlice::Values(values) => hash.bytes(bytemuck::cast_slice(values)),
         }
         self.weights.iter().for_each(|weights| hash.bytes(bytemuck::cast_slice(weights)));
-        Ok(hash.finish())
+        hash.finish()
+    }
+}
+
+impl Dataset for ResidentRows {
+    fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.view().gather_targets(rows, out)
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        self.view().gather(rows, out)
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        self.view().class_indices(rows, out);
+        Ok(())
+    }
+
+    fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
+        self.view().in_place(rows).map(Some)
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        Ok(self.view().fingerprint())
     }
 
     fn resident_bytes(&self) -> usize {

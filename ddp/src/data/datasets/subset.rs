@@ -85,6 +85,26 @@ impl Bits {
         Bits { n_rows, words: vec![0; n_rows.div_ceil(64)] }
     }
 
+    /// The rows of [`Bits::to_bytes`].
+    ///
+    /// # Panics
+    /// If it is of another number of rows.
+    pub fn from_bytes(n_rows: usize, bytes: &[u8]) -> Self {
+        let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        assert_eq!(words.len(), n_rows.div_ceil(64), "a bit per row");
+        Bits { n_rows, words }
+    }
+
+    /// The bits as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    /// Number of rows.
+    pub fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     pub fn set(&mut self, row: usize) {
         self.words[row / 64] |= 1 << (row % 64);
     }
@@ -118,6 +138,11 @@ impl Subset {
         subset.block_ends =
             of.block_ends().map(|ends| ends.iter().map(|&end| subset.rows_before(end)).collect());
         subset
+    }
+
+    /// Its rows among those of the dataset.
+    pub fn bits(&self) -> Bits {
+        Bits { n_rows: self.of.len(), words: self.bits.clone() }
     }
 
     /// Number of its rows before row `row` of the dataset.

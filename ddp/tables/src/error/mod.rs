@@ -15,6 +15,7 @@ mod memory_words;
 pub mod split_error;
 pub mod target_error;
 
+use std::io;
 use std::path::PathBuf;
 
 use ddp::data::DataError;
@@ -39,6 +40,12 @@ pub enum TableError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Target(#[from] TargetError),
+    /// Memory that the ranks of a host share could not be written or read.
+    #[error("can't hold the rows in memory that the ranks of this host share: {source}")]
+    #[diagnostic(help(
+        "free memory, raise the container's limit, or convert the rows once to a format that is not read into memory: `ddp-train data convert`"
+    ))]
+    HostMemory { source: io::Error },
     /// Values of another kind than in the training rows.
     #[error(
         "data file `{}`: column \"{column}\" holds {}, but {of} has {} there", path.display(), found.name(), expected.name()
@@ -335,7 +342,11 @@ impl TableError {
 
 impl SourceError for TableError {
     fn is_failure(&self) -> bool {
-        matches!(self, Self::Rows(error) if error.is_failure())
+        match self {
+            Self::Rows(error) => error.is_failure(),
+            Self::HostMemory { .. } => true,
+            _ => false,
+        }
     }
 }
 

@@ -9,7 +9,10 @@ use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout};
 use ddp::data::error::Result;
 use ddp::data::vocabulary::Vocabulary;
+use ddp_comm::HostShare;
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
+
+use crate::host_once::once;
 
 /// Rows that are read at a time.
 const CHUNK_ROWS: usize = 1024;
@@ -19,9 +22,13 @@ const CHUNK_ROWS: usize = 1024;
 ///
 /// # Errors
 /// [`DataError`](ddp::data::DataError) if training rows cannot be read.
-pub(crate) fn by_train_rows(all: Vec<Arc<dyn Dataset>>, min_rows: u64) -> Result<Vec<Arc<dyn Dataset>>> {
+pub(crate) fn by_train_rows(
+    all: Vec<Arc<dyn Dataset>>,
+    min_rows: u64,
+    host: Option<&HostShare>,
+) -> Result<Vec<Arc<dyn Dataset>>> {
     let train = &*all[0];
-    let used = used_codes(train, min_rows.max(1))?;
+    let used = used_codes(train, min_rows.max(1), host)?;
     if used.iter().flatten().all(|is_used| *is_used) {
         return Ok(all);
     }
@@ -51,12 +58,18 @@ pub(crate) fn by_train_rows(all: Vec<Arc<dyn Dataset>>, min_rows: u64) -> Result
 }
 
 /// Whether at least `min_rows` rows have each code of each categorical column; the code of unknown values counts as used.
-fn used_codes(rows: &dyn Dataset, min_rows: u64) -> Result<Vec<Vec<bool>>> {
-    let n_codes = rows.layout().categories.iter().map(|category| category.vocabulary.n_codes());
-    let mut counts: Vec<Vec<u64>> = n_codes.map(|n_codes| vec![0; n_codes]).collect();
-    for_each_code(rows, |category, code| counts[category][code] += 1)?;
-    counts.iter_mut().for_each(|counts| counts[0] = min_rows);
-    Ok(counts.iter().map(|counts| counts.iter().map(|n| *n >= min_rows).collect()).collect())
+fn used_codes(rows: &dyn Dataset, min_rows: u64, host: Option<&HostShare>) -> Result<Vec<Vec<bool>>> {
+    let categories = &rows.layout().categories;
+    let n_codes: Vec<usize> = categories.iter().map(|category| category.vocabulary.n_codes()).collect();
+    // One after the other.
+    let of_all = once(host, || {
+        let mut counts: Vec<Vec<u64>> = n_codes.iter().map(|n_codes| vec![0; *n_codes]).collect();
+        for_each_code(rows, |category, code| counts[category][code] += 1)?;
+        counts.iter_mut().for_each(|counts| counts[0] = min_rows);
+        Ok(counts.into_iter().flatten().map(|n| u8::from(n >= min_rows)).collect())
+    })?;
+    let mut rest = of_all.into_iter().map(|is_used| is_used == 1);
+    Ok(n_codes.iter().map(|n_codes| rest.by_ref().take(*n_codes).collect()).collect())
 }
 
 /// Categorical columns with the number of rows whose value is unknown, if there are such rows.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ddp::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 use ddp::data::datasets::dataset::Dataset;
+use ddp::data::datasets::subset::with_targets;
 use ddp::data::error::{DataError, Result};
 
 use crate::error::TableError;
@@ -78,11 +79,31 @@ impl Opened {
     }
 }
 
-/// Opens the rows of `spec`. Files of arrays are not read, tables are.
+/// Opens the rows of `spec`. Files of arrays are not read, tables are: by the first rank of `spec.host` alone, whose rows in memory the
+/// other ranks map.
 ///
 /// # Errors
 /// A [`DataError`] that names the file or the setting.
 pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
+    let Some(host) = spec.host.filter(|host| host.has_readers()) else { return open_files(spec) };
+    if host.leads() {
+        let opened = open_files(spec)?;
+        if !opened.is_table(spec) {
+            table::publish_none(host)?;
+        }
+        return Ok(opened);
+    }
+    match table::fetch(host, spec.source)? {
+        Some((rows, without_target)) => {
+            let rows = with_targets(Arc::new(rows), &without_target);
+            let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
+            Ok(Opened::Ready(if has_heads { head_rows::open(spec, |_| Ok(rows))? } else { rows }))
+        }
+        None => open_files(&SourceSpec { host: None, ..*spec }),
+    }
+}
+
+fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {
     let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
     if has_heads && spec.source.starts_with("builtin:") {
         return Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }));

@@ -271,7 +271,12 @@ impl BlockReader {
             } else {
                 self.block_rows.min(self.range.end - self.next_row)
             };
-            let n = if wanted == 0 { 0 } else { self.stream.read(rows, wanted, &spec)? };
+            let is_own = !is_before && self.share.owns(self.block);
+            let n = match wanted {
+                0 => 0,
+                _ if is_own => self.stream.read(rows, wanted, &spec)?,
+                _ => self.stream.skip(wanted, &spec)?,
+            };
             let range = self.next_row..self.next_row + n;
             self.next_row = range.end;
             if n == 0 {
@@ -283,7 +288,6 @@ impl BlockReader {
             if is_before {
                 continue;
             }
-            let is_own = self.share.owns(self.block);
             self.block += 1;
             if is_own {
                 self.rows.publish(range.start, rows);

@@ -7,10 +7,11 @@ use ddp::data::datasets::dataset::{Dataset, TargetLayout};
 use ddp::data::datasets::subset::{Bits, Subset, check_sizes};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
-use ddp_comm::{ReduceOp, Stop, World};
+use ddp_comm::{HostShare, ReduceOp, Stop, World};
 use ddp_kernels::{KeyedPermutation, TensorMut};
 
 use crate::error::target_error::TargetError;
+use crate::host_once::once;
 
 /// Rows whose classes are read at a time.
 const CHUNK_ROWS: usize = 1 << 16;
@@ -70,15 +71,19 @@ fn counts_of(dataset: &dyn Dataset, rows: Range<usize>) -> Result<Vec<i64>> {
 ///
 /// # Errors
 /// [`TargetError::NoKnownLabels`] if no row is left.
-pub(crate) fn without_unknown(dataset: Arc<dyn Dataset>) -> Result<(Arc<dyn Dataset>, usize)> {
-    let mut known = Bits::new(dataset.len());
-    let mut n_known = 0;
-    for_each_chunk(&*dataset, 0..dataset.len(), |start, classes| {
-        for row in (0..classes.len()).filter(|&row| classes[row] >= 0) {
-            known.set(start + row);
-            n_known += 1;
-        }
+pub(crate) fn without_unknown(
+    dataset: Arc<dyn Dataset>,
+    host: Option<&HostShare>,
+) -> Result<(Arc<dyn Dataset>, usize)> {
+    let known = once(host, || {
+        let mut known = Bits::new(dataset.len());
+        for_each_chunk(&*dataset, 0..dataset.len(), |start, classes| {
+            (0..classes.len()).filter(|&row| classes[row] >= 0).for_each(|row| known.set(start + row));
+        })?;
+        Ok(known.to_bytes())
     })?;
+    let known = Bits::from_bytes(dataset.len(), &known);
+    let n_known = known.count();
     match dataset.len() - n_known {
         0 => Ok((dataset, 0)),
         _ if n_known == 0 => {
@@ -266,10 +271,10 @@ mod tests {
 
     #[test]
     fn rows_of_unknown_classes_are_left_out() {
-        let (rows, n) = without_unknown(rows_of(&[0, -1, 1, -1], 2)).unwrap();
+        let (rows, n) = without_unknown(rows_of(&[0, -1, 1, -1], 2), None).unwrap();
         assert_eq!((rows.len(), n), (2, 2));
-        assert_eq!(without_unknown(rows_of(&[0, 1], 2)).unwrap().1, 0);
-        let error = ddp_kernels::hint::with_hint(&without_unknown(rows_of(&[-1], 2)).unwrap_err());
+        assert_eq!(without_unknown(rows_of(&[0, 1], 2), None).unwrap().1, 0);
+        let error = ddp_kernels::hint::with_hint(&without_unknown(rows_of(&[-1], 2), None).unwrap_err());
         assert!(error.contains("no row") && error.contains("hint: "), "{error}");
     }
 

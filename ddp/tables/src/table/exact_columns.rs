@@ -133,29 +133,71 @@ impl ExactColumns {
         }
     }
 
+    /// Exact values of the columns that have some.
+    pub(crate) fn values(&self) -> impl Iterator<Item = Option<ExactValues<'_>>> {
+        self.columns.iter().map(|column| column.as_ref().map(ExactColumn::view))
+    }
+
     /// Writes the values of rows minus `origin`, one per column, to `out`; `singles` are the f32 of all rows.
     pub(crate) fn differences(&self, singles: &[f32], rows: &[usize], origin: &[f64], out: &mut [f64]) {
-        let n_columns = self.columns.len().max(1);
-        for (&row, out) in rows.iter().zip(out.chunks_exact_mut(n_columns)) {
-            let singles = &singles[row * n_columns..][..n_columns];
-            for (((exact, &single), &origin), out) in self.columns.iter().zip(singles).zip(origin).zip(out) {
-                let exact = exact.as_ref();
-                let difference = exact.map(|exact| exact.get(row, single).less(origin));
-                // No zero is negative: the values are hashed.
-                *out = difference.unwrap_or_else(|| f64::from(single) - origin) + 0.0;
-            }
+        differences(
+            |column| self.columns[column].as_ref().map(ExactColumn::view),
+            singles,
+            rows,
+            origin,
+            out,
+        );
+    }
+}
+
+/// Exact values of the first rows of a column; those of later rows are their f32.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExactValues<'a> {
+    /// Integers of which this many are 1; `None` for f64.
+    pub(crate) per_unit: Option<i64>,
+    /// The integers, or the bits of f64.
+    pub(crate) words: &'a [u64],
+}
+
+/// Writes the values of rows minus `origin`, one per column, to `out`; `column` gives the exact values of a column, if it has some, and
+/// `singles` are the f32 of all rows.
+pub(crate) fn differences<'a>(
+    column: impl Fn(usize) -> Option<ExactValues<'a>>,
+    singles: &[f32],
+    rows: &[usize],
+    origin: &[f64],
+    out: &mut [f64],
+) {
+    let n_columns = origin.len().max(1);
+    for (&row, out) in rows.iter().zip(out.chunks_exact_mut(n_columns)) {
+        let singles = &singles[row * n_columns..][..n_columns];
+        for (((index, &single), &origin), out) in singles.iter().enumerate().zip(origin).zip(out) {
+            let difference = column(index).map(|exact| exact.get(row, single).less(origin));
+            // No zero is negative: the values are hashed.
+            *out = difference.unwrap_or_else(|| f64::from(single) - origin) + 0.0;
         }
     }
 }
 
-impl ExactColumn {
+impl ExactValues<'_> {
     /// The value of a row whose f32 is `single`.
-    fn get(&self, row: usize, single: f32) -> Exact {
+    fn get(self, row: usize, single: f32) -> Exact {
         match (self.words.get(row).filter(|_| !single.is_nan()), self.per_unit) {
             (None, _) => Exact::Double(f64::from(single)),
             (Some(&word), None) => Exact::Double(f64::from_bits(word)),
             (Some(&word), Some(per_unit)) => Exact::Whole { value: word as i64, per_unit },
         }
+    }
+}
+
+impl ExactColumn {
+    fn view(&self) -> ExactValues<'_> {
+        ExactValues { per_unit: self.per_unit, words: &self.words }
+    }
+
+    /// The value of a row whose f32 is `single`.
+    fn get(&self, row: usize, single: f32) -> Exact {
+        self.view().get(row, single)
     }
 
     /// Returns the difference between the value of a row and its f32.

@@ -6,6 +6,7 @@
 mod cell_values;
 pub(crate) mod exact_columns;
 mod exact_rows;
+mod shared_rows;
 mod kept;
 mod label_column;
 mod partition;
@@ -46,4 +47,5 @@ pub(crate) use read::open;
 pub(crate) use read::read_all;
 pub(crate) use rows::TableRows;
 pub use shards::{Shards, shards};
+pub(crate) use shared_rows::{fetch, publish_none};
 pub(crate) use stream::TableStream;

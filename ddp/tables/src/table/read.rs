@@ -21,27 +21,37 @@ use crate::table::large;
 use crate::table::row_reader::RowReader;
 use crate::table::rows::{TableRows, huge_vocabulary};
 use crate::table::shards::{Shards, shards};
+use crate::table::shared_rows;
 
 /// Most rows that are read between two checks of the memory limit.
 const CHUNK_ROWS: usize = 1 << 14;
 /// Most numbers that are read between two checks of the memory limit.
 const CHUNK_NUMBERS: usize = 1 << 20;
 
-/// Opens the rows of `files`: reads them into memory, or decodes them on demand if they exceed it and the format can.
+/// Opens the rows of `files`: reads them into memory, which the ranks of `spec.host` share, or decodes them on demand if they exceed it and
+/// the format can.
 pub(crate) fn open(
     files: &[PathBuf],
     format: &TableFormat,
     spec: &SourceSpec<'_>,
 ) -> Result<Arc<dyn Dataset>> {
+    let host = spec.host.filter(|host| host.has_readers());
     let Shards { files, types } = shards(files.to_vec(), format, spec);
     let (files, spec) = (&files[..], &SourceSpec { types: Some(&types), ..*spec });
     #[cfg(feature = "parquet")]
     if format.has_row_groups
         && let Some(rows) = large::open(files, spec)?
     {
+        if let Some(host) = host {
+            shared_rows::publish_none(host)?;
+        }
         return Ok(rows);
     }
     let (rows, without_target) = read_tables(files, format, spec)?.finish(files, spec)?;
+    if let Some(host) = host {
+        let (rows, without_target) = shared_rows::publish(host, rows, &without_target)?;
+        return Ok(with_targets(Arc::new(rows), &without_target));
+    }
     let rows: Arc<dyn Dataset> = if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) };
     Ok(with_targets(rows, &without_target))
 }
@@ -102,10 +112,10 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
             rows.drop_exact(ExactColumns::prune_sometimes);
-            if rows.size_bytes() > spec.memory_bytes {
+            if rows.size_bytes() > spec.table_bytes() {
                 rows.drop_exact(|exact, singles| exact.prune(singles, false));
             }
-            if rows.size_bytes() > spec.memory_bytes {
+            if rows.size_bytes() > spec.table_bytes() {
                 return Err(too_large(spec, rows.size_bytes()));
             }
         }
@@ -122,7 +132,7 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
         source_name: spec.source.to_owned(),
         what: "or more as rows of f32",
         needed_mib: (at_least >> 20) + 1,
-        limit_mib: spec.memory_bytes >> 20,
+        limit_mib: spec.table_bytes() >> 20,
         hint: format!(
             "convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
             spec.source

@@ -51,6 +51,15 @@ impl RowReader {
         }
     }
 
+    /// Skips up to `max_rows` rows, whose values are not looked at, and returns their number, 0 only at the end.
+    pub(crate) fn skip(&mut self, max_rows: usize) -> Result<usize> {
+        match self {
+            RowReader::Text(reader) => reader.skip(max_rows),
+            #[cfg(feature = "parquet")]
+            RowReader::Batches(reader) => reader.skip(max_rows),
+        }
+    }
+
     /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
     pub(crate) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
         match self {

@@ -85,6 +85,14 @@ impl TableStream {
         }))
     }
 
+    /// Skips up to `max_rows` rows, whose values are not looked at, and returns their number, which is smaller only at the end.
+    ///
+    /// # Errors
+    /// A [`DataError`](ddp::data::DataError) that names the file.
+    pub(crate) fn skip(&mut self, max_rows: usize, spec: &SourceSpec<'_>) -> Result<usize> {
+        self.each_file(max_rows, spec, |reader, n_rows| reader.skip(n_rows))
+    }
+
     /// Appends up to `max_rows` rows to `rows` and returns their number, which is smaller only at the end.
     ///
     /// # Errors
@@ -94,6 +102,20 @@ impl TableStream {
         rows: &mut TableRows,
         max_rows: usize,
         spec: &SourceSpec<'_>,
+    ) -> Result<usize> {
+        let n_read = self.each_file(max_rows, spec, |reader, n_rows| reader.read(rows, n_rows))?;
+        if n_read < max_rows {
+            rows.kinds.note(&self.plan.features, spec.source);
+        }
+        Ok(n_read)
+    }
+
+    /// Calls `take` with the reader of a file and the number of rows that are wanted, file after file.
+    fn each_file(
+        &mut self,
+        max_rows: usize,
+        spec: &SourceSpec<'_>,
+        mut take: impl FnMut(&mut RowReader, usize) -> Result<usize>,
     ) -> Result<usize> {
         let mut n_read = 0;
         while n_read < max_rows {
@@ -107,7 +129,7 @@ impl TableStream {
                 self.n_opened += 1;
                 continue;
             };
-            match reader.read(rows, max_rows - n_read)? {
+            match take(reader, max_rows - n_read)? {
                 0 if !self.has_rows => {
                     return Err(CsvError::NoRows { path: self.files[self.n_opened - 1].clone() }.into());
                 }
@@ -117,9 +139,6 @@ impl TableStream {
                     n_read += n;
                 }
             }
-        }
-        if n_read < max_rows {
-            rows.kinds.note(&self.plan.features, spec.source);
         }
         Ok(n_read)
     }

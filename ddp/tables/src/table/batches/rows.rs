@@ -83,16 +83,29 @@ impl BatchRows {
         &self.columns.kept_types
     }
 
-    /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
-    pub(in crate::table) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+    /// Skips up to `max_rows` rows, whose values are not looked at, and returns their number, 0 only at the end.
+    pub(in crate::table) fn skip(&mut self, max_rows: usize) -> Result<usize> {
+        let n = self.next(max_rows)?.map_or(0, |batch| batch.num_rows());
+        self.row += n;
+        Ok(n)
+    }
+
+    /// Up to `max_rows` next rows.
+    fn next(&mut self, max_rows: usize) -> Result<Option<RecordBatch>> {
         let next = self.pending.take().map(Ok).or_else(|| self.batches.next());
-        let Some(batch) = next.transpose()? else { return Ok(0) };
+        let Some(batch) = next.transpose()? else { return Ok(None) };
         let n = batch.num_rows().min(max_rows);
         if n < batch.num_rows() {
             self.pending = Some(batch.slice(n, batch.num_rows() - n));
         }
-        let first = rows.n_rows;
-        self.take(&batch.slice(0, n), rows)?;
+        Ok(Some(batch.slice(0, n)))
+    }
+
+    /// Appends up to `max_rows` rows to `rows` and returns their number, 0 only at the end.
+    pub(in crate::table) fn read(&mut self, rows: &mut TableRows, max_rows: usize) -> Result<usize> {
+        let Some(batch) = self.next(max_rows)? else { return Ok(0) };
+        let (n, first) = (batch.num_rows(), rows.n_rows);
+        self.take(&batch, rows)?;
         partition_rows::fill(&self.columns.plan, rows, first, &self.path)?;
         rows.check_kinds(&self.columns.plan, first, &self.path)?;
         self.row += n;

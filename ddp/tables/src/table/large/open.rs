@@ -68,10 +68,10 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
     }
     let n_rows = files.iter().map(|(file, _)| file.n_rows() as u64).sum::<u64>();
     let needed = n_rows.saturating_mul(layout.row_bytes() as u64);
-    if needed <= spec.memory_bytes {
+    if needed <= spec.table_bytes() {
         return Ok(None);
     }
-    let limit_mib = spec.memory_bytes >> 20;
+    let limit_mib = spec.table_bytes() >> 20;
     if spec.side == SplitSide::Train && spec.data.shuffle && spec.data.shuffle_mode == ShuffleMode::Full {
         let source_name = spec.source.to_owned();
         return Err(DataError::from(TableError::ShuffleDecodes {
@@ -89,7 +89,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
             source_name: spec.source.to_owned(),
             what: "to hold its largest row group and decode the next",
             needed_mib: (needed >> 20) + 1,
-            limit_mib,
+            limit_mib: spec.memory_bytes >> 20,
             hint: format!(
                 "write it with smaller row groups (in pandas and pyarrow `row_group_size`), raise the limit, or convert it once: `ddp-train data convert {} rows.safetensors`",
                 spec.source

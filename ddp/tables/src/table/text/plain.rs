@@ -1,4 +1,4 @@
-//! Parses plain lines in place: no quotes, and every cell valid for its column.
+//! Parses plain lines in place: no quote inside a cell or a quoted one, and every cell valid for its column.
 //!
 //! Several threads split the lines of a block into cells and read their digits. What depends on the rows before follows on the calling
 //! thread, row by row: labels, categories, exact values.
@@ -171,18 +171,30 @@ impl PlainRows {
         })
     }
 
-    /// Appends the kept cells of a plain row, which has no quotes.
+    /// Appends the kept cells of a plain row.
     fn keep(&self, line: &[u8], kept: &mut [KeptValues]) {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let (mut rest, mut next) = (line, 0);
         for &(column, place) in &self.kept {
             while next < column {
-                rest = memchr(self.delimiter, rest).map_or(&[][..], |end| &rest[end + 1..]);
+                rest = self.split(rest).1;
                 next += 1;
             }
-            let cell = &rest[..memchr(self.delimiter, rest).unwrap_or(rest.len())];
-            kept[place].push(&String::from_utf8_lossy(cell));
+            kept[place].push(&String::from_utf8_lossy(self.split(rest).0));
+        }
+    }
+
+    /// The first cell of the end of a plain row, and the cells after it.
+    fn split<'a>(&self, rest: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        if let [b'"', inside @ ..] = rest
+            && let Some(len) = memchr(b'"', inside)
+        {
+            return (&inside[..len], inside.get(len + 2..).unwrap_or_default());
+        }
+        match memchr(self.delimiter, rest) {
+            Some(len) => (&rest[..len], &rest[len + 1..]),
+            None => (rest, &[]),
         }
     }
 }
@@ -261,6 +273,16 @@ fn other_cell(
     late: &mut Vec<LateCell>,
 ) -> Option<usize> {
     let cell = &text[start..];
+    if let [b'"', inside @ ..] = cell {
+        let len = len_of_quoted(inside, delimiter, end)?;
+        if !matches!(place, Place::Nowhere) {
+            let is_text = matches!(place, Place::Late { is_text: true });
+            let number = if is_text { None } else { Decimal::read(inside, point) };
+            let number = number.filter(|(_, n)| *n == len).map(|(number, _)| number);
+            late.push(LateCell { line: line as u32, column: column as u32, start: start + 1, len, number });
+        }
+        return Some(len + 2);
+    }
     let is_end = |len: usize| if end == b'\n' { ends_line(&cell[len..]) } else { cell[len] == end };
     let number = if let Place::Late { is_text: true } = place { None } else { Decimal::read(cell, point) };
     let (number, len) = match number {
@@ -341,6 +363,36 @@ fn may_be_code(cell: &[u8]) -> bool {
     }
 }
 
+/// Length of the plain line that `text` begins with, including its end; `None` if there is another one.
+pub(super) fn len_of_line(text: &[u8], delimiter: u8) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let cell = &text[at..];
+        at += match cell {
+            [b'"', inside @ ..] => {
+                len_of_quoted(inside, delimiter, delimiter)
+                    .or_else(|| len_of_quoted(inside, delimiter, b'\n'))?
+                    + 2
+            }
+            _ => len_of_cell(cell, delimiter, delimiter).or_else(|| len_of_cell(cell, delimiter, b'\n'))?,
+        };
+        match &text[at..] {
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            [b'\n', ..] => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+/// Length of a quoted cell without quotes inside, from after its first quote on, that ends at `end`.
+#[inline]
+fn len_of_quoted(inside: &[u8], delimiter: u8, end: u8) -> Option<usize> {
+    let len = memchr2(b'"', b'\n', inside)?;
+    let after = inside.get(len + 1..)?;
+    let is_end = if end == b'\n' { ends_line(after) } else { after.first() == Some(&delimiter) };
+    (inside[len] == b'"' && is_end && memchr(b'\r', &inside[..len]).is_none()).then_some(len)
+}
+
 /// Length of an unquoted cell that ends at `end`.
 #[inline]
 fn len_of_cell(bytes: &[u8], delimiter: u8, end: u8) -> Option<usize> {
@@ -372,6 +424,11 @@ mod tests {
             plain(vec![(0, 2), (1, 0), (2, 3), (3, 1)]).keep(line.as_bytes(), &mut kept);
             let texts: Vec<_> = kept.iter().map(|kept| kept.texts.get(0)).collect();
             assert_eq!(texts, [" b ", "d", "a", ""], "{line:?}");
+            let (quoted, mut kept) =
+                (line.replace(" b ", "\" b \"").replace('d', "\"d\""), vec![KeptValues::default(); 4]);
+            plain(vec![(0, 2), (1, 0), (2, 3), (3, 1)]).keep(quoted.as_bytes(), &mut kept);
+            let texts: Vec<_> = kept.iter().map(|kept| kept.texts.get(0)).collect();
+            assert_eq!(texts, [" b ", "d", "a", ""], "{quoted:?}");
             let mut last = vec![KeptValues::default()];
             plain(vec![(3, 0)]).keep(line.as_bytes(), &mut last);
             assert_eq!(last[0].texts.get(0), "d");

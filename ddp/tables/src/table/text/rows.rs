@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use ddp::data::column_kind::SeenKinds;
 use ddp::data::error::Result;
+use memchr::{memchr, memchr2};
 
 use crate::formats::error::CellProblem;
 use crate::formats::table::source::TextSource;
 use crate::source::SourceSpec;
 use crate::table::columns::{ColumnPlan, Role};
 use crate::table::rows::TableRows;
-use crate::table::text::plain::{Block, PlainRows};
+use crate::table::text::plain::{Block, PlainRows, len_of_line};
 use crate::table::text::row_error::error_of_cell;
 use crate::table::{cell, partition_rows};
 use crate::values::notation::Notation;
@@ -59,6 +60,28 @@ impl TextRows {
         partition_rows::fill(&self.plan, rows, first, &self.path)?;
         rows.check_kinds(&self.plan, first, &self.path)?;
         Ok(rows.n_rows - first)
+    }
+
+    /// Skips up to `max_rows` rows, whose cells are not looked at, and returns their number, 0 only at the end.
+    pub(in crate::table) fn skip(&mut self, max_rows: usize) -> Result<usize> {
+        let mut n_rows = 0;
+        while n_rows < max_rows {
+            if let Some(delimiter) = self.source.delimiter() {
+                let Some((text, len)) = self.source.lines()? else { break };
+                let Skipped { n_rows: n, n_lines, n_bytes } =
+                    plain_rows(&text[..len], delimiter, max_rows - n_rows);
+                self.source.skip_lines(n_bytes, n_lines);
+                n_rows += n;
+                if n > 0 {
+                    continue;
+                }
+            }
+            if self.source.next(true)?.is_none() {
+                break;
+            }
+            n_rows += 1;
+        }
+        Ok(n_rows)
     }
 
     /// Appends the plain rows that follow, up to `max_rows` of them; false if there are none.
@@ -107,6 +130,31 @@ impl TextRows {
         }
         Ok(true)
     }
+}
+
+/// Lines that were skipped.
+struct Skipped {
+    /// Those that are not empty.
+    n_rows: usize,
+    n_lines: usize,
+    n_bytes: usize,
+}
+
+/// The lines of `text`, up to `max_rows` rows and up to the first one that may be part of a longer record, or several records.
+fn plain_rows(text: &[u8], delimiter: u8, max_rows: usize) -> Skipped {
+    let mut skipped = Skipped { n_rows: 0, n_lines: 0, n_bytes: 0 };
+    while skipped.n_rows < max_rows {
+        let rest = &text[skipped.n_bytes..];
+        let Some(end) = memchr(b'\n', rest) else { break };
+        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+        if memchr2(b'"', b'\r', line).is_some() && len_of_line(rest, delimiter) != Some(end + 1) {
+            break;
+        }
+        skipped.n_rows += usize::from(!line.is_empty());
+        skipped.n_lines += 1;
+        skipped.n_bytes += end + 1;
+    }
+    skipped
 }
 
 #[cfg(test)]

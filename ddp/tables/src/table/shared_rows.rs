@@ -1,0 +1,327 @@
+//! Rows of a table in memory that the ranks of a host share: the first one writes them, all map them.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytemuck::{NoUninit, cast_slice};
+use ddp::config::Task;
+use ddp::data::column_kind::{self, ColumnKind};
+use ddp::data::datasets::batch::{Batch, BatchMut};
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use ddp::data::datasets::resident::{ResidentRows, RowsInMemory, TargetSlice, Targets};
+use ddp::data::error::{DataError, Result};
+use ddp::data::labels::{LabelVocabulary, TaskChoice};
+use ddp::data::vocabulary::CategoryColumn;
+use ddp_comm::HostShare;
+use ddp_kernels::TensorMut;
+use ddp_kernels::cpu::mapped_file::MappedFile;
+use serde::{Deserialize, Serialize};
+
+use crate::error::TableError;
+use crate::table::exact_columns::{ExactColumns, ExactValues, differences};
+use crate::table::exact_rows::ExactRows;
+
+/// Bytes that are copied before their source is freed.
+const CHUNK_BYTES: usize = 16 << 20;
+/// Arrays begin at multiples of it: a cache line.
+const ALIGNMENT: usize = 64;
+
+/// Rows in mapped memory.
+#[derive(Debug)]
+pub(crate) struct SharedRows {
+    map: MappedFile,
+    layout: RowLayout,
+    source: String,
+    places: Places,
+}
+
+/// Arrays of a record.
+#[derive(Debug, Serialize, Deserialize)]
+struct Places {
+    features: Range<usize>,
+    targets: Range<usize>,
+    weights: Option<Range<usize>>,
+    exact: Vec<Option<ExactPlace>>,
+    exact_targets: Vec<Option<ExactPlace>>,
+    without_target: Range<usize>,
+    fingerprint: u64,
+}
+
+/// Exact values of a column.
+#[derive(Debug, Serialize, Deserialize)]
+struct ExactPlace {
+    per_unit: Option<i64>,
+    words: Range<usize>,
+}
+
+/// The record before that of the arrays.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    layout: StoredLayout,
+    places: Places,
+}
+
+/// The layout of rows of a table: its features are f32, and its targets of one kind.
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredLayout {
+    features: Vec<String>,
+    n_classes: Option<usize>,
+    values: Vec<String>,
+    labels: Option<String>,
+    task_choice: Option<(String, String)>,
+    has_weights: bool,
+    categories: Vec<CategoryColumn>,
+    #[serde(serialize_with = "column_kind::to_letters", deserialize_with = "column_kind::from_letters")]
+    kinds: Vec<Option<ColumnKind>>,
+    has_missing: bool,
+    left_out: Vec<String>,
+}
+
+/// Moves rows, and the numbers of those without a target, to memory that the other ranks of the host map.
+///
+/// # Errors
+/// [`TableError::HostMemory`].
+pub(crate) fn publish(
+    host: &HostShare,
+    rows: ExactRows,
+    without_target: &[usize],
+) -> Result<(SharedRows, Vec<usize>)> {
+    let ExactRows { rows, exact, exact_targets } = rows;
+    let fingerprint = rows.fingerprint()?;
+    let ResidentRows { features, targets, weights, layout, source } = rows;
+    let without: Vec<u64> = without_target.iter().map(|row| *row as u64).collect();
+    let mut end = 0;
+    let mut place = |n_bytes: usize| {
+        let start = end;
+        end = (start + n_bytes).next_multiple_of(ALIGNMENT);
+        start..start + n_bytes
+    };
+    let mut exact_places = |exact: &ExactColumns| -> Vec<Option<ExactPlace>> {
+        let mut of_column = |exact: ExactValues<'_>| ExactPlace {
+            per_unit: exact.per_unit,
+            words: place(size_of_val(exact.words)),
+        };
+        exact.values().map(|column| column.map(&mut of_column)).collect()
+    };
+    let (of_exact, of_exact_targets) = (exact_places(&exact), exact_places(&exact_targets));
+    let places = Places {
+        features: place(size_of_val(&features[..])),
+        targets: place(match &targets {
+            Targets::Labels(labels) => size_of_val(&labels[..]),
+            Targets::Values(values) => size_of_val(&values[..]),
+        }),
+        weights: weights.as_ref().map(|weights| place(size_of_val(&weights[..]))),
+        without_target: place(size_of_val(&without[..])),
+        exact: of_exact,
+        exact_targets: of_exact_targets,
+        fingerprint,
+    };
+    let header = Header { layout: StoredLayout::from_layout(&layout), places };
+    let json = serde_json::to_vec(&header).expect("names and numbers are JSON");
+    let write = || -> io::Result<Range<u64>> {
+        host.write(&json)?;
+        let record = host.begin(end as u64)?;
+        let to = |place: &Range<usize>| record.start + place.start as u64;
+        let (file, places) = (host.file(), &header.places);
+        move_to(file, to(&places.features), features)?;
+        match targets {
+            Targets::Labels(labels) => move_to(file, to(&places.targets), labels)?,
+            Targets::Values(values) => move_to(file, to(&places.targets), values)?,
+        }
+        if let (Some(weights), Some(place)) = (weights, &places.weights) {
+            move_to(file, to(place), weights)?;
+        }
+        move_to(file, to(&places.without_target), without)?;
+        for (exact, places) in [(exact, &places.exact), (exact_targets, &places.exact_targets)] {
+            for (exact, place) in exact.values().zip(places) {
+                if let (Some(exact), Some(place)) = (exact, place) {
+                    file.write_all_at(cast_slice(exact.words), to(&place.words))?;
+                }
+            }
+        }
+        Ok(record)
+    };
+    let record = write().map_err(|source| TableError::HostMemory { source })?;
+    let rows = SharedRows { map: map(host.file(), record)?, layout, source, places: header.places };
+    Ok((rows, without_target.to_vec()))
+}
+
+/// Records that the rows are not in memory, so that each rank opens them by itself.
+pub(crate) fn publish_none(host: &HostShare) -> Result<()> {
+    Ok(host.write(&[]).map_err(|source| TableError::HostMemory { source })?)
+}
+
+/// The rows of `source` that the first rank of the host has published, and the numbers of those without a target; `None` if it has not.
+pub(crate) fn fetch(host: &HostShare, source: &str) -> Result<Option<(SharedRows, Vec<usize>)>> {
+    let failed = |source| DataError::from(TableError::HostMemory { source });
+    let header = host.read().map_err(failed)?;
+    if header.is_empty() {
+        return Ok(None);
+    }
+    let Header { layout, places }: Header = serde_json::from_slice(&header).map_err(|e| failed(e.into()))?;
+    let map = map(host.file(), host.next().map_err(failed)?)?;
+    let layout = layout.into_layout().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+    let rows = SharedRows { map, layout, source: source.to_owned(), places };
+    let without_target: &[u64] = cast_slice(rows.bytes(&rows.places.without_target));
+    let without_target = without_target.iter().map(|row| *row as usize).collect();
+    Ok(Some((rows, without_target)))
+}
+
+/// Writes the elements at byte `start`, from the last to the first, and frees them on the way.
+fn move_to<T: NoUninit>(file: &File, start: u64, mut elements: Vec<T>) -> io::Result<()> {
+    let n_chunk = CHUNK_BYTES / size_of::<T>();
+    while !elements.is_empty() {
+        let first = (elements.len() - 1) / n_chunk * n_chunk;
+        file.write_all_at(cast_slice(&elements[first..]), start + (first * size_of::<T>()) as u64)?;
+        elements.truncate(first);
+        elements.shrink_to_fit();
+    }
+    Ok(())
+}
+
+fn map(file: &File, record: Range<u64>) -> Result<MappedFile> {
+    let name = Path::new("rows that the ranks of this host share");
+    let map = MappedFile::map(file, name, record.start, record.end - record.start);
+    Ok(map.map_err(|source| TableError::HostMemory { source })?)
+}
+
+impl SharedRows {
+    fn bytes(&self, place: &Range<usize>) -> &[u8] {
+        &self.map.bytes()[place.clone()]
+    }
+
+    fn view(&self) -> RowsInMemory<'_> {
+        let targets = self.bytes(&self.places.targets);
+        RowsInMemory {
+            features: cast_slice(self.bytes(&self.places.features)),
+            targets: match self.layout.targets {
+                TargetLayout::Classes { .. } => TargetSlice::Labels(cast_slice(targets)),
+                _ => TargetSlice::Values(cast_slice(targets)),
+            },
+            weights: self.places.weights.as_ref().map(|place| cast_slice(self.bytes(place))),
+            layout: &self.layout,
+        }
+    }
+
+    fn exact<'a>(&'a self, of: &'a [Option<ExactPlace>]) -> impl Fn(usize) -> Option<ExactValues<'a>> {
+        move |column| {
+            let place = of[column].as_ref()?;
+            Some(ExactValues { per_unit: place.per_unit, words: cast_slice(self.bytes(&place.words)) })
+        }
+    }
+
+    /// Whether f32 holds all values.
+    fn is_single(&self) -> bool {
+        let mut all = self.places.exact.iter().chain(&self.places.exact_targets).flatten();
+        all.all(|place| place.words.is_empty())
+    }
+}
+
+impl Dataset for SharedRows {
+    fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+        self.view().gather(rows, out)
+    }
+
+    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
+        self.view().gather_targets(rows, out)
+    }
+
+    fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        if self.is_single() {
+            return Ok(false);
+        }
+        differences(self.exact(&self.places.exact), self.view().features, rows, origin, out);
+        Ok(true)
+    }
+
+    fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+        match self.view().targets {
+            TargetSlice::Values(values) if !self.is_single() => {
+                differences(self.exact(&self.places.exact_targets), values, rows, origin, out);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
+        self.view().class_indices(rows, out);
+        Ok(())
+    }
+
+    fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
+        self.view().in_place(rows).map(Some)
+    }
+
+    fn fingerprint(&self) -> Result<u64> {
+        Ok(self.places.fingerprint)
+    }
+
+    fn resident_bytes(&self) -> usize {
+        self.map.len()
+    }
+
+    fn source(&self) -> &str {
+        &self.source
+    }
+}
+
+impl StoredLayout {
+    fn from_layout(layout: &RowLayout) -> Self {
+        let (n_classes, values) = match &layout.targets {
+            TargetLayout::Classes { n_classes } => (Some(*n_classes), Vec::new()),
+            TargetLayout::Values { names } => (None, names.clone()),
+            TargetLayout::Heads { .. } => unreachable!("heads are made of a table's columns later"),
+        };
+        let choice = layout.task_choice.as_ref();
+        StoredLayout {
+            features: layout.features.clone(),
+            n_classes,
+            values,
+            labels: layout.labels.as_ref().map(|labels| labels.to_json()),
+            task_choice: choice.map(|choice| (choice.task.name().to_owned(), choice.reason.clone())),
+            has_weights: layout.has_weights,
+            categories: layout.categories.clone(),
+            kinds: layout.kinds.clone(),
+            has_missing: layout.has_missing,
+            left_out: layout.left_out.clone(),
+        }
+    }
+
+    fn into_layout(self) -> Option<RowLayout> {
+        let targets = match self.n_classes {
+            Some(n_classes) => TargetLayout::Classes { n_classes },
+            None => TargetLayout::Values { names: self.values },
+        };
+        let labels = self.labels.map(|labels| LabelVocabulary::from_json(&labels)).transpose().ok()?;
+        let choice = match self.task_choice {
+            Some((name, reason)) => {
+                let task = *Task::ALL.iter().find(|task| task.name() == name)?;
+                Some(TaskChoice { task, reason })
+            }
+            None => None,
+        };
+        Some(RowLayout {
+            labels: labels.map(Arc::new),
+            task_choice: choice,
+            has_weights: self.has_weights,
+            categories: self.categories,
+            kinds: self.kinds,
+            has_missing: self.has_missing,
+            left_out: self.left_out,
+            ..RowLayout::new(self.features, targets)
+        })
+    }
+}
