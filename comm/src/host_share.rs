@@ -7,7 +7,7 @@
 //! use ddp_comm::threads;
 //!
 //! let squares = threads::run(3, |world| -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
-//!     let Some(share) = world.share_host()? else { return Ok(49) };
+//!     let Some(share) = world.share_host(|| None)? else { return Ok(49) };
 //!     if share.leads() {
 //!         share.write(&49u64.to_le_bytes())?;
 //!     }
@@ -22,10 +22,12 @@
 //! ```
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Seek as _};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp_kernels::cpu::cpu_set::CpuSet;
 
@@ -40,68 +42,165 @@ const PAGE_BYTES: u64 = 4096;
 /// Ranks write or read the same sequence of records. The caller lets the readers wait until a record is complete, with a collective.
 #[derive(Debug)]
 pub struct HostShare {
-    file: File,
-    leads: bool,
-    /// Whether other ranks read what this rank writes.
-    has_readers: bool,
+    file: Mutex<Arc<File>>,
+    role: Role,
+    /// Ranks of this file.
+    n_ranks: usize,
+    /// Whether a file keeps the records.
+    is_kept: bool,
+    /// Whether the records go to memory although a file was to keep them.
+    is_moved: AtomicBool,
     /// Byte at which the next record begins, for this rank.
     next: AtomicU64,
     cpus: CpuSet,
 }
 
+/// What a rank does with records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It writes them, if somebody reads them.
+    Writes {
+        has_readers: bool,
+    },
+    Reads,
+}
+
+/// A file for records that are to outlive the ranks, opened by the first rank of a host.
+#[derive(Debug)]
+pub struct KeptFile {
+    /// The file, open for reading and writing.
+    pub file: File,
+    /// Byte at which the first record begins.
+    pub start: u64,
+    /// Whether it holds all records already: then all ranks read them.
+    pub is_complete: bool,
+}
+
 impl World {
-    /// Records in common for the ranks of each host. Collective.
+    /// Records in common for the ranks of each host; `kept` opens their file on its first rank, in place of one in memory. Collective.
     ///
-    /// `None` for a rank alone, and if some rank can't open the file of its host's first one: for all ranks alike.
+    /// `None` if some rank can't open the file of its host's first one, for all ranks alike, and for a rank alone without `kept`.
     ///
     /// # Errors
     /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
-    pub fn share_host(&self) -> Result<Option<HostShare>> {
-        if self.world_size() == 1 {
-            return Ok(None);
-        }
+    pub fn share_host(&self, kept: impl FnOnce() -> Option<KeptFile>) -> Result<Option<HostShare>> {
         let leads = self.local_rank().0 == 0;
-        let created = if leads { host_memory::create(0).ok() } else { None };
-        let of_rank = Member {
+        let kept = if leads { kept() } else { None };
+        if self.world_size() == 1 {
+            return Ok(kept.map(|kept| {
+                let role = if kept.is_complete { Role::Reads } else { Role::Writes { has_readers: true } };
+                HostShare::new(kept.file, role, (1, true), kept.start, CpuSet::of_thread())
+            }));
+        }
+        let is_kept = kept.is_some();
+        let (start, is_complete) = kept.as_ref().map_or((0, false), |kept| (kept.start, kept.is_complete));
+        let created = match kept {
+            Some(kept) => host_memory::address_of(&kept.file).ok().map(|address| (kept.file, address)),
+            None if leads => host_memory::create(0).ok(),
+            None => None,
+        };
+        let own = Member {
             address: created.as_ref().map(|(_, address)| *address),
+            start,
+            is_complete,
             cpus: CpuSet::of_thread().to_string(),
             host: self.hostname().to_owned(),
         };
-        let all = self.group().all_gather_bytes(of_rank.encode().as_bytes())?;
+        let all = self.group().all_gather_bytes(own.encode().as_bytes())?;
         let all: Vec<Member> = all.iter().map(|bytes| Member::decode(bytes)).collect();
         // Names of hosts need not differ, so the file itself tells whose it is; usually the first one with the name is right.
-        let mut addresses: Vec<(bool, Address)> =
-            all.iter().filter_map(|member| Some((member.host != of_rank.host, member.address?))).collect();
-        addresses.sort_by_key(|(is_elsewhere, _)| *is_elsewhere);
+        let mut leaders: Vec<&Member> = all.iter().filter(|member| member.address.is_some()).collect();
+        leaders.sort_by_key(|leader| leader.host != own.host);
         let found = match created {
-            Some(own) => Some(own),
-            None => addresses
-                .into_iter()
-                .find_map(|(_, address)| Some((host_memory::open(address).ok()?, address))),
+            Some((file, _)) => Some((file, &own)),
+            None => leaders.into_iter().find_map(|leader| {
+                Some((host_memory::open(leader.address.filter(|_| !leads)?).ok()?, leader))
+            }),
         };
         // The leaders' files stay open until all ranks have opened them.
-        let inode = found.as_ref().map_or(0, |(_, address)| address.inode);
-        let all_inodes = self.group().all_gather_bytes(&inode.to_le_bytes())?;
-        let is_same = |other: &Vec<u8>| other[..] == inode.to_le_bytes();
-        let has_all = all_inodes.iter().all(|other| other[..] != 0u64.to_le_bytes());
-        let Some((file, _)) = found.filter(|_| has_all) else { return Ok(None) };
-        let of_host = all.iter().filter(|member| member.host == of_rank.host);
+        let inode = |leader: &Member| leader.address.map_or(0, |address| address.inode).to_le_bytes();
+        let of_rank = found.as_ref().map_or([0; 8], |(_, leader)| inode(leader));
+        let files = self.group().all_gather_bytes(&of_rank)?;
+        if files.iter().any(|file| file[..] == [0; 8]) {
+            return Ok(None);
+        }
+        let Some((file, leader)) = found else { return Ok(None) };
+        let of_host = all.iter().filter(|member| member.host == own.host);
         let cpus =
             of_host.filter_map(|member| CpuSet::parse(&member.cpus)).fold(CpuSet::of_thread(), CpuSet::union);
-        let has_readers = all_inodes.iter().filter(|other| is_same(other)).count() > 1;
-        Ok(Some(HostShare { file, leads, has_readers, next: AtomicU64::new(0), cpus }))
+        let n_ranks = files.iter().filter(|file| file[..] == of_rank).count();
+        let has_readers = is_kept || n_ranks > 1;
+        let role = if leads && !is_complete { Role::Writes { has_readers } } else { Role::Reads };
+        Ok(Some(HostShare::new(file, role, (n_ranks, is_kept), leader.start, cpus)))
     }
 }
 
 impl HostShare {
-    /// Whether this rank writes the records: the first of its host.
-    pub fn leads(&self) -> bool {
-        self.leads
+    fn new(file: File, role: Role, (n_ranks, is_kept): (usize, bool), start: u64, cpus: CpuSet) -> Self {
+        let (file, is_moved) = (Mutex::new(Arc::new(file)), AtomicBool::new(false));
+        HostShare { file, role, n_ranks, is_kept, is_moved, next: AtomicU64::new(start), cpus }
     }
 
-    /// Whether other ranks read the records; otherwise none need be written.
+    /// Number of ranks that share the records.
+    pub fn n_ranks(&self) -> usize {
+        self.n_ranks
+    }
+
+    /// Copies the records so far to memory, where the next ones go.
+    fn move_to_memory(&self) -> io::Result<()> {
+        let (memory, _) = host_memory::create(0)?;
+        let kept = self.file();
+        (&*kept).rewind()?;
+        io::copy(&mut (&*kept).take(self.position()), &mut &memory)?;
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(memory);
+        self.is_moved.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the records are in memory, although a file was to keep them: it had no room.
+    pub fn is_moved(&self) -> bool {
+        self.is_moved.load(Ordering::Relaxed)
+    }
+
+    /// Lets the ranks that read open the file to which the records were moved, if they were. Collective.
+    ///
+    /// # Errors
+    /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
+    pub fn follow(&self, world: &World) -> Result<()> {
+        let moved = self.is_moved().then(|| host_memory::address_of(&self.file()).ok()).flatten();
+        let own = Member {
+            address: moved,
+            start: 0,
+            is_complete: false,
+            cpus: String::new(),
+            host: world.hostname().to_owned(),
+        };
+        let all = world.group().all_gather_bytes(own.encode().as_bytes())?;
+        let moved = all.iter().map(|bytes| Member::decode(bytes)).filter(|member| member.address.is_some());
+        let moved: Vec<Member> = moved.collect();
+        // The records of other hosts may have been moved, and those of this one not.
+        let leader = moved.iter().find(|member| member.host == own.host && !self.leads());
+        // Without the file the next record is missing, and that is an error.
+        if let Some(file) = leader.and_then(|leader| host_memory::open(leader.address?).ok()) {
+            *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
+            self.is_moved.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether this rank writes the records: the first of its host, unless they are there already.
+    pub fn leads(&self) -> bool {
+        self.role != Role::Reads
+    }
+
+    /// Whether the records are read; otherwise none need be written.
     pub fn has_readers(&self) -> bool {
-        self.has_readers
+        self.role != Role::Writes { has_readers: false }
+    }
+
+    /// Byte of the file after the records so far.
+    pub fn position(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
     }
 
     /// The CPUs of all ranks of this host.
@@ -110,11 +209,12 @@ impl HostShare {
     }
 
     /// The file, to map records of it.
-    pub fn file(&self) -> &File {
-        &self.file
+    pub fn file(&self) -> Arc<File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Begins a record of `len` bytes, which are zeros until they are written, and returns their range in the file.
+    /// Begins a record of `len` bytes, which are zeros until they are written, and returns their range in the file. Where a file that was to
+    /// keep the records has no room, all of them go to memory, and the other ranks [`HostShare::follow`].
     ///
     /// # Errors
     /// The system's error, if it has no memory.
@@ -122,10 +222,18 @@ impl HostShare {
     /// # Panics
     /// On a rank that does not lead.
     pub fn begin(&self, len: u64) -> io::Result<Range<u64>> {
-        assert!(self.leads, "the first rank of a host writes");
+        assert!(self.leads(), "the first rank of a host writes");
         let start = self.next.load(Ordering::Relaxed) + PAGE_BYTES;
-        self.file.set_len(start + len)?;
-        self.file.write_all_at(&len.to_le_bytes(), start - PAGE_BYTES)?;
+        // A file has all of its blocks from here on, so that a mapping never meets a full disk.
+        if let Err(error) = allocate(&self.file(), start + len) {
+            if !self.is_kept || self.is_moved() {
+                return Err(error);
+            }
+            self.move_to_memory()?;
+            allocate(&self.file(), start + len)?;
+        }
+        let file = self.file();
+        file.write_all_at(&len.to_le_bytes(), start - PAGE_BYTES)?;
         Ok(self.pass(start, len))
     }
 
@@ -135,7 +243,7 @@ impl HostShare {
     /// The system's error, if it has no memory.
     pub fn write(&self, record: &[u8]) -> io::Result<()> {
         let range = self.begin(record.len() as u64)?;
-        self.file.write_all_at(record, range.start)
+        self.file().write_all_at(record, range.start)
     }
 
     /// The range of the next record in the file.
@@ -145,7 +253,7 @@ impl HostShare {
     pub fn next(&self) -> io::Result<Range<u64>> {
         let mut len = [0; 8];
         let begin = self.next.load(Ordering::Relaxed);
-        self.file.read_exact_at(&mut len, begin)?;
+        self.file().read_exact_at(&mut len, begin)?;
         Ok(self.pass(begin + PAGE_BYTES, u64::from_le_bytes(len)))
     }
 
@@ -156,7 +264,7 @@ impl HostShare {
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let range = self.next()?;
         let mut record = vec![0; (range.end - range.start) as usize];
-        self.file.read_exact_at(&mut record, range.start)?;
+        self.file().read_exact_at(&mut record, range.start)?;
         Ok(record)
     }
 
@@ -167,10 +275,31 @@ impl HostShare {
     }
 }
 
+/// Makes a file of at least `len` bytes, for which there is room.
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    let len_now = file.metadata()?.len();
+    if len <= len_now {
+        return Ok(());
+    }
+    // SAFETY: a plain call on an open descriptor.
+    match unsafe { libc::fallocate(file.as_raw_fd(), 0, len_now as i64, (len - len_now) as i64) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            // Some file systems allocate blocks only when they are written.
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(len),
+            error => Err(error),
+        },
+    }
+}
+
 /// A rank, to the others.
 struct Member {
     /// Its file, if it leads and could create one.
     address: Option<Address>,
+    /// Byte at which its first record begins.
+    start: u64,
+    /// Whether its records are complete.
+    is_complete: bool,
     cpus: String,
     host: String,
 }
@@ -179,12 +308,13 @@ impl Member {
     fn encode(&self) -> String {
         let Address { pid, fd, device, inode } =
             self.address.unwrap_or(Address { pid: 0, fd: 0, device: 0, inode: 0 });
-        format!("{pid}\n{fd}\n{device}\n{inode}\n{}\n{}", self.cpus, self.host)
+        let Member { start, is_complete, cpus, host, .. } = self;
+        format!("{pid}\n{fd}\n{device}\n{inode}\n{start}\n{}\n{cpus}\n{host}", u8::from(*is_complete))
     }
 
     fn decode(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
-        let mut fields = text.splitn(6, '\n');
+        let mut fields = text.splitn(8, '\n');
         let mut field = || fields.next().unwrap_or_default();
         let address = Address {
             pid: field().parse().unwrap_or(0),
@@ -192,9 +322,11 @@ impl Member {
             device: field().parse().unwrap_or(0),
             inode: field().parse().unwrap_or(0),
         };
+        let (start, is_complete) = (field().parse().unwrap_or(0), field() == "1");
         let (cpus, host) = (field().to_owned(), field().to_owned());
         // No process has id 0.
-        Member { address: Some(address).filter(|address| address.pid != 0), cpus, host }
+        let address = Some(address).filter(|address| address.pid != 0);
+        Member { address, start, is_complete, cpus, host }
     }
 }
 
@@ -207,7 +339,7 @@ mod tests {
     fn readers_get_the_records_in_order() {
         let records: [&[u8]; 4] = [b"first", b"", &[7; 10_000], b"last"];
         let read = threads::run(3, |world| {
-            let share = world.share_host().unwrap().expect("threads share their process");
+            let share = world.share_host(|| None).unwrap().expect("threads share their process");
             assert_eq!((share.leads(), share.has_readers()), (world.rank().0 == 0, true));
             assert!(!share.cpus().is_empty());
             let mut all = Vec::new();
@@ -227,17 +359,68 @@ mod tests {
     }
 
     #[test]
+    fn complete_records_are_read_by_all_ranks() {
+        let (file, _) = host_memory::create(0).unwrap();
+        let open =
+            |is_complete| Some(KeptFile { file: file.try_clone().unwrap(), start: PAGE_BYTES, is_complete });
+        let alone = World::single().share_host(|| open(false)).unwrap().unwrap();
+        assert!(alone.leads() && alone.has_readers());
+        alone.write(b"kept").unwrap();
+        for n_ranks in [1, 3] {
+            let read = threads::run(n_ranks, |world| {
+                let share = world.share_host(|| open(true)).unwrap().unwrap();
+                assert!(!share.leads());
+                share.read().unwrap()
+            });
+            assert!(read.iter().all(|record| record == b"kept"), "{read:?}");
+        }
+    }
+
+    #[test]
+    fn records_go_to_memory_where_their_file_has_no_room() {
+        let (file, _) = host_memory::create(0).unwrap();
+        let read = threads::run(3, |world| {
+            let open =
+                || Some(KeptFile { file: file.try_clone().unwrap(), start: PAGE_BYTES, is_complete: false });
+            let share = world.share_host(open).unwrap().unwrap();
+            if share.leads() {
+                share.write(b"first").unwrap();
+                // A file that can only be read stands for a full disk.
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                *share.file.lock().unwrap() = Arc::new(File::open(path).unwrap());
+                share.write(b"second").unwrap();
+            }
+            world.group().barrier().unwrap();
+            share.follow(&world).unwrap();
+            assert!(share.is_moved());
+            if share.leads() {
+                world.group().barrier().unwrap();
+                return Vec::new();
+            }
+            let records = vec![share.read().unwrap(), share.read().unwrap()];
+            world.group().barrier().unwrap();
+            records
+        });
+        assert!(
+            read[1..].iter().all(|records| *records == [b"first".to_vec(), b"second".to_vec()]),
+            "{read:?}"
+        );
+    }
+
+    #[test]
     fn a_rank_alone_shares_nothing() {
-        assert!(World::single().share_host().unwrap().is_none());
+        assert!(World::single().share_host(|| None).unwrap().is_none());
     }
 
     #[test]
     fn members_are_read_as_written() {
         let address = Some(Address { pid: 7, fd: 3, device: 1 << 40, inode: 9 });
         for address in [address, None] {
-            let member = Member { address, cpus: "0-3,8".to_owned(), host: "node 7".to_owned() };
+            let (cpus, host) = ("0-3,8".to_owned(), "node 7".to_owned());
+            let member = Member { address, start: 4096, is_complete: true, cpus, host };
             let read = Member::decode(member.encode().as_bytes());
             assert_eq!((read.address, read.cpus, read.host), (address, member.cpus, member.host));
+            assert_eq!((read.start, read.is_complete), (4096, true));
         }
     }
 }

@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ddp::config::{Batch, Config, Determinism};
-use ddp::exit_code;
-use ddp::host_memory;
 use ddp::host_memory::MemoryKills;
 use ddp::run_folder::Existing;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
-use ddp_comm::{CommError, HostPlace, World};
+use ddp::{exit_code, host_memory};
+use ddp_comm::{CommError, HostPlace, KeptMemory, World};
 use ddp_kernels::cuda::Gpu;
 use tracing::{debug, error, info, warn};
 
@@ -81,6 +80,8 @@ struct Supervisor<'a> {
     is_without_launcher: bool,
     /// Batch settings of the run as configured, read before its first restart.
     batches: Option<Batches>,
+    /// Memory in which the ranks of this host keep the table that they have read, for the next start.
+    kept: Option<KeptMemory>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -143,6 +144,8 @@ impl<'a> Supervisor<'a> {
             place,
             is_without_launcher: false,
             batches: None,
+            // That of a sweep holds the table of all of its runs.
+            kept: KeptMemory::of_launcher().map_or_else(|| KeptMemory::create().ok(), |_| None),
         })
     }
 
@@ -266,7 +269,8 @@ impl<'a> Supervisor<'a> {
             }
         };
         let job = JobSpec { n_ranks, hosts, binary: &self.binary, args: &args };
-        let line = starter.command_line(&job, &self.machine, &self.agent);
+        let mut line = starter.command_line(&job, &self.machine, &self.agent);
+        line.env.extend(self.kept.as_ref().map(KeptMemory::variable));
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
         let is_local = hosts.is_empty() && !self.machine.is_in_slurm;

@@ -34,20 +34,27 @@ pub(crate) fn create(len: usize) -> io::Result<(File, Address)> {
     // SAFETY: the descriptor is open and owned by nothing else.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
+    let address = address_of(&file)?;
+    Ok((file, address))
+}
+
+/// The place of an open file of this process.
+pub(crate) fn address_of(file: &File) -> io::Result<Address> {
     let metadata = file.metadata()?;
-    let address = Address {
+    Ok(Address {
         pid: std::process::id(),
         fd: file.as_raw_fd(),
         device: metadata.dev(),
         inode: metadata.ino(),
-    };
-    Ok((file, address))
+    })
 }
 
 /// Opens the file that another process of this host created.
 pub(crate) fn open(address: Address) -> io::Result<File> {
     let path = format!("/proc/{}/fd/{}", address.pid, address.fd);
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // A file of a cache may be read-only.
+    let writable = OpenOptions::new().read(true).write(true).open(&path);
+    let file = writable.or_else(|_| File::open(&path))?;
     let metadata = file.metadata()?;
     // In another PID namespace a different file may have this path.
     if (metadata.dev(), metadata.ino()) != (address.device, address.inode) {

@@ -315,6 +315,13 @@ section! {
             .example("1024")
             .hint("0 chooses by the memory of the container or machine")
             .may_change();
+
+        /// Folder that keeps tables as they were read.
+        cache: Option<String> [optional] = text()
+            .help("Folder that keeps tables as they were read, so that later starts map them instead of reading them")
+            .absent("nothing is kept")
+            .example(r#""cache""#)
+            .may_change();
     }
 }
 

@@ -34,6 +34,7 @@ impl DataConfig {
         if let EvalSource::Source(source) = &mut self.eval {
             make_absolute(source);
         }
+        self.cache.iter_mut().for_each(make_absolute);
         for source in [&mut self.labels, &mut self.eval_labels, &mut self.eval_weight].into_iter().flatten() {
             make_absolute(source);
         }

@@ -23,9 +23,11 @@ pub fn in_turn<T, E>(
     if host.leads() {
         let result = if host.has_readers() { with_all_cpus(host, stage) } else { stage() };
         let result = world.collective_result(result)?;
+        host.follow(world).map_err(Failure::Comm)?;
         return world.collective_result(Ok(result));
     }
     world.collective_result(Ok(()))?;
+    host.follow(world).map_err(Failure::Comm)?;
     world.collective_result(stage())
 }
 

@@ -34,6 +34,7 @@ pub mod open;
 pub mod split;
 #[doc(hidden)]
 pub mod fit;
+pub mod kept_tables;
 pub mod load;
 #[doc(hidden)]
 pub mod importance;

@@ -27,7 +27,6 @@ use ddp::storage::fingerprint::Fingerprint;
 use ddp_comm::{HostShare, Stop, World};
 use tracing::info_span;
 
-use crate::checks;
 use crate::error::TableError;
 use crate::error::target_error::TargetError;
 use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
@@ -46,6 +45,7 @@ use crate::row_values::RowValues;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
 use crate::split::class_rows::{class_counts, split_by_class, without_unknown};
 use crate::split::column_split::split_by_column;
+use crate::{checks, kept_tables};
 
 /// A preprocessor that was fitted before.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +76,18 @@ pub fn load_with(
     world: &World,
     fitted: Option<Fitted<'_>>,
 ) -> Result<Loaded, Stop<DataError>> {
-    let host = world.share_host().map_err(DataError::from)?;
+    let model = match fitted {
+        Some(Fitted::Initial(known)) => Some((known, true)),
+        Some(Fitted::InitialFeatures(known)) => Some((known, false)),
+        Some(Fitted::Resumed(_)) | None => None,
+    };
+    let mut kept = None;
+    let open_kept = || {
+        let (file, table) = kept_tables::open(config, model)?;
+        kept = Some(table);
+        Some(file)
+    };
+    let host = world.share_host(open_kept).map_err(DataError::from)?;
     let host = host.as_ref();
     let mut spec = SourceSpec { host, ..SourceSpec::train(&config.data) };
     if let Some(Fitted::Initial(preprocessor) | Fitted::InitialFeatures(preprocessor)) = fitted {
@@ -103,6 +114,9 @@ pub fn load_with(
     };
     let TrainAndEval { train, eval, n_skipped, split } =
         in_turn(world, host, || divide(config, &spec, whole, world.world_size()))?;
+    if let (Some(kept), Some(host)) = (kept, host) {
+        kept.complete(host, config, model);
+    }
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
     // Before the ranks read shards of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));

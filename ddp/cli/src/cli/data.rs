@@ -22,6 +22,30 @@ pub enum DataCommand {
     Show(ShowArgs),
     /// Convert rows between formats, in bounded memory
     Convert(Box<ConvertArgs>),
+    /// List or remove the tables that `data.cache` keeps
+    #[command(subcommand)]
+    Cache(CacheCommand),
+}
+
+/// `ddp-train data cache`
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// List the tables of a folder, the oldest first
+    Ls(CacheArgs),
+    /// Remove the tables of a folder; runs that use one keep it until they end
+    Clear(CacheArgs),
+}
+
+/// `ddp-train data cache ls` and `clear`
+#[derive(Debug, Clone, Args)]
+pub struct CacheArgs {
+    /// Folder that `data.cache` names
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+
+    /// Print a JSON object per table
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `ddp-train data inspect`

@@ -56,7 +56,9 @@ pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
-pub use self::data::{ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs};
+pub use self::data::{
+    CacheArgs, CacheCommand, ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs,
+};
 pub use self::few_flags::{
     CheckArgs, CheckMode, Checked, ConfigCommand, ConfigKeysArgs, DescribeArgs, DoctorArgs, ReportArgs,
     StartCheckArgs,

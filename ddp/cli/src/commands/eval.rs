@@ -174,7 +174,7 @@ struct Ready {
 /// Opens the rows, which the ranks of a host share, and puts the model on the device. Collective.
 fn load(world: &World, args: &EvalArgs, saved: SavedModel, device: Device) -> Result<Ready, Stop> {
     let request = world.collective_result(request(args, &saved.config))?;
-    let host = world.share_host().map_err(Error::from)?;
+    let host = world.share_host(|| None).map_err(Error::from)?;
     let (rows, n_skipped) = in_turn(world, host.as_ref(), || open_rows(args, &saved, host.as_ref()))?;
     let rows = saved.preprocessor.scale(rows);
     let request = MetricRequest { names: Some(saved.output_names()), ..request }

@@ -103,6 +103,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 eval,
                 eval_weight: eval_labels.clone().filter(|_| is_files),
                 eval_labels,
+                cache: (prefetch % 2 == 0).then(|| "kept".to_owned()),
                 format,
                 features_key,
                 labels_key,

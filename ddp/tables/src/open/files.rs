@@ -9,7 +9,7 @@ use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use ddp::storage::user_file;
 
 use crate::error::TableError;
-use crate::formats::arrays::reader::of_side;
+use crate::formats::arrays::reader::{SplitSide, of_side};
 use crate::formats::compression::Compression;
 use crate::formats::error::RowsError;
 use crate::formats::{Format, Reader, foreign};
@@ -132,6 +132,9 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
         let hint =
             "in arrays only NaN is a missing value: with numpy, x[x == -999] = numpy.nan; remove the setting";
         return not_for("data.missing_values", "holds arrays, not a table", hint);
+    }
+    if data.cache.is_some() && !is_table && spec.side == SplitSide::Train {
+        return not_for("data.cache", "holds arrays, which are mapped as they are", "remove the setting");
     }
     if data.datetime != Datetime::Seconds && !is_table {
         return not_for("data.datetime", "holds an array, which has no dates", "remove the setting");

@@ -93,7 +93,7 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
         }
         return Ok(opened);
     }
-    match table::fetch(host, spec.source)? {
+    match table::fetch(host, spec)? {
         Some((rows, without_target)) => {
             let rows = with_targets(Arc::new(rows), &without_target);
             let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();

@@ -22,6 +22,7 @@ use ddp_kernels::cpu::mapped_file::MappedFile;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TableError;
+use crate::source::SourceSpec;
 use crate::table::exact_columns::{ExactColumns, ExactValues, differences};
 use crate::table::exact_rows::ExactRows;
 
@@ -34,6 +35,8 @@ const ALIGNMENT: usize = 64;
 #[derive(Debug)]
 pub(crate) struct SharedRows {
     map: MappedFile,
+    /// Ranks that hold the rows together.
+    n_ranks: usize,
     layout: RowLayout,
     source: String,
     places: Places,
@@ -126,7 +129,7 @@ pub(crate) fn publish(
         host.write(&json)?;
         let record = host.begin(end as u64)?;
         let to = |place: &Range<usize>| record.start + place.start as u64;
-        let (file, places) = (host.file(), &header.places);
+        let (file, places) = (&*host.file(), &header.places);
         move_to(file, to(&places.features), features)?;
         match targets {
             Targets::Labels(labels) => move_to(file, to(&places.targets), labels)?,
@@ -146,7 +149,8 @@ pub(crate) fn publish(
         Ok(record)
     };
     let record = write().map_err(|source| TableError::HostMemory { source })?;
-    let rows = SharedRows { map: map(host.file(), record)?, layout, source, places: header.places };
+    let (map, n_ranks) = (map(&host.file(), record)?, host.n_ranks());
+    let rows = SharedRows { map, n_ranks, layout, source, places: header.places };
     Ok((rows, without_target.to_vec()))
 }
 
@@ -155,17 +159,19 @@ pub(crate) fn publish_none(host: &HostShare) -> Result<()> {
     Ok(host.write(&[]).map_err(|source| TableError::HostMemory { source })?)
 }
 
-/// The rows of `source` that the first rank of the host has published, and the numbers of those without a target; `None` if it has not.
-pub(crate) fn fetch(host: &HostShare, source: &str) -> Result<Option<(SharedRows, Vec<usize>)>> {
+/// The rows of `spec` that the first rank of the host has published, and the numbers of those without a target; `None` if it has not.
+pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Option<(SharedRows, Vec<usize>)>> {
     let failed = |source| DataError::from(TableError::HostMemory { source });
     let header = host.read().map_err(failed)?;
     if header.is_empty() {
         return Ok(None);
     }
     let Header { layout, places }: Header = serde_json::from_slice(&header).map_err(|e| failed(e.into()))?;
-    let map = map(host.file(), host.next().map_err(failed)?)?;
-    let layout = layout.into_layout().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
-    let rows = SharedRows { map, layout, source: source.to_owned(), places };
+    let map = map(&host.file(), host.next().map_err(failed)?)?;
+    let mut layout = layout.into_layout().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+    // Rows that were kept may have been read by a config that left the decision to them.
+    layout.task_choice = layout.task_choice.filter(|_| spec.data.auto_task);
+    let rows = SharedRows { map, n_ranks: host.n_ranks(), layout, source: spec.source.to_owned(), places };
     let without_target: &[u64] = cast_slice(rows.bytes(&rows.places.without_target));
     let without_target = without_target.iter().map(|row| *row as usize).collect();
     Ok(Some((rows, without_target)))
@@ -270,7 +276,7 @@ impl Dataset for SharedRows {
     }
 
     fn resident_bytes(&self) -> usize {
-        self.map.len()
+        self.map.len().div_ceil(self.n_ranks)
     }
 
     fn source(&self) -> &str {

@@ -1,5 +1,6 @@
-//! `ddp-train data`: inspects, shows and converts data files.
+//! `ddp-train data`: inspects, shows and converts data files, and lists the tables that are kept.
 
+mod cache;
 mod convert;
 mod inspect;
 mod show;
@@ -27,6 +28,7 @@ pub fn data(world: &World, log: &Log, command: &DataCommand) -> Result<(), Stop>
         DataCommand::Inspect(args) => {
             inspect::inspect(args, log.terminal().show_busy(format!("reading {}", args.path)))
         }
+        DataCommand::Cache(command) => cache::cache(command),
         DataCommand::Show(args) => show::show(args),
         DataCommand::Convert(args) => convert::convert(log, args),
     };

@@ -14,7 +14,7 @@ use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::{CONFIG_FILE, check_free};
 use ddp::storage::user_file::{create_new, read_regular};
 use ddp::train::stop_signals::StopSignals;
-use ddp_comm::World;
+use ddp_comm::{KeptMemory, World};
 use ddp_kernels::cuda::Gpu;
 use ddp_launch::LaunchError;
 use rustix::process::{Pid, Signal, kill_process};
@@ -50,6 +50,8 @@ pub(super) struct Jobs<'a> {
     /// Threads of each rank, where places share the host.
     n_threads: Option<usize>,
     program: PathBuf,
+    /// Memory in which the first run keeps the table that it has read, for the others.
+    kept: Option<KeptMemory>,
 }
 
 /// A run in progress.
@@ -100,6 +102,7 @@ impl<'a> Jobs<'a> {
             places: places.into_iter().take(n).collect(),
             n_threads: shares_host.then(|| (n_cores / (n * args.ranks)).max(1)),
             program,
+            kept: KeptMemory::create().ok(),
         })
     }
 
@@ -191,6 +194,7 @@ impl<'a> Jobs<'a> {
             command.args(["--resume", "auto"]);
         }
         self.n_threads.iter().for_each(|n| _ = command.args(["--threads", &n.to_string()]));
+        command.envs(self.kept.as_ref().map(KeptMemory::variable));
         self.places[place].iter().for_each(|gpus| _ = command.env(VISIBLE, gpus));
         debug!("{command:?}");
         let unwritable = |source| FolderError::Unwritable { path: path.clone(), source };

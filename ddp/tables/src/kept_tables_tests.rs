@@ -1,0 +1,144 @@
+//! Kept tables give the rows of their files, and are never taken for those of other files.
+
+use std::fs::FileTimes;
+
+use ddp::data::{Dataset, Loaded};
+use ddp_comm::{World, threads};
+
+use super::*;
+use crate::load::load;
+use crate::testing::gathered;
+
+struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Place { folder: tempfile::tempdir().unwrap() };
+        place.write("a,kind,y\n1,red,0\n2,blue,1\n3,red,1\n4,green,0\n5,blue,1\n");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(self.path("t.csv"), text).unwrap();
+    }
+
+    fn config(&self) -> Config {
+        let (table, cache) = (self.path("t.csv"), self.path("cache"));
+        let sets = [
+            format!("data.train={}", table.display()),
+            format!("data.cache={}", cache.display()),
+            "data.target=y".to_owned(),
+            "data.categorical=[\"kind\"]".to_owned(),
+            "data.eval_fraction=0.4".to_owned(),
+        ];
+        Config::load(None, &sets).unwrap()
+    }
+
+    /// Loads on `n_ranks` ranks; returns the rows, and the tables that are kept then.
+    fn load(&self, n_ranks: usize) -> (Vec<f32>, Vec<PathBuf>) {
+        let config = self.config();
+        let ranks = match n_ranks {
+            1 => vec![rows(load(&config, &World::single()).unwrap())],
+            n => threads::run(n, |world| rows(load(&config, &world).unwrap())),
+        };
+        assert!(ranks.iter().all(|rows| *rows == ranks[0]), "{ranks:?}");
+        let kept = entries(&self.path("cache")).unwrap();
+        let others = fs::read_dir(self.path("cache")).unwrap().count() - kept.len();
+        assert_eq!(others, 0, "nothing else is left");
+        (ranks[0].clone(), kept.into_iter().map(|entry| entry.path).collect())
+    }
+}
+
+/// Features and targets, of training and evaluation.
+fn rows(loaded: Loaded) -> Vec<f32> {
+    let of = |rows: &dyn Dataset| {
+        let (x, y, _) = gathered(rows, &(0..rows.len()).collect::<Vec<_>>());
+        [x, y].concat()
+    };
+    [of(&*loaded.train), of(&*loaded.eval.unwrap())].concat()
+}
+
+#[test]
+fn rows_are_those_of_the_files_on_any_number_of_ranks() {
+    let place = Place::new();
+    let mut plain = place.config();
+    plain.data.cache = None;
+    let want = load(&plain, &World::single()).unwrap();
+    let (first, kept) = place.load(1);
+    assert_eq!(kept.len(), 1);
+    assert_eq!(rows(want), first);
+    assert_eq!(kept[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let made = kept[0].metadata().unwrap().modified().unwrap();
+    for n_ranks in [1, 3] {
+        assert_eq!(place.load(n_ranks), (first.clone(), kept.clone()), "{n_ranks} ranks");
+    }
+    assert_eq!(kept[0].metadata().unwrap().modified().unwrap(), made, "it was read, not made again");
+    // Ranks that share make the same file.
+    fs::remove_dir_all(place.path("cache")).unwrap();
+    assert_eq!(place.load(3), (first, kept));
+}
+
+#[test]
+fn a_table_that_changed_is_read_again() {
+    let place = Place::new();
+    let (first, kept) = place.load(1);
+    let table = place.path("t.csv");
+    let before = fs::metadata(&table).unwrap();
+    let times = FileTimes::new().set_modified(before.modified().unwrap());
+    // In place, of the same size, with the time that it had.
+    place.write("a,kind,y\n1,red,0\n2,blue,1\n9,red,1\n4,green,0\n5,blue,1\n");
+    File::options().write(true).open(&table).unwrap().set_times(times).unwrap();
+    let now = fs::metadata(&table).unwrap();
+    assert_eq!((now.ino(), now.len(), now.mtime_nsec()), (before.ino(), before.len(), before.mtime_nsec()));
+    let (second, kept_now) = place.load(1);
+    assert!(second.contains(&9.0) && !first.contains(&9.0));
+    assert_eq!(kept_now.len(), kept.len() + 1);
+    place.write("a,kind,y\n1,red,0\n2,blue,1\n9,red,1\n4,green,0\n5,blue,1\n6,red,0\n");
+    assert!(place.load(1).0.len() > second.len());
+}
+
+#[test]
+fn damaged_or_foreign_files_are_not_used() {
+    let place = Place::new();
+    let (first, kept) = place.load(1);
+    let whole = fs::read(&kept[0]).unwrap();
+    let of = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        bytes
+    };
+    let damaged = [
+        of(&|bytes| bytes.truncate(bytes.len() - 1)),
+        of(&|bytes| bytes.clear()),
+        of(&|bytes| *bytes.last_mut().unwrap() ^= 1),
+        of(&|bytes| bytes[HEADER_BYTES as usize + 4096 + 70] ^= 1),
+        of(&|bytes| bytes[8] ^= 1),
+        of(&|bytes| bytes[24] ^= 1),
+    ];
+    for (n, bytes) in damaged.into_iter().enumerate() {
+        fs::write(&kept[0], bytes).unwrap();
+        assert_eq!(place.load(1), (first.clone(), kept.clone()), "damage {n}");
+        assert!(fs::read(&kept[0]).unwrap() == whole, "damage {n}: made again");
+    }
+    // Another user could have written it.
+    fs::set_permissions(&kept[0], fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(place.load(1).0, first);
+    assert_eq!(kept[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    // What a killed process left is removed.
+    fs::write(place.path("cache/.0123456789abcdef.4242.tmp"), b"half").unwrap();
+    fs::remove_file(&kept[0]).unwrap();
+    assert_eq!(place.load(3), (first, kept));
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_is_no_reason_to_fail() {
+    let place = Place::new();
+    fs::write(place.path("cache"), b"a file").unwrap();
+    assert_eq!(load(&place.config(), &World::single()).unwrap().train.len(), 3);
+}
