@@ -3,7 +3,8 @@
 
   python tests/bench/one_copy.py [--binary FILE] [--before FILE] [--rows 1000000] [--ranks 1,2,4,8] [--repeats 3] [--out FILE]
 
-A table of 20 features of f32 and a label, as CSV and as Parquet, with and without rows taken out for evaluation by a column. A run of a
+A table of 20 features of f32, a label and a text, as CSV (the texts plain, or in quotes) and as Parquet, and with rows taken out for
+evaluation by the text; last, starts of one rank that keep the CSV (data.cache), and then map it. A run of a
 single step of a small network is started by `launch -n N --launcher env`; its CPU time is that of all ranks. The memory is the sum of
 the proportional set sizes (PSS) of all ranks, sampled from outside while the run trains for two seconds. Runs of both programs
 alternate; figures are medians.
@@ -37,7 +38,8 @@ def write_tables(folder, n_rows):
     columns["fold"] = np.where(draw.integers(0, 5, n_rows) == 0, "test", "train")
     table = pa.table(columns)
     parquet.write_table(table, os.path.join(folder, "t.parquet"), row_group_size=100_000)
-    csv.write_csv(table, os.path.join(folder, "t.csv"))
+    csv.write_csv(table, os.path.join(folder, "quoted.csv"))
+    csv.write_csv(table, os.path.join(folder, "t.csv"), csv.WriteOptions(quoting_style="none"))
     return table.nbytes
 
 
@@ -112,6 +114,7 @@ def main():
     }
     cases = {
         "csv": ("t.csv", ["--set", "data.drop=fold"]),
+        "csv, texts in quotes": ("quoted.csv", ["--set", "data.drop=fold"]),
         "parquet": ("t.parquet", ["--set", "data.drop=fold"]),
         "csv, split by a column": ("t.csv", ["--set", 'data.split={column="fold"}']),
     }
@@ -130,6 +133,10 @@ def main():
                     medians["peak_pss_mib"] = round(memory(command(program, os.path.join(folder, file), n_ranks, out, seconds)), 1)
                     result["cases"].setdefault(name, {}).setdefault(side, {})[n_ranks] = medians
                 print(name, n_ranks, {side: result["cases"][name][side][n_ranks] for side in programs}, flush=True)
+        cached = [*cases["csv"][1], "--set", "train.steps=1", "--set", f"data.cache={folder}/cache"]
+        starts = [timed(command(programs["after"], os.path.join(folder, "t.csv"), 1, out, cached)) for _ in range(1 + args.repeats)]
+        result["cached"] = {"first": starts[0], "then": {key: statistics.median(start[key] for start in starts[1:]) for key in starts[0]}}
+        print("cached", result["cached"])
     print(records.line(result), end="")
     if args.out:
         records.write(args.out, result)

@@ -246,6 +246,7 @@ RULES = {
     "data.category_min_rows": one_of(0, 1, 2, 5, 1000),
     "data.shuffle_window_mib": one_of(1, 2, 64),
     "data.loader_memory_mib": one_of(0, 1, 2, 16, 1024),
+    "data.cache": lambda draw, table, key: None if table.is_array else "kept-tables",
     "data.prefetch": one_of(1, 2, 4, 9),
     "data.loader_threads": one_of(0, 1, 3),
     "model.hidden": one_of([], [1], [8], [16, 8], [16, 16, 16], [5, 1, 3]),

@@ -200,6 +200,8 @@ class Trial:
     """A table, a config, and a folder for their runs."""
 
     def __init__(self, program, folder, table, config, ranks):
+        if "data.cache" in config:
+            config = {**config, "data.cache": str(folder / "cache")}
         self.program, self.folder, self.table, self.config, self.ranks = program, folder, table, config, ranks
         self.path = folder / "run.toml"
         self.path.write_text(of_keys.config_text(config))

@@ -232,6 +232,20 @@ def starts_from_its_model(trial, base, draw):
             raise Broken(law, f"{name} differs from the model that the run started from")
 
 
+def cached_trains_alike(trial, base, draw):
+    """A run whose table is kept, and one that maps the kept table, on as many ranks, have the bits of one that reads it."""
+    law = "a kept table trains alike"
+    if trial.table.is_array:
+        return
+    folder = trial.folder / "kept"
+    for name in ("kept-made", "kept-used"):
+        got = must_train(law, lambda: trial.train(name, f"data.cache={json.dumps(str(folder))}"))
+        check_bits(law, got, base, name)
+    tables = list(folder.glob("*"))
+    if len(tables) != 1 or tables[0].suffix != ".rows":
+        raise Broken(law, f"one table is kept, not {[table.name for table in tables]}")
+
+
 def traced_trains_alike(trial, base, draw):
     """(i) A run that is traced has the same bits, and the trace has the steps of all ranks."""
     law = "a traced run trains alike"

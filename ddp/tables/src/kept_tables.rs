@@ -16,7 +16,7 @@ use ddp_comm::{HostShare, KeptFile, KeptMemory};
 use ddp_kernels::cpu::mapped_file::MappedFile;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::fit::preprocess::Preprocessor;
 use crate::formats::Reader;
@@ -108,6 +108,7 @@ fn in_folder(folder: &Path, key: u64) -> Option<(KeptFile, KeptTable)> {
 fn in_memory(file: File, key: u64) -> Option<(KeptFile, KeptTable)> {
     let table = KeptTable { key, paths: None };
     if is_complete(&file, Path::new("memory of the launcher"), key) {
+        debug!("rows as they were read before, in memory of the launcher");
         return Some((KeptFile { file, start: HEADER_BYTES, is_complete: true }, table));
     }
     // One job at a time writes it, and never over records that are complete: others may have mapped them.

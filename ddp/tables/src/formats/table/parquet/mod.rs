@@ -7,6 +7,7 @@ mod page_flags;
 mod bounds;
 mod file;
 mod lists;
+mod side_by_side;
 #[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
 pub use bounds::malformed;
+use ddp::data::parallel;
 use ddp::storage::write_error::WriteError;
 pub use file::ParquetFile;
 use parquet::arrow::ArrowWriter;
@@ -79,7 +81,13 @@ impl BatchSource for ParquetFile {
     }
 
     fn read(&self, selection: &Selection) -> Result<Batches> {
-        self.read_groups(selection, 0..self.group_rows.len())
+        let n_groups = self.group_rows.len();
+        let n_threads = parallel::n_threads().saturating_sub(1).min(n_groups);
+        if n_threads == 0 || n_groups < 2 {
+            return self.read_groups(selection, 0..n_groups);
+        }
+        lists::check(self, &selection.lists, 0..n_groups, selection.max_len)?;
+        Ok(Box::new(side_by_side::decode(self, selection, n_threads)?))
     }
 }
 

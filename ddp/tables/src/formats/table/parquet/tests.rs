@@ -100,3 +100,43 @@ fn categories_of_all_types_are_read_as_their_values() {
     let halves: Vec<_> = batch.column(2).as_primitive::<Float16Type>().iter().collect();
     assert_eq!(halves, [Some(f16::from_f32(2.5)), None, Some(f16::from_f32(1.5))]);
 }
+
+#[test]
+fn row_groups_are_decoded_side_by_side_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let n_rows = 1000i64;
+    let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(0..n_rows));
+    let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
+    let properties = WriterProperties::builder()
+        .set_max_row_group_row_count(Some(70))
+        .set_dictionary_enabled(false)
+        .set_compression(Compression::UNCOMPRESSED)
+        .build();
+    let mut writer =
+        ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let all = || -> Result<Vec<i64>> {
+        let file = ParquetFile::open(&path, &ReadOptions::default())?;
+        let selection = Selection { roots: vec![0], lists: Vec::new(), max_len: 0, batch_rows: 32 };
+        let mut values = Vec::new();
+        for batch in file.read(&selection)? {
+            values.extend_from_slice(batch?.column(0).as_primitive::<Int64Type>().values());
+        }
+        Ok(values)
+    };
+    let with_threads = |n| ddp::data::parallel::with_threads(n, all);
+    for n_threads in [1, 2, 5, 40] {
+        assert_eq!(with_threads(n_threads).unwrap(), (0..n_rows).collect::<Vec<_>>(), "{n_threads} threads");
+    }
+    // A page in the middle of the file.
+    let mut bytes = std::fs::read(&path).unwrap();
+    let page = bytes.windows(8).position(|word| word == 140i64.to_le_bytes()).unwrap();
+    bytes[page - 40..page - 4].fill(0xff);
+    std::fs::write(&path, bytes).unwrap();
+    let want = with_threads(1).unwrap_err().to_string();
+    for n_threads in [2, 5] {
+        assert_eq!(with_threads(n_threads).unwrap_err().to_string(), want, "{n_threads} threads");
+    }
+}
