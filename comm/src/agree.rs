@@ -31,7 +31,7 @@ impl World {
         // A rank that failed has no hash.
         let hash = bytes.as_ref().map_or(Vec::new(), |bytes| fnv1a_128(bytes).to_le_bytes().to_vec());
         let hashes = self.group().all_gather_bytes(&hash).map_err(Failure::Comm)?;
-        let value = self.result_of_all(result, |rank| hashes[rank].is_empty())?;
+        let value = self.result_of_all(result, self.world_size(), |rank| hashes[rank].is_empty())?;
         match self.compare(&bytes.unwrap_or_default(), &hashes) {
             Ok(()) => Ok(value),
             Err(error @ CommError::Disagreement { .. }) => {

@@ -73,14 +73,24 @@ impl World {
     /// [`Failure::Here`] on the ranks that failed, [`Failure::Elsewhere`] on the others; [`Failure::Comm`] if the collective
     /// itself failed.
     pub fn collective_result<T, E>(&self, result: Result<T, E>) -> Result<T, Failure<E>> {
+        self.result_of_some(result, self.world_size())
+    }
+
+    /// [`World::collective_result`] of work that `n_ranks` of the ranks did, while the others bring `Ok`: if all of those fail, the error is
+    /// that of all ranks. Collective.
+    ///
+    /// # Errors
+    /// Same as [`World::collective_result`].
+    pub fn result_of_some<T, E>(&self, result: Result<T, E>, n_ranks: usize) -> Result<T, Failure<E>> {
         let flags = self.group().all_gather_bytes(&[u8::from(result.is_err())]).map_err(Failure::Comm)?;
-        self.result_of_all(result, |rank| flags[rank][..] == [1])
+        self.result_of_all(result, n_ranks, |rank| flags[rank][..] == [1])
     }
 
     /// Returns `result` unless it is an error on some rank, as `fails` says of each.
     pub(crate) fn result_of_all<T, E>(
         &self,
         result: Result<T, E>,
+        n_ranks: usize,
         fails: impl Fn(usize) -> bool,
     ) -> Result<T, Failure<E>> {
         let failing: Vec<usize> = (0..self.world_size()).filter(|&rank| fails(rank)).collect();
@@ -89,7 +99,7 @@ impl World {
             (Ok(_), Some(&rank)) => Err(Failure::Elsewhere { rank }),
             (Err(error), first) => {
                 let reports = first == Some(&self.rank().0);
-                Err(Failure::Here { error, reports, on_all_ranks: failing.len() == self.world_size() })
+                Err(Failure::Here { error, reports, on_all_ranks: failing.len() == n_ranks })
             }
         }
     }

@@ -46,6 +46,8 @@ pub struct HostShare {
     role: Role,
     /// Ranks of this file.
     n_ranks: usize,
+    /// Number of files: of hosts, that is.
+    n_hosts: usize,
     /// Whether a file keeps the records.
     is_kept: bool,
     /// Whether the records go to memory although a file was to keep them.
@@ -89,7 +91,7 @@ impl World {
         if self.world_size() == 1 {
             return Ok(kept.map(|kept| {
                 let role = if kept.is_complete { Role::Reads } else { Role::Writes { has_readers: true } };
-                HostShare::new(kept.file, role, (1, true), kept.start, CpuSet::of_thread())
+                HostShare::new(kept.file, role, [1, 1], true, kept.start, CpuSet::of_thread())
             }));
         }
         let is_kept = kept.is_some();
@@ -131,14 +133,29 @@ impl World {
         let n_ranks = files.iter().filter(|file| file[..] == of_rank).count();
         let has_readers = is_kept || n_ranks > 1;
         let role = if leads && !is_complete { Role::Writes { has_readers } } else { Role::Reads };
-        Ok(Some(HostShare::new(file, role, (n_ranks, is_kept), leader.start, cpus)))
+        let mut hosts = files.clone();
+        hosts.sort_unstable();
+        hosts.dedup();
+        Ok(Some(HostShare::new(file, role, [n_ranks, hosts.len()], is_kept, leader.start, cpus)))
     }
 }
 
 impl HostShare {
-    fn new(file: File, role: Role, (n_ranks, is_kept): (usize, bool), start: u64, cpus: CpuSet) -> Self {
+    fn new(
+        file: File,
+        role: Role,
+        [n_ranks, n_hosts]: [usize; 2],
+        is_kept: bool,
+        start: u64,
+        cpus: CpuSet,
+    ) -> Self {
         let (file, is_moved) = (Mutex::new(Arc::new(file)), AtomicBool::new(false));
-        HostShare { file, role, n_ranks, is_kept, is_moved, next: AtomicU64::new(start), cpus }
+        HostShare { file, role, n_ranks, n_hosts, is_kept, is_moved, next: AtomicU64::new(start), cpus }
+    }
+
+    /// Number of hosts, on each of which one rank writes.
+    pub fn n_hosts(&self) -> usize {
+        self.n_hosts
     }
 
     /// Number of ranks that share the records.

@@ -22,11 +22,11 @@ pub fn in_turn<T, E>(
     let Some(host) = host else { return world.collective_result(stage()) };
     if host.leads() {
         let result = if host.has_readers() { with_all_cpus(host, stage) } else { stage() };
-        let result = world.collective_result(result)?;
+        let result = world.result_of_some(result, host.n_hosts())?;
         host.follow(world).map_err(Failure::Comm)?;
         return world.collective_result(Ok(result));
     }
-    world.collective_result(Ok(()))?;
+    world.result_of_some(Ok(()), host.n_hosts())?;
     host.follow(world).map_err(Failure::Comm)?;
     world.collective_result(stage())
 }

@@ -126,7 +126,7 @@ fn row_groups_are_decoded_side_by_side_in_their_order() {
         }
         Ok(values)
     };
-    let with_threads = |n| ddp::data::parallel::with_threads(n, all);
+    let with_threads = |n| parallel::with_threads(n, all);
     for n_threads in [1, 2, 5, 40] {
         assert_eq!(with_threads(n_threads).unwrap(), (0..n_rows).collect::<Vec<_>>(), "{n_threads} threads");
     }
