@@ -52,6 +52,8 @@ pub struct HostShare {
     is_kept: bool,
     /// Whether the records go to memory although a file was to keep them.
     is_moved: AtomicBool,
+    /// Whether the records are of no use to later ranks.
+    is_of_now: AtomicBool,
     /// Byte at which the next record begins, for this rank.
     next: AtomicU64,
     cpus: CpuSet,
@@ -149,8 +151,18 @@ impl HostShare {
         start: u64,
         cpus: CpuSet,
     ) -> Self {
-        let (file, is_moved) = (Mutex::new(Arc::new(file)), AtomicBool::new(false));
-        HostShare { file, role, n_ranks, n_hosts, is_kept, is_moved, next: AtomicU64::new(start), cpus }
+        let (file, no) = (Mutex::new(Arc::new(file)), || AtomicBool::new(false));
+        HostShare {
+            file,
+            role,
+            n_ranks,
+            n_hosts,
+            is_kept,
+            is_moved: no(),
+            is_of_now: no(),
+            next: AtomicU64::new(start),
+            cpus,
+        }
     }
 
     /// Number of hosts, on each of which one rank writes.
@@ -172,6 +184,16 @@ impl HostShare {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(memory);
         self.is_moved.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The records are of no use to later ranks.
+    pub fn do_not_keep(&self) {
+        self.is_of_now.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`HostShare::do_not_keep`] was called.
+    pub fn is_of_now(&self) -> bool {
+        self.is_of_now.load(Ordering::Relaxed)
     }
 
     /// Whether the records are in memory, although a file was to keep them: it had no room.

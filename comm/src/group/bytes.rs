@@ -5,39 +5,55 @@ use ddp_kernels::{TensorMut, TensorRef};
 use super::Group;
 use crate::{CommError, Result};
 
+/// Bytes that travel with their number.
+const HEAD_BYTES: usize = 24;
+
+/// The bytes in `n` words of eight, padded with zeros.
+fn words_of(bytes: &[u8], n: usize) -> Vec<i64> {
+    let mut words = vec![0i64; n];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        *word = i64::from_le_bytes(padded);
+    }
+    words
+}
+
+/// The first `len` bytes of words.
+fn bytes_of(words: &[i64], len: usize) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).take(len).collect()
+}
+
 impl Group {
     /// Gathers the ranks' bytes in rank order; their lengths may differ. Waits for all ranks. For groups of the host only.
     ///
     /// # Errors
     /// [`CommError::WrongMemory`] over NCCL; the errors of [`Group::all_gather`].
     ///
-    /// Source: MPI 4.0, section 6.7, `MPI_Allgatherv`, by two all-gathers.
+    /// Source: MPI 4.0, section 6.7, `MPI_Allgatherv`, by one all-gather for up to 24 bytes, such as votes, and by two for more.
     pub fn all_gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let world_size = self.world_size();
-        let mut lens = vec![0i64; world_size];
-        let len = [bytes.len() as i64];
-        self.all_gather(
-            TensorRef::from_slice(&len, &[1])?,
-            TensorMut::from_slice(&mut lens, &[world_size])?,
-        )?;
-        // Padded to the longest, in words of eight bytes.
-        let n_words = lens.iter().max().map_or(0, |&n| n as usize).div_ceil(8);
-        let mut words = vec![0i64; n_words];
-        for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = i64::from_le_bytes(padded);
+        let mut head = words_of(&bytes[..bytes.len().min(HEAD_BYTES)], HEAD_BYTES.div_ceil(8));
+        head.insert(0, bytes.len() as i64);
+        let heads = self.all_gather_words(&head)?;
+        let heads: Vec<&[i64]> = heads.chunks_exact(head.len()).collect();
+        let lens = || heads.iter().map(|head| head[0] as usize);
+        let longest = lens().max().unwrap_or(0);
+        if longest <= HEAD_BYTES {
+            return Ok(heads.iter().zip(lens()).map(|(head, len)| bytes_of(&head[1..], len)).collect());
         }
-        let mut gathered = vec![0i64; n_words * world_size];
-        self.all_gather(
-            TensorRef::from_slice(&words, &[n_words])?,
-            TensorMut::from_slice(&mut gathered, &[n_words * world_size])?,
-        )?;
-        let of_rank = |rank: usize| gathered[rank * n_words..(rank + 1) * n_words].iter();
-        let bytes_of = |(rank, &len): (usize, &i64)| {
-            of_rank(rank).flat_map(|word| word.to_le_bytes()).take(len as usize).collect()
-        };
-        Ok(lens.iter().enumerate().map(bytes_of).collect())
+        // Padded to the longest.
+        let n_words = longest.div_ceil(8);
+        let gathered = self.all_gather_words(&words_of(bytes, n_words))?;
+        Ok(gathered.chunks_exact(n_words).zip(lens()).map(|(words, len)| bytes_of(words, len)).collect())
+    }
+
+    /// Gathers the ranks' words, as many of each.
+    fn all_gather_words(&self, words: &[i64]) -> Result<Vec<i64>> {
+        let n = words.len() * self.world_size();
+        let mut gathered = vec![0i64; n];
+        let from = TensorRef::from_slice(words, &[words.len()])?;
+        self.all_gather(from, TensorMut::from_slice(&mut gathered, &[n])?)?;
+        Ok(gathered)
     }
 
     /// Checks that all ranks will reduce buckets of the same lengths (elements). Waits for all ranks. For groups of the host only,

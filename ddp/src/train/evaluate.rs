@@ -138,8 +138,8 @@ pub fn evaluate_until(
     if is_stopped {
         return Err(TrainError::EvaluationStopped);
     }
-    let PartTotals { mut parts, scores, .. } = totals;
-    let all = Totals::of_all_ranks(world, request, n_outputs, &mut parts)?;
+    let PartTotals { parts, scores, .. } = totals;
+    let all = Totals::of_all_ranks(world, request, n_outputs, partition.n_parts, parts)?;
     let n_rows = dataset.len();
     if n_rows > 0 && all.weight() == 0.0 {
         return Err(TrainError::NoEvalWeight { source_name: dataset.source().to_owned(), n_rows });

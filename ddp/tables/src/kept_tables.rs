@@ -128,7 +128,7 @@ impl KeptTable {
         config: &Config,
         model: Option<(&Preprocessor, bool)>,
     ) {
-        if !host.leads() {
+        if !host.leads() || host.is_of_now() {
             return;
         }
         if host.is_moved() {

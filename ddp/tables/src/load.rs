@@ -12,7 +12,7 @@
 //! ```
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ddp::config::{
     ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
@@ -42,9 +42,10 @@ use crate::host_once::once;
 use crate::labels::survey::LabelSurvey;
 use crate::open::open;
 use crate::row_values::RowValues;
-use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
+use crate::source::{ClassLabels, KnownFeatures, SourceSpec, TakenColumn};
 use crate::split::class_rows::{class_counts, split_by_class, without_unknown};
 use crate::split::column_split::split_by_column;
+use crate::split::split_values::SplitReader;
 use crate::{checks, kept_tables};
 
 /// A preprocessor that was fitted before.
@@ -103,7 +104,14 @@ pub fn load_with(
                 .unwrap_or(spec.classes);
         }
     }
-    let (whole, is_table) = open_train(&spec, world)?;
+    // Decides which rows are evaluated, and is taken while the rows are read.
+    let reader = config.data.split().map(|split| Arc::new(Mutex::new(SplitReader::new(split))));
+    let taken = config.data.split().zip(reader.clone()).map(|(split, reader)| {
+        let notation = SplitReader::notation(&config.data);
+        TakenColumn::new(split.column(), move |text| lock(&reader).take(text, &notation))
+    });
+    let (whole, is_table) = open_train(&SourceSpec { taken: taken.as_ref(), ..spec }, world)?;
+    let taken = reader.map(|reader| std::mem::replace(&mut *lock(&reader), SplitReader::Failed));
     let config = &decided(config, whole.layout());
     let data = &config.data;
     let _span = info_span!("load", data = %data.train).entered();
@@ -113,7 +121,7 @@ pub fn load_with(
         other => other,
     };
     let TrainAndEval { train, eval, n_skipped, split } =
-        in_turn(world, host, || divide(config, &spec, whole, world.world_size()))?;
+        in_turn(world, host, || divide(config, &spec, whole, taken, world.world_size()))?;
     if let (Some(kept), Some(host)) = (kept, host) {
         kept.complete(host, config, model);
     }
@@ -245,6 +253,10 @@ fn kinds_of_run(known: &Preprocessor, rows: &dyn Dataset) -> Result<()> {
     checks::kinds(&plan.columns, &plan.kinds, &layout.kinds, path, "the run to be resumed")
 }
 
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Warnings about the columns; a preprocessor of another run was warned of there.
 fn warnings_of(rows: FittedRows<'_>, data: &DataConfig, is_fitted: bool) -> Result<Vec<String>> {
     let mut warnings = lost_values::warnings(rows.train, rows.preprocessor)?;
@@ -346,6 +358,7 @@ fn divide(
     config: &Config,
     spec: &SourceSpec<'_>,
     whole: Arc<dyn Dataset>,
+    taken: Option<SplitReader>,
     world_size: usize,
 ) -> Result<TrainAndEval> {
     let data = &config.data;
@@ -358,7 +371,7 @@ fn divide(
         let mut rows = train_categories::by_train_rows(vec![rows], min_rows, spec.host)?;
         Ok(rows.remove(0))
     };
-    let divided = match (&data.eval, take_eval(data, &whole, config.train.seed, spec.host)?) {
+    let divided = match (&data.eval, take_rows(data, &whole, taken, config.train.seed, spec.host)?) {
         (by, Some(Divided { train, eval, note })) => {
             let (train, eval): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (train, eval);
             let is_by_value = matches!(by, EvalSource::Split(_)) || min_rows > 1;
@@ -422,12 +435,23 @@ pub fn take_eval(
     seed: u64,
     host: Option<&HostShare>,
 ) -> Result<Option<Divided>> {
+    take_rows(data, dataset, None, seed, host)
+}
+
+/// [`take_eval`] by the column `taken`, if it was taken while the rows were read.
+fn take_rows(
+    data: &DataConfig,
+    dataset: &Arc<dyn Dataset>,
+    taken: Option<SplitReader>,
+    seed: u64,
+    host: Option<&HostShare>,
+) -> Result<Option<Divided>> {
     if !matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_)) {
         return Ok(None);
     }
     let mut own = None;
     let record = once(host, || {
-        let divided = split_rows(data, dataset, seed)?;
+        let divided = split_rows(data, dataset, taken, seed)?;
         let sides = [&divided.train, &divided.eval].map(|rows| rows.bits().to_bytes());
         let note = divided.note.clone().unwrap_or_default();
         own = Some(divided);
@@ -446,10 +470,15 @@ pub fn take_eval(
     Ok(Some(own.unwrap_or_else(of_record)))
 }
 
-fn split_rows(data: &DataConfig, dataset: &Arc<dyn Dataset>, seed: u64) -> Result<Divided> {
+fn split_rows(
+    data: &DataConfig,
+    dataset: &Arc<dyn Dataset>,
+    taken: Option<SplitReader>,
+    seed: u64,
+) -> Result<Divided> {
     let (train, eval, note) = match (&data.eval, &dataset.layout().targets) {
         (EvalSource::Split(by), _) => {
-            let rows = split_by_column(data, dataset, by, seed)?;
+            let rows = split_by_column(data, dataset, by, seed, taken)?;
             (rows.train, rows.eval, Some(rows.note))
         }
         (EvalSource::Fraction(fraction), TargetLayout::Classes { .. }) if data.stratify => {

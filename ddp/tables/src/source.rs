@@ -10,7 +10,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
 use ddp::data::column_kind::ColumnKind;
@@ -22,6 +23,7 @@ use ddp_comm::HostShare;
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::table::source::ReadOptions;
 use crate::shared_types::SharedTypes;
+use crate::values::texts::Texts;
 
 /// Source of rows, and what is known about them before they are read.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +48,8 @@ pub struct SourceSpec<'a> {
     pub types: Option<&'a SharedTypes>,
     /// Memory in common with the other ranks of the host, if they open these rows too.
     pub host: Option<&'a HostShare>,
+    /// A column whose texts are taken while the rows are read.
+    pub taken: Option<&'a TakenColumn>,
     /// Rows to predict: their targets and weights are not read, nor need they exist.
     pub to_predict: Option<ToPredict<'a>>,
 }
@@ -61,6 +65,33 @@ pub struct ToPredict<'a> {
     pub only_kept: bool,
     /// Whether the columns to pass through keep the types of files that have some.
     pub keeps_types: bool,
+}
+
+/// A column whose texts are taken, one by one and in order, while a table is read into memory.
+pub struct TakenColumn {
+    pub(crate) name: String,
+    take: Mutex<TakeText>,
+}
+
+type TakeText = Box<dyn FnMut(&str) + Send>;
+
+impl TakenColumn {
+    pub(crate) fn new(name: &str, take: impl FnMut(&str) + Send + 'static) -> Self {
+        TakenColumn { name: name.to_owned(), take: Mutex::new(Box::new(take)) }
+    }
+
+    /// Takes the texts, and leaves none.
+    pub(crate) fn take(&self, texts: &mut Texts) {
+        let mut take = self.take.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..texts.n_rows()).for_each(|row| take(texts.get(row)));
+        texts.truncate(0);
+    }
+}
+
+impl fmt::Debug for TakenColumn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TakenColumn").field(&self.name).finish()
+    }
 }
 
 /// Classes of a source's labels.
@@ -122,6 +153,7 @@ impl<'a> SourceSpec<'a> {
             mapped_bytes: data.mapped_bytes(),
             types: None,
             host: None,
+            taken: None,
             to_predict: None,
         }
     }

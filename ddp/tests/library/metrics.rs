@@ -303,3 +303,31 @@ fn outputs_that_are_nan_make_metrics_nan_or_absent() {
     assert_eq!(got.get(EvalMetric::RocAuc), None);
     assert!(got.not_finite().is_some());
 }
+
+/// So many classes that the ranks reduce their counts, rather than gather those of each.
+#[test]
+fn counts_of_many_classes_are_those_of_one_rank() {
+    const N_CLASSES: usize = 150;
+    let n_rows = 400;
+    let outputs = (0..n_rows * N_CLASSES).map(|i| ((i * 7919) % 1009) as f32 / 1009.0).collect();
+    let labels = Targets::Labels((0..n_rows).map(|row| (row * 31 % N_CLASSES) as i64).collect());
+    let weights = (0..n_rows).map(|row| [1.0, 0.5, 0.0, 2.0][row % 4]).collect();
+    let case = Case {
+        name: String::new(),
+        task: Task::Classification,
+        n_outputs: N_CLASSES,
+        rows: rows(outputs, N_CLASSES, labels, Some(weights)),
+        expected: Value::Null,
+    };
+    let all = MetricSet::all(Task::Classification);
+    let want = measure(&World::single(), &case, all, Device::Cpu).unwrap();
+    assert!(want.tables().is_some_and(|tables| tables.confusion_matrix.is_some()));
+    for n_ranks in [2, 3, 8] {
+        let got = threads::run(n_ranks, |world| measure(&world, &case, all, Device::Cpu).unwrap());
+        assert!(got.iter().all(|metrics| *metrics == got[0]), "{n_ranks} ranks: they differ");
+        assert_eq!(got[0].tables(), want.tables(), "{n_ranks} ranks");
+        for (metric, value) in want.iter() {
+            assert_close(&format!("{metric} on {n_ranks} ranks"), got[0].get(metric), Some(value));
+        }
+    }
+}

@@ -8,8 +8,10 @@ use rayon::prelude::*;
 
 /// Scores up to which areas are exact.
 pub(crate) const EXACT_SCORES: usize = 1 << 24;
-/// Bins of a class above that.
-const N_BINS: usize = 1 << 16;
+/// Most bins of a class above that.
+const MAX_BINS: usize = 1 << 16;
+/// Bins of all classes together, each with two weights: 64 MiB.
+const ALL_BINS: usize = 1 << 22;
 /// The bins cover log-odds from minus to plus this.
 const MAX_LOG_ODDS: f64 = 32.0;
 
@@ -101,8 +103,8 @@ pub(crate) struct Scores {
 enum Kept {
     /// By column.
     All(Vec<Vec<Scored>>),
-    /// By column: the bins' weights of rows that are of the class, of rows that are not, and the weight of rows without a score.
-    Bins(Vec<Vec<f64>>),
+    /// By column: the weights in `n_bins` bins of rows that are of the class, of rows that are not, and the weight of rows without a score.
+    Bins { n_bins: usize, columns: Vec<Vec<f64>> },
 }
 
 impl Scores {
@@ -114,13 +116,14 @@ impl Scores {
             Kept::All(vec![Vec::new(); columns.len()])
         } else {
             // Allocated as scores arrive: a rank may have no rows.
-            Kept::Bins(vec![Vec::new(); columns.len()])
+            let n_bins = (ALL_BINS / columns.len().max(1)).clamp(2, MAX_BINS);
+            Kept::Bins { n_bins, columns: vec![Vec::new(); columns.len()] }
         };
         Scores { columns, kept }
     }
 
     pub(crate) fn is_approximate(&self) -> bool {
-        matches!(self.kept, Kept::Bins(_))
+        matches!(self.kept, Kept::Bins { .. })
     }
 
     /// Adds a row: the probability of an output, and whether the row is of its class.
@@ -135,12 +138,12 @@ impl Scores {
                     let signed_weight = if is_positive { weight } else { -weight };
                     columns[place].push(Scored { probability, signed_weight });
                 }
-                Kept::Bins(columns) => {
-                    let bins = &mut columns[place];
-                    bins.resize(2 * N_BINS + 1, 0.0);
-                    let bin =
-                        bin(probability).map_or(2 * N_BINS, |bin| bin + if is_positive { 0 } else { N_BINS });
-                    bins[bin] += weight;
+                Kept::Bins { n_bins, columns } => {
+                    let (n_bins, bins) = (*n_bins, &mut columns[place]);
+                    bins.resize(2 * n_bins + 1, 0.0);
+                    let place = bin(probability, n_bins);
+                    bins[place.map_or(2 * n_bins, |bin| bin + if is_positive { 0 } else { n_bins })] +=
+                        weight;
                 }
             }
         }
@@ -154,14 +157,14 @@ impl Scores {
         for place in 0..n_columns {
             let bytes: &[u8] = match &self.kept {
                 Kept::All(columns) => bytemuck::cast_slice(&columns[place]),
-                Kept::Bins(columns) => bytemuck::cast_slice(&columns[place]),
+                Kept::Bins { columns, .. } => bytemuck::cast_slice(&columns[place]),
             };
             let of_ranks = world.group().all_gather_bytes(bytes)?;
             // The ranks share the columns.
             if place % world_size == rank {
                 own.push(match self.kept {
                     Kept::All(_) => exact(&of_ranks),
-                    Kept::Bins(_) => binned(&of_ranks),
+                    Kept::Bins { n_bins, .. } => binned(&of_ranks, n_bins),
                 });
             }
         }
@@ -172,11 +175,11 @@ impl Scores {
     }
 }
 
-/// Bin of a probability, if it is a number.
-fn bin(probability: f64) -> Option<usize> {
+/// Bin of a probability among `n_bins`, if it is a number.
+fn bin(probability: f64, n_bins: usize) -> Option<usize> {
     let log_odds = (probability / (1.0 - probability)).ln();
     let place = (log_odds.clamp(-MAX_LOG_ODDS, MAX_LOG_ODDS) + MAX_LOG_ODDS) / (2.0 * MAX_LOG_ODDS);
-    (!place.is_nan()).then(|| ((place * N_BINS as f64) as usize).min(N_BINS - 1))
+    (!place.is_nan()).then(|| ((place * n_bins as f64) as usize).min(n_bins - 1))
 }
 
 fn exact(of_ranks: &[Vec<u8>]) -> Areas {
@@ -199,16 +202,16 @@ fn exact(of_ranks: &[Vec<u8>]) -> Areas {
     areas(groups)
 }
 
-fn binned(of_ranks: &[Vec<u8>]) -> Areas {
-    let mut sums = vec![0.0; 2 * N_BINS + 1];
+fn binned(of_ranks: &[Vec<u8>], n_bins: usize) -> Areas {
+    let mut sums = vec![0.0; 2 * n_bins + 1];
     for bytes in of_ranks {
         let of_rank = bytemuck::pod_collect_to_vec::<u8, f64>(bytes);
         sums.iter_mut().zip(of_rank).for_each(|(sum, value)| *sum += value);
     }
-    if sums[2 * N_BINS] > 0.0 {
+    if sums[2 * n_bins] > 0.0 {
         return Areas::UNDEFINED;
     }
-    areas((0..N_BINS).rev().map(|bin| [sums[bin], sums[N_BINS + bin]]))
+    areas((0..n_bins).rev().map(|bin| [sums[bin], sums[n_bins + bin]]))
 }
 
 /// The areas, from the weights of positive and negative rows in groups of equal scores, the highest score first.
@@ -312,6 +315,18 @@ mod tests {
         assert_eq!(got[0], got[1]);
         assert!((got[0].roc_auc - want.roc_auc).abs() < 1e-4, "{got:?} {want:?}");
         assert!((got[0].average_precision - want.average_precision).abs() < 1e-3, "{got:?} {want:?}");
+    }
+
+    #[test]
+    fn bins_of_all_classes_are_bounded() {
+        for (n_classes, limit) in [(3, 65_536), (64, 65_536), (4000, 1048), (100_000, 41)] {
+            let mut scores = Scores::with_limit(n_classes, false, usize::MAX, EXACT_SCORES);
+            scores.add(1.0, |class| (0.5, class == 0));
+            let Kept::Bins { n_bins, columns } = &scores.kept else { panic!("there are bins") };
+            assert_eq!(*n_bins, limit, "{n_classes} classes");
+            let bytes: usize = columns.iter().map(|bins| 8 * bins.len()).sum();
+            assert!(bytes <= (64 << 20) + 8 * n_classes, "{n_classes} classes: {bytes} bytes");
+        }
     }
 
     #[test]

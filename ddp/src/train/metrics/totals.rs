@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ddp_comm::World;
+use ddp_comm::{ReduceOp, World};
 use ddp_kernels::ops::{self, LossSums, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{KernelError, TensorMut, TensorRef};
 
@@ -14,8 +14,7 @@ use super::rows::{EvalRows, RowTargets};
 use super::scores::{AllAreas, AllScores, Areas, EXACT_SCORES, OutputAreas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
-use crate::data::cumulative;
-use crate::data::{HeadOutputs, OutputUnits};
+use crate::data::{HeadOutputs, OutputUnits, cumulative};
 use crate::model::LossHead;
 use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};
 use crate::train::error::Result;
@@ -30,6 +29,10 @@ const OF_SCORES: [M; 2] = [M::RocAuc, M::AveragePrecision];
 
 /// Metrics of the distances between classes.
 const OF_DISTANCES: [M; 2] = [M::ClassMae, M::QuadraticKappa];
+
+/// Sums of which all ranks gather those of each: a confusion matrix has more.
+const GATHERED_SUMS: usize = 1 << 14;
+const SAME: &str = "all ranks measure the same";
 
 /// Values that an evaluation must copy to the host for the requested metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,19 +222,30 @@ impl Totals {
         sums
     }
 
+    fn sums(&mut self) -> Vec<f64> {
+        self.sums_mut().iter().flat_map(|sums| sums.iter().copied()).collect()
+    }
+
+    /// What merges in another way, and the heads.
+    fn others(&mut self) -> Vec<f64> {
+        let heads = self.heads.iter_mut().flat_map(|head| head.totals.values());
+        bytemuck::cast_slice(&self.targets).iter().copied().chain(heads).collect()
+    }
+
     fn values(&mut self) -> Vec<f64> {
-        let mut values: Vec<f64> = self.sums_mut().iter().flat_map(|sums| sums.iter().copied()).collect();
-        values.extend_from_slice(bytemuck::cast_slice(&self.targets));
-        values.extend(self.heads.iter_mut().flat_map(|head| head.totals.values()));
-        values
+        [self.sums(), self.others()].concat()
     }
 
     /// Merges the first of `values`, as many as [`Totals::values`] returns.
     fn merge_values(&mut self, values: &mut impl Iterator<Item = f64>) {
-        const SAME: &str = "all ranks measure the same";
         for sum in self.sums_mut().into_iter().flatten() {
             *sum += values.next().expect(SAME);
         }
+        self.merge_others(values);
+    }
+
+    /// Merges the first of `values`, as many as [`Totals::others`] returns.
+    fn merge_others(&mut self, values: &mut impl Iterator<Item = f64>) {
         for sums in &mut self.targets {
             let mut other = TargetSums::new();
             bytemuck::cast_slice_mut::<TargetSums, f64>(std::slice::from_mut(&mut other))
@@ -241,15 +255,28 @@ impl Totals {
         self.heads.iter_mut().for_each(|head| head.totals.merge_values(values));
     }
 
-    /// Totals of the parts of all ranks, added in their order. Collective.
+    /// Totals of the `n_parts` parts of all ranks, added in their order. Collective.
     pub(crate) fn of_all_ranks(
         world: &World,
         request: &MetricRequest,
         n_outputs: usize,
-        parts: &mut [(usize, Totals)],
+        n_parts: usize,
+        mut parts: Vec<(usize, Totals)>,
     ) -> Result<Self> {
-        let values: Vec<f64> = parts.iter_mut().flat_map(|(_, totals)| totals.values()).collect();
         let mut all = Totals::new(request, n_outputs);
+        let n_sums = all.sums().len();
+        if n_parts <= world.world_size() && n_sums > GATHERED_SUMS {
+            // One part per rank: the sums of all are those of an all-reduce, which moves two parts per rank, not all of them to each.
+            let mut own = parts.pop().map_or_else(|| Totals::new(request, n_outputs), |(_, totals)| totals);
+            let mut sums = own.sums();
+            world.group().all_reduce(ReduceOp::Sum, TensorMut::from_slice(&mut sums, &[n_sums])?)?;
+            all.sums_mut().into_iter().flatten().zip(sums).for_each(|(of_all, sum)| *of_all = sum);
+            for of_rank in world.group().all_gather_bytes(bytemuck::cast_slice(&own.others()))? {
+                all.merge_others(&mut bytemuck::pod_collect_to_vec::<u8, f64>(&of_rank).into_iter());
+            }
+            return Ok(all);
+        }
+        let values: Vec<f64> = parts.iter_mut().flat_map(|(_, totals)| totals.values()).collect();
         let part_bytes = all.values().len() * size_of::<f64>();
         for of_rank in world.group().all_gather_bytes(bytemuck::cast_slice(&values))? {
             for of_part in of_rank.chunks_exact(part_bytes) {

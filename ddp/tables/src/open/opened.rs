@@ -18,6 +18,7 @@ use crate::labels::survey::LabelSurvey;
 use crate::open::files::files_and_format;
 use crate::open::{builtin, open_arrays};
 use crate::source::SourceSpec;
+use crate::table::{Fetched, SharedRows};
 use crate::{arrays, table};
 
 impl SourceSpec<'_> {
@@ -89,18 +90,24 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     if host.leads() {
         let opened = open_files(spec)?;
         if !opened.is_table(spec) {
-            table::publish_none(host)?;
+            table::publish_elsewhere(host, None)?;
         }
         return Ok(opened);
     }
-    match table::fetch(host, spec)? {
-        Some((rows, without_target)) => {
-            let rows = with_targets(Arc::new(rows), &without_target);
-            let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
-            Ok(Opened::Ready(if has_heads { head_rows::open(spec, |_| Ok(rows))? } else { rows }))
-        }
-        None => open_files(&SourceSpec { host: None, ..*spec }),
+    let fetched = table::fetch(host, spec)?;
+    if matches!(fetched, Fetched::Nothing) {
+        return open_files(&SourceSpec { host: None, ..*spec });
     }
+    let open = |spec: &SourceSpec<'_>| match fetched {
+        Fetched::Rows(rows, without_target) => {
+            let rows: Arc<SharedRows> = Arc::from(rows);
+            Ok(with_targets(rows, &without_target))
+        }
+        Fetched::File(path) => table::open_fetched(&path, spec),
+        Fetched::Nothing => unreachable!("each rank opens the rows"),
+    };
+    let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
+    Ok(Opened::Ready(if has_heads { head_rows::open(spec, open)? } else { open(spec)? }))
 }
 
 fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {

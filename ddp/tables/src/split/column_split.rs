@@ -14,7 +14,7 @@ use ddp::storage::fingerprint::Fingerprint;
 use crate::error::TableError;
 use crate::error::split_error::SplitError;
 use crate::source::SourceSpec;
-use crate::split::split_values::{Table, Times, Values, plain, rows};
+use crate::split::split_values::{SplitReader, Table, Times, Values, plain, rows};
 
 /// Values that name rows for evaluation.
 const EVAL_NAMES: &[&str] = &["test", "eval", "evaluation", "valid", "validation", "val", "dev", "holdout"];
@@ -29,6 +29,8 @@ pub(crate) struct SplitRows {
 
 /// Splits the training rows of `data`, which are `dataset`.
 ///
+/// - `taken`: the column, if it was taken while the rows were read; otherwise it is read now
+///
 /// # Errors
 /// [`TableError::NotForFormat`] for rows without named columns; [`TableError::SplitCell`] with the place of a value that can't be
 /// used; [`TableError::Split`] for values that do not say where rows belong, and with [`DataError::EmptySplit`] if a side would have
@@ -38,9 +40,9 @@ pub(crate) fn split_by_column(
     dataset: &Arc<dyn Dataset>,
     split: &Split,
     seed: u64,
+    taken: Option<SplitReader>,
 ) -> Result<SplitRows> {
     let spec = SourceSpec::train(data);
-    let table = Table::find(&spec)?;
     let column = split.column();
     // The column is read for all rows, those without a target too.
     let n_source_rows = dataset.len() + dataset.n_without_target();
@@ -52,8 +54,16 @@ pub(crate) fn split_by_column(
         }
     };
     let kept = || (0..dataset.len()).map(|row| dataset.source_row(row));
+    let (mut values, mut times) = (None, None);
+    match split {
+        Split::Time { .. } => times = taken.and_then(|taken| taken.times(n_source_rows)),
+        _ => values = taken.and_then(|taken| taken.values(n_source_rows)),
+    }
     let read_values = || -> Result<Values> {
-        let values = Values::read(&table, &spec, column)?;
+        let values = match values {
+            Some(values) => values,
+            None => Values::read(&Table::find(&spec)?, &spec, column)?,
+        };
         check_len(values.codes.len())?;
         Ok(if dataset.n_without_target() == 0 { values } else { values.of_rows(kept()) })
     };
@@ -68,7 +78,10 @@ pub(crate) fn split_by_column(
         }
         Split::Time { fraction, .. } => {
             check_sizes(&**dataset, *fraction, (dataset.len() as f64 * fraction).round() as usize)?;
-            let mut times = Times::read(&table, &spec, column)?;
+            let mut times = match times {
+                Some(times) => times,
+                None => Times::read(&Table::find(&spec)?, &spec, column)?,
+            };
             check_len(times.of_rows.len())?;
             times.of_rows = kept().map(|row| times.of_rows[row]).collect();
             by_time(&times, column, dataset.source(), *fraction)?

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use ddp::config::{DataConfig, Split};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::Label;
 use ddp::data::spelling::truth;
@@ -60,7 +61,7 @@ impl Table {
         column: &str,
         mut take: impl FnMut(&str) -> Result<(), CellProblem>,
     ) -> Result<()> {
-        let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
+        let notation = SplitReader::notation(spec.data);
         for_each_text(&self.files, self.format, spec, column, |text| {
             if notation.is_missing_label(text) { Err(CellProblem::SplitMissing) } else { take(text) }
         })
@@ -68,6 +69,7 @@ impl Table {
 }
 
 /// The distinct values of a column, and the one of each row.
+#[derive(Debug, Default)]
 pub(crate) struct Values {
     /// In order of their first rows.
     pub(crate) texts: Vec<String>,
@@ -76,30 +78,98 @@ pub(crate) struct Values {
     pub(crate) codes: Vec<u32>,
 }
 
+/// Reads the values of a column.
+#[derive(Default)]
+pub(crate) struct ValueReader {
+    values: Values,
+    /// `7` and `7.0` are one value.
+    codes: HashMap<String, u32>,
+}
+
+impl ValueReader {
+    fn take(&mut self, text: &str) {
+        let code = match self.codes.get(text) {
+            Some(&code) => code,
+            None => {
+                let value = plain(text);
+                let values = &mut self.values;
+                let code = *self.codes.entry(value.clone()).or_insert_with(|| {
+                    values.texts.push(value);
+                    values.n_rows.push(0);
+                    values.texts.len() as u32 - 1
+                });
+                self.codes.insert(text.to_owned(), code);
+                code
+            }
+        };
+        self.values.n_rows[code as usize] += 1;
+        self.values.codes.push(code);
+    }
+}
+
+/// What a split reads of its column.
+pub(crate) enum SplitReader {
+    Values(ValueReader),
+    Times(Times),
+    /// A text that can't be used: the column is read again, for its place.
+    Failed,
+}
+
+impl SplitReader {
+    pub(crate) fn new(split: &Split) -> Self {
+        match split {
+            Split::Column { .. } | Split::Group { .. } => SplitReader::Values(ValueReader::default()),
+            Split::Time { .. } => SplitReader::Times(Times::default()),
+        }
+    }
+
+    /// The notation of the cells of a split's column.
+    pub(crate) fn notation(data: &DataConfig) -> Notation {
+        Notation::new(DecimalMark::Either, &data.missing_values)
+    }
+
+    /// Takes the text of the next row.
+    pub(crate) fn take(&mut self, text: &str, notation: &Notation) {
+        let text = text.trim();
+        let taken = match self {
+            _ if notation.is_missing_label(text) => Err(CellProblem::SplitMissing),
+            SplitReader::Values(values) => {
+                values.take(text);
+                Ok(())
+            }
+            SplitReader::Times(times) => times.take(text, notation),
+            SplitReader::Failed => Ok(()),
+        };
+        if taken.is_err() {
+            *self = SplitReader::Failed;
+        }
+    }
+
+    /// The values of `n_rows` rows, if all of them were taken.
+    pub(crate) fn values(self, n_rows: usize) -> Option<Values> {
+        match self {
+            SplitReader::Values(reader) => Some(reader.values).filter(|values| values.codes.len() == n_rows),
+            SplitReader::Times(_) | SplitReader::Failed => None,
+        }
+    }
+
+    /// The times of `n_rows` rows, if all of them were taken.
+    pub(crate) fn times(self, n_rows: usize) -> Option<Times> {
+        match self {
+            SplitReader::Times(times) => Some(times).filter(|times| times.of_rows.len() == n_rows),
+            SplitReader::Values(_) | SplitReader::Failed => None,
+        }
+    }
+}
+
 impl Values {
     pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
-        let mut values = Values { texts: Vec::new(), n_rows: Vec::new(), codes: Vec::new() };
-        // `7` and `7.0` are one value.
-        let mut numbers: HashMap<String, u32> = HashMap::new();
+        let mut reader = ValueReader::default();
         table.for_each(spec, column, |text| {
-            let code = match numbers.get(text) {
-                Some(&code) => code,
-                None => {
-                    let value = plain(text);
-                    let code = *numbers.entry(value.clone()).or_insert_with(|| {
-                        values.texts.push(value);
-                        values.n_rows.push(0);
-                        values.texts.len() as u32 - 1
-                    });
-                    numbers.insert(text.to_owned(), code);
-                    code
-                }
-            };
-            values.n_rows[code as usize] += 1;
-            values.codes.push(code);
+            reader.take(text);
             Ok(())
         })?;
-        Ok(values)
+        Ok(reader.values)
     }
 
     /// The values of some rows.
@@ -144,14 +214,16 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// The times of all rows, as numbers that grow with time.
+#[derive(Debug, Default)]
 pub(crate) struct Times {
     kind: TimeKind,
     pub(crate) of_rows: Vec<f64>,
 }
 
 /// Notation of times; those of different kinds have no order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum TimeKind {
+    #[default]
     Number,
     Date,
     TimeOfDay,
@@ -159,23 +231,27 @@ enum TimeKind {
 
 impl Times {
     pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
-        let notation = Notation::new(DecimalMark::Either, &spec.data.missing_values);
-        let mut kind = None;
-        let mut of_rows = Vec::new();
-        table.for_each(spec, column, |text| {
-            let (of_row, time) = match notation.meaning(text) {
-                Meaning::Number(number) if number.is_finite() => (TimeKind::Number, number),
-                Meaning::Moment(moment) if moment.has_date => (TimeKind::Date, moment.seconds),
-                Meaning::Moment(moment) => (TimeKind::TimeOfDay, moment.seconds),
-                _ => return Err(CellProblem::NotATime { text: text.to_owned() }),
-            };
-            if *kind.get_or_insert(of_row) != of_row {
-                return Err(CellProblem::OtherTime { text: text.to_owned() });
-            }
-            of_rows.push(time);
-            Ok(())
-        })?;
-        Ok(Times { kind: kind.unwrap_or(TimeKind::Number), of_rows })
+        let notation = SplitReader::notation(spec.data);
+        let mut times = Times::default();
+        table.for_each(spec, column, |text| times.take(text, &notation))?;
+        Ok(times)
+    }
+
+    fn take(&mut self, text: &str, notation: &Notation) -> Result<(), CellProblem> {
+        let (kind, time) = match notation.meaning(text) {
+            Meaning::Number(number) if number.is_finite() => (TimeKind::Number, number),
+            Meaning::Moment(moment) if moment.has_date => (TimeKind::Date, moment.seconds),
+            Meaning::Moment(moment) => (TimeKind::TimeOfDay, moment.seconds),
+            _ => return Err(CellProblem::NotATime { text: text.to_owned() }),
+        };
+        if self.of_rows.is_empty() {
+            self.kind = kind;
+        }
+        if self.kind != kind {
+            return Err(CellProblem::OtherTime { text: text.to_owned() });
+        }
+        self.of_rows.push(time);
+        Ok(())
     }
 
     pub(crate) fn shown(&self, time: f64) -> String {

@@ -118,7 +118,8 @@ impl ColumnPlan {
             Some(rows) => kept(path, rows, &names)?,
             None => {
                 check_names(path, spec, &names)?;
-                Vec::new()
+                let is_taken = |name: &String| spec.taken.is_some_and(|taken| taken.name == *name);
+                names.iter().position(is_taken).into_iter().collect()
             }
         };
         // A table may have a hundred thousand columns: no list is searched for each of them.

@@ -25,6 +25,8 @@ mod row_reader;
 mod cell_reader;
 mod cell_chunks;
 mod chunk_reader;
+#[cfg(feature = "parquet")]
+mod spilled;
 mod column_texts;
 mod read;
 mod stream;
@@ -42,10 +44,10 @@ pub use columns::{
 pub(crate) use exact_rows::ExactRows;
 pub(crate) use kept::KeptValues;
 pub use partition::{columns_of as partition_columns, is_partition};
-pub(crate) use read::open;
 #[cfg(test)]
 pub(crate) use read::read_all;
+pub(crate) use read::{open, open_fetched};
 pub(crate) use rows::TableRows;
 pub use shards::{Shards, shards};
-pub(crate) use shared_rows::{fetch, publish_none};
+pub(crate) use shared_rows::{Fetched, SharedRows, fetch, publish_elsewhere};
 pub(crate) use stream::TableStream;

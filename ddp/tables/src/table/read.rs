@@ -1,6 +1,6 @@
 //! Opens tables as datasets.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp::data::datasets::dataset::Dataset;
@@ -22,6 +22,8 @@ use crate::table::row_reader::RowReader;
 use crate::table::rows::{TableRows, huge_vocabulary};
 use crate::table::shards::{Shards, shards};
 use crate::table::shared_rows;
+#[cfg(feature = "parquet")]
+use crate::table::spilled;
 
 /// Most rows that are read between two checks of the memory limit.
 const CHUNK_ROWS: usize = 1 << 14;
@@ -40,20 +42,43 @@ pub(crate) fn open(
     let (files, spec) = (&files[..], &SourceSpec { types: Some(&types), ..*spec });
     #[cfg(feature = "parquet")]
     if format.has_row_groups
-        && let Some(rows) = large::open(files, spec)?
+        && let Some(rows) = large::open(files, &SourceSpec { taken: None, ..*spec })?
     {
         if let Some(host) = host {
-            shared_rows::publish_none(host)?;
+            shared_rows::publish_elsewhere(host, None)?;
         }
         return Ok(rows);
     }
-    let (rows, without_target) = read_tables(files, format, spec)?.finish(files, spec)?;
+    let read = read_tables(files, format, spec);
+    #[cfg(feature = "parquet")]
+    if let Err(error) = &read
+        && spilled::is_too_large(error)
+        && spilled::may_spill(files, format, spec)
+        && let Some((rows, path)) = spilled::spill(files, format, spec)?
+    {
+        if let Some(host) = host {
+            shared_rows::publish_elsewhere(host, Some(&path))?;
+        }
+        return Ok(rows);
+    }
+    let (rows, without_target) = read?.finish(files, spec)?;
     if let Some(host) = host {
         let (rows, without_target) = shared_rows::publish(host, rows, &without_target)?;
         return Ok(with_targets(Arc::new(rows), &without_target));
     }
     let rows: Arc<dyn Dataset> = if rows.is_single() { Arc::new(rows.rows) } else { Arc::new(rows) };
     Ok(with_targets(rows, &without_target))
+}
+
+/// Opens the rows that the first rank of the host has written to the file `path`, because they exceed the memory.
+pub(crate) fn open_fetched(path: &Path, spec: &SourceSpec<'_>) -> Result<Arc<dyn Dataset>> {
+    #[cfg(feature = "parquet")]
+    if let Some(rows) = spilled::open(path, None, spec)? {
+        return Ok(rows);
+    }
+    Err(DataError::from(TableError::RowsChanged {
+        source_name: format!("{}, {}", spec.source, path.display()),
+    }))
 }
 
 /// The rows of all files.
@@ -108,6 +133,9 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
         while reader.read(rows, chunk_rows)? > 0 {
+            if let Some(taken) = spec.taken {
+                taken.take(&mut rows.kept[0].texts);
+            }
             if let Some(vocabulary) = rows.huge_vocabulary() {
                 return Err(huge_vocabulary(path, vocabulary.name()));
             }
@@ -134,7 +162,7 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
         needed_mib: (at_least >> 20) + 1,
         limit_mib: spec.table_bytes() >> 20,
         hint: format!(
-            "convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
+            "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run, convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
             spec.source
         ),
     })

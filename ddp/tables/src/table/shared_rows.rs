@@ -1,10 +1,12 @@
 //! Rows of a table in memory that the ranks of a host share: the first one writes them, all map them.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytemuck::{NoUninit, cast_slice};
@@ -154,17 +156,35 @@ pub(crate) fn publish(
     Ok((rows, without_target.to_vec()))
 }
 
-/// Records that the rows are not in memory, so that each rank opens them by itself.
-pub(crate) fn publish_none(host: &HostShare) -> Result<()> {
-    Ok(host.write(&[]).map_err(|source| TableError::HostMemory { source })?)
+/// Records that the rows are not in memory, so that each rank opens them by itself: from a file of this process, if there is one.
+pub(crate) fn publish_elsewhere(host: &HostShare, path: Option<&Path>) -> Result<()> {
+    if path.is_some() {
+        // The file ends with the process.
+        host.do_not_keep();
+    }
+    let bytes = path.map_or(&[][..], |path| path.as_os_str().as_bytes());
+    Ok(host.write(bytes).map_err(|source| TableError::HostMemory { source })?)
 }
 
-/// The rows of `spec` that the first rank of the host has published, and the numbers of those without a target; `None` if it has not.
-pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Option<(SharedRows, Vec<usize>)>> {
+/// What the first rank of the host has published.
+pub(crate) enum Fetched {
+    /// Rows, and the numbers of those without a target.
+    Rows(Box<SharedRows>, Vec<usize>),
+    /// A file with the rows.
+    File(PathBuf),
+    /// Each rank opens the rows by itself.
+    Nothing,
+}
+
+/// The rows of `spec` that the first rank of the host has published.
+pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Fetched> {
     let failed = |source| DataError::from(TableError::HostMemory { source });
     let header = host.read().map_err(failed)?;
     if header.is_empty() {
-        return Ok(None);
+        return Ok(Fetched::Nothing);
+    }
+    if header[0] == b'/' {
+        return Ok(Fetched::File(PathBuf::from(OsString::from_vec(header))));
     }
     let Header { layout, places }: Header = serde_json::from_slice(&header).map_err(|e| failed(e.into()))?;
     let map = map(&host.file(), host.next().map_err(failed)?)?;
@@ -174,7 +194,7 @@ pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Option<(S
     let rows = SharedRows { map, n_ranks: host.n_ranks(), layout, source: spec.source.to_owned(), places };
     let without_target: &[u64] = cast_slice(rows.bytes(&rows.places.without_target));
     let without_target = without_target.iter().map(|row| *row as usize).collect();
-    Ok(Some((rows, without_target)))
+    Ok(Fetched::Rows(Box::new(rows), without_target))
 }
 
 /// Writes the elements at byte `start`, from the last to the first, and frees them on the way.

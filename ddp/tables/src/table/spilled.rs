@@ -1,0 +1,219 @@
+//! Tables of text that exceed the memory: they are written to a Parquet file without a name, whose row groups are decoded on demand.
+//!
+//! The file is open for as long as its rows are in use, and other ranks of the host open it through the process that made it. So it is gone
+//! when the run ends, however it ends.
+
+use std::fs::{self, DirBuilder, File};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ddp::config::{DataConfig, EvalSource, ShuffleMode};
+use ddp::data::datasets::dataset::Dataset;
+use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
+use ddp::data::error::{DataError, Result};
+use ddp::host_memory::size;
+use ddp::storage::user_file::open_regular;
+use ddp::storage::write_error::WriteError;
+use tracing::info;
+
+use crate::error::TableError;
+use crate::formats::arrays::reader::SplitSide;
+use crate::formats::table::parquet;
+use crate::formats::table::source::TableFormat;
+use crate::formats::table::types::Destination;
+use crate::formats::write::{OutFiles, Schema, Staging};
+use crate::source::SourceSpec;
+use crate::table::cell_chunks::CellColumns;
+use crate::table::chunk_reader::ChunkReader;
+use crate::table::large;
+
+/// Rows that are read and written at a time.
+const CHUNK_ROWS: usize = 1 << 14;
+
+/// Rows of a table of text, in a file without a name.
+#[derive(Debug)]
+struct SpilledRows {
+    rows: Arc<dyn Dataset>,
+    _file: Option<File>,
+}
+
+impl DatasetWrapper for SpilledRows {
+    const CHANGES: Changes = Changes::Nothing;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.rows
+    }
+}
+
+/// Whether rows that exceed the memory may be written to a file: the format is text, and rows are not drawn from all over the file.
+pub(super) fn may_spill(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> bool {
+    let data = spec.data;
+    let is_drawn = spec.side == SplitSide::Train && data.shuffle && data.shuffle_mode == ShuffleMode::Full;
+    format.is_text
+        && !is_drawn
+        && files.iter().all(|file| fs::metadata(file).is_ok_and(|data| data.is_file()))
+}
+
+/// Writes the rows of `files` to a file without a name, and opens it; returns its path for other processes, too. `None` if the rows fit the
+/// memory after all.
+///
+/// # Errors
+/// Errors of reading the rows; [`WriteError`] if the disk has no room.
+pub(super) fn spill(
+    files: &[PathBuf],
+    format: &TableFormat,
+    spec: &SourceSpec<'_>,
+) -> Result<Option<(Arc<dyn Dataset>, PathBuf)>> {
+    let folder = std::env::temp_dir();
+    let failed = |source| DataError::from(WriteError { path: folder.clone(), source });
+    // Nobody else may read the rows while their file has a name.
+    let private = folder.join(format!("ddp-train-{}-rows", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&private).map_err(failed)?;
+    let written = write(files, format, spec, &private);
+    let file = written.and_then(|path| open_regular(&path).map_err(failed));
+    // The file stays as long as it is open.
+    fs::remove_dir_all(&private).map_err(failed)?;
+    let file = file?;
+    let n_bytes = file.metadata().map_err(failed)?.len();
+    info!(
+        "{} exceeds the memory for rows: it is kept as Parquet in `{}`, {}, until the run ends",
+        spec.source,
+        folder.display(),
+        size(n_bytes)
+    );
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    Ok(open(&path, Some(file), spec)?.map(|rows| (rows, path)))
+}
+
+/// Opens rows that [`spill`] has written, here or in another process.
+pub(super) fn open(
+    path: &Path,
+    file: Option<File>,
+    spec: &SourceSpec<'_>,
+) -> Result<Option<Arc<dyn Dataset>>> {
+    // Only what is used was written.
+    let eval = match &spec.data.eval {
+        EvalSource::Split(_) => EvalSource::None,
+        other => other.clone(),
+    };
+    let data = DataConfig { drop: Vec::new(), eval, ..spec.data.clone() };
+    let spec = SourceSpec { data: &data, types: None, taken: None, host: None, ..*spec };
+    let rows = large::open(&[path.to_owned()], &spec)?;
+    Ok(rows.map(|rows| Arc::new(SpilledRows { rows, _file: file }) as Arc<dyn Dataset>))
+}
+
+/// Writes the rows to a file in `folder`.
+fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder: &Path) -> Result<PathBuf> {
+    let cells = CellColumns::scan(files, format, spec, Destination::Columns, true)?;
+    let schema = Schema { source: spec.source.to_owned(), groups: cells.groups() };
+    let mut staging = Staging::new(folder);
+    let path = folder.join("rows.parquet");
+    let out = OutFiles { rows: path.clone(), labels: folder.join("labels"), weights: folder.join("weights") };
+    let mut writer = parquet::create(&schema, &out, &mut staging)?;
+    for file in files {
+        let mut reader = ChunkReader::of_text(file, format, spec, &cells)?;
+        while let Some(chunk) = reader.next(CHUNK_ROWS)? {
+            writer.write(chunk)?;
+        }
+    }
+    writer.finish()?;
+    staging.commit(&[])?;
+    Ok(path)
+}
+
+/// Whether an error says that rows exceed the memory.
+pub(super) fn is_too_large(error: &DataError) -> bool {
+    matches!(TableError::of(error), Some(TableError::TooLarge { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use ddp::config::Config;
+    use ddp_comm::{World, threads};
+
+    use super::*;
+    use crate::load::load;
+    use crate::testing::gathered;
+
+    /// All rows in their order, on this many ranks.
+    fn loaded(sets: &[String], n_ranks: usize) -> Vec<Vec<u32>> {
+        let config = Config::load(None, sets).unwrap();
+        let contents = |world: &World| {
+            let loaded = load(&config, world).unwrap();
+            let rows = &*loaded.train;
+            let (x, y, _) = gathered(rows, &(0..rows.len()).collect::<Vec<_>>());
+            x.iter().chain(&y).map(|value| value.to_bits()).collect()
+        };
+        match n_ranks {
+            1 => vec![contents(&World::single())],
+            n => threads::run(n, |world| contents(&world)),
+        }
+    }
+
+    #[test]
+    fn text_that_exceeds_the_memory_gives_the_same_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut text = "a,kind,day,b,note,side,y\n".to_owned();
+        for row in 0..60_000u32 {
+            let (kind, side) =
+                (["red", "green", "blue"][row as usize % 3], if row % 5 == 0 { "test" } else { "train" });
+            let day = 1 + row % 28;
+            writeln!(
+                text,
+                "{}.25,{kind},2024-05-{day:02},{},x{row},{side},{}",
+                row % 1009,
+                f64::from(row) / 7.0,
+                row % 2
+            )
+            .unwrap();
+        }
+        let path = folder.path().join("rows.csv");
+        fs::write(&path, text).unwrap();
+        for more in [&["data.eval=none"][..], &["data.split={column=\"side\"}"]] {
+            let sets = |mib: usize| -> Vec<String> {
+                let mut sets = vec![
+                    format!("data.train={}", path.display()),
+                    "data.target=y".to_owned(),
+                    "data.categorical=[\"kind\"]".to_owned(),
+                    "data.drop=[\"note\"]".to_owned(),
+                    "data.shuffle_mode=blocks".to_owned(),
+                    format!("data.loader_memory_mib={mib}"),
+                ];
+                sets.extend(more.iter().map(|set| (*set).to_owned()));
+                if more.len() == 1 && more[0].starts_with("data.eval") {
+                    sets.push("data.drop=[\"note\", \"side\"]".to_owned());
+                }
+                sets
+            };
+            let want = loaded(&sets(64), 1);
+            for n_ranks in [1, 3] {
+                let got = loaded(&sets(2), n_ranks);
+                assert!(got.iter().all(|rows| *rows == want[0]), "{more:?} on {n_ranks} ranks");
+            }
+        }
+        let left: Vec<PathBuf> =
+            fs::read_dir(std::env::temp_dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let own = format!("ddp-train-{}-rows", std::process::id());
+        assert!(!left.iter().any(|path| path.ends_with(&own)), "the file has no name");
+    }
+
+    #[test]
+    fn rows_that_are_drawn_from_all_over_the_file_name_the_way_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        fs::write(&path, "x,y\n".to_owned() + &"0.25,1\n0.5,0\n".repeat(200_000)).unwrap();
+        let sets = [
+            format!("data.train={}", path.display()),
+            "data.target=y".to_owned(),
+            "data.loader_memory_mib=1".to_owned(),
+        ];
+        let config = Config::load(None, &sets).unwrap();
+        let error = load(&config, &World::single()).unwrap_err();
+        let message = ddp_kernels::hint::with_hint(error.error().unwrap());
+        assert!(message.contains("data.shuffle_mode"), "{message}");
+    }
+}
