@@ -17,9 +17,9 @@
 //!
 //! Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 
-use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::{fmt, fs};
 
 use ddp_comm::local_ranks;
 use rustix::process::{Resource, getrlimit};
@@ -63,7 +63,9 @@ pub fn size(bytes: u64) -> String {
 
 /// The lowest limit on the memory of this process; `None` if the system reports none.
 pub fn limit() -> Option<MemoryLimit> {
-    MemoryGroup::find(Path::new("/")).limit(Path::new("/"))
+    // A process stays in its groups, and the limit is asked for with each block of rows.
+    static OWN: OnceLock<MemoryGroup> = OnceLock::new();
+    OWN.get_or_init(|| MemoryGroup::find(Path::new("/"))).limit(Path::new("/"))
 }
 
 /// This rank's share of the limit of its container, which all ranks of this host have together; `None` outside of a container.

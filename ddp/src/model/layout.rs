@@ -16,12 +16,12 @@
 //! assert!(start("layers.1.weight") < start("layers.0.weight"));
 //! ```
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::layer::{Layer, LayerKind};
-use super::layers;
 use super::param::{ParamEntry, ParamKind, ParamSpec};
-use super::{EmbeddingSpec, ModelSpec};
+use super::{EmbeddingSpec, ModelSpec, layers};
 
 /// Each parameter begins at a multiple of this: 64 bytes of f32, a cache line.
 const ALIGN_ELEMENTS: usize = 16;
@@ -71,12 +71,13 @@ impl ParamLayout {
     pub fn of_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
         let (mut entries, mut unit_ends, mut start) = (Vec::<ParamEntry>::new(), Vec::new(), 0);
         let mut embeddings = Vec::new();
+        let first_uses = first_uses(layers);
         for (layer, this) in layers.iter().enumerate().rev() {
             if let LayerKind::Embedding(specs) = this.kind() {
                 embeddings = specs.to_vec();
             }
             for param in this.parameters() {
-                if is_used_before(&layers[..layer], param) {
+                if is_used_before(&first_uses, layer, param) {
                     continue;
                 }
                 let ParamSpec { name, kind, dims, init, .. } = param.clone();
@@ -146,13 +147,23 @@ impl ParamLayout {
     }
 }
 
-/// Whether a layer closer to the input declares this parameter too.
-fn is_used_before(before: &[Box<dyn Layer>], param: &ParamSpec) -> bool {
-    let mut declared = before.iter().flat_map(|layer| layer.parameters());
-    let other = declared.find(|other| other.name == param.name);
-    if let Some(other) = other {
+/// The layer closest to the input that declares each parameter, and the parameter there.
+fn first_uses(layers: &[Box<dyn Layer>]) -> HashMap<&str, (usize, &ParamSpec)> {
+    let mut first = HashMap::new();
+    for (layer, this) in layers.iter().enumerate() {
+        for param in this.parameters() {
+            first.entry(param.name.as_str()).or_insert((layer, param));
+        }
+    }
+    first
+}
+
+/// Whether a layer closer to the input than `layer` declares this parameter too.
+fn is_used_before(first_uses: &HashMap<&str, (usize, &ParamSpec)>, layer: usize, param: &ParamSpec) -> bool {
+    let other = first_uses.get(param.name.as_str()).filter(|(first, _)| *first < layer);
+    if let Some((_, other)) = other {
         assert!(
-            param.is_shared && other == param,
+            param.is_shared && *other == param,
             "two layers have a parameter `{}`: give each its own name, or mark both as `.shared()`",
             param.name
         );

@@ -3,6 +3,7 @@
 //! A value is the output of a layer. A layer works in place if it can, unless another layer still reads the value that it would
 //! overwrite. Gradients of values share as few buffers as the skip connections allow, mostly two.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use ddp_kernels::{DType, Device, KernelError};
@@ -11,7 +12,7 @@ use super::fusion::fuse;
 use super::layer::{BufferSpec, Layer, LayerKind, Sizes};
 use super::layers::Cast;
 use super::layout::ParamLayout;
-use super::param::ParamSpec;
+use super::param::ParamEntry;
 use super::pass::{GradientPlace, ParamPlace};
 
 /// Formats of a model's flat buffers of weights and gradients.
@@ -237,13 +238,19 @@ fn forward_steps(layers: Vec<Box<dyn Layer>>, sizes: Sizes) -> (Vec<Step>, Vec<B
 fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
     let mut shares = Vec::new();
     let mut shares_of: Vec<(String, Vec<usize>)> = Vec::new();
-    for index in (0..steps.len()).rev() {
-        let (before, rest) = steps.split_at_mut(index);
-        let step = &mut rest[0];
+    let entries: HashMap<&str, &ParamEntry> =
+        layout.entries().iter().map(|entry| (entry.name.as_str(), entry)).collect();
+    let mut first_uses: HashMap<String, usize> = HashMap::new();
+    for (index, step) in steps.iter().enumerate() {
+        for param in step.layer.parameters() {
+            first_uses.entry(param.name.clone()).or_insert(index);
+        }
+    }
+    for (index, step) in steps.iter_mut().enumerate().rev() {
         let mut backward = BackwardStep { shares: shares.len()..shares.len(), ..BackwardStep::default() };
         for param in step.layer.parameters() {
-            let entry = layout.find(&param.name).expect("the layout was made of these layers");
-            let is_last_use = !before.iter().any(|step| declares(step, param));
+            let entry = entries.get(param.name.as_str()).expect("the layout was made of these layers");
+            let is_last_use = first_uses[&param.name] == index;
             let known = shares_of.iter_mut().find(|(name, _)| *name == param.name);
             let gradient = match (is_last_use, known) {
                 (true, None) => GradientPlace::Flat,
@@ -267,10 +274,6 @@ fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
         step.backward = Some(backward);
     }
     shares
-}
-
-fn declares(step: &Step, param: &ParamSpec) -> bool {
-    step.layer.parameters().iter().any(|other| other.name == param.name)
 }
 
 /// Assigns buffers to the backward pass of each layer; returns their number.

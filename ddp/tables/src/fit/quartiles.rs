@@ -16,7 +16,7 @@ use crate::fit::stats::ColumnStats;
 
 /// Shift and number of bits of each digit.
 const DIGITS: [(u32, u32); 3] = [(21, 11), (10, 11), (0, 10)];
-/// Counts per order statistic and pass.
+/// Counts of a table: those of a digit.
 const N_COUNTS: usize = 1 << 11;
 /// Order statistics of a column: those next to each quartile.
 const N_RANKS: usize = 6;
@@ -36,35 +36,87 @@ pub(crate) fn quartiles(
 ) -> Result<Vec<[f64; 3]>, Stop<DataError>> {
     let origin = world.collective_result(scan::origin(dataset))?;
     let n_columns = dataset.layout().n_features();
-    let per_group = (MAX_COUNTS / (N_RANKS * N_COUNTS)).max(1);
-    let mut quartiles = Vec::with_capacity(n_columns);
-    for start in (0..n_columns).step_by(per_group) {
-        let columns: Vec<usize> = (start..n_columns.min(start + per_group)).collect();
-        let mut searches: Vec<_> =
-            columns.iter().map(|&column| Search::new(stats.count[column] as u64)).collect();
-        for (shift, bits) in DIGITS {
-            let mut counts = vec![0.0; searches.len() * N_RANKS * N_COUNTS];
+    let mut searches: Vec<Search> = stats.count[..n_columns].iter().map(|n| Search::new(*n as u64)).collect();
+    for (shift, bits) in DIGITS {
+        let mut start = 0;
+        while start < n_columns {
+            let counters = Counters::new(&searches, start);
+            let mut counts = vec![0.0; counters.n_tables * N_COUNTS];
             let own = rank_range(dataset.len(), world.rank().0, world.world_size());
             let counted = for_values(dataset, own, origin.as_deref(), |row| {
-                let all = searches.iter().zip(&columns).zip(counts.chunks_exact_mut(N_RANKS * N_COUNTS));
-                for ((search, &column), counts) in all {
-                    search.count(row[column], shift, bits, counts);
-                }
+                counters.count(&row[start..], shift, bits, &mut counts);
             });
             world.collective_result(counted)?;
             let len = counts.len();
             let view = TensorMut::from_slice(&mut counts, &[len]).map_err(DataError::from)?;
             world.group().all_reduce(ReduceOp::Sum, view).map_err(DataError::from)?;
-            for (search, counts) in searches.iter_mut().zip(counts.chunks_exact(N_RANKS * N_COUNTS)) {
-                search.advance(bits, counts);
+            let end = start + counters.of_columns.len();
+            for (search, prefixes) in searches[start..end].iter_mut().zip(&counters.of_columns) {
+                search.advance(bits, prefixes, &counts);
             }
-        }
-        for (search, &column) in searches.iter().zip(&columns) {
-            let of_values = origin.as_ref().map_or(0.0, |origin| origin[column]);
-            quartiles.push(search.quartiles().map(|value| of_values - stats.origin[column] + value));
+            start = end;
         }
     }
-    Ok(quartiles)
+    let quartiles_of = |(column, search): (usize, &Search)| {
+        let of_values = origin.as_ref().map_or(0.0, |origin| origin[column]);
+        search.quartiles().map(|value| of_values - stats.origin[column] + value)
+    };
+    Ok(searches.iter().enumerate().map(quartiles_of).collect())
+}
+
+/// The tables of counts of some columns: one for each different prefix of a column's order statistics, which have few of them.
+struct Counters {
+    of_columns: Vec<Prefixes>,
+    n_tables: usize,
+}
+
+/// Different prefixes of a column.
+struct Prefixes {
+    known: [u32; N_RANKS],
+    n: usize,
+    /// The table of the first.
+    first: usize,
+}
+
+impl Counters {
+    /// Those of as many columns from `start` on as the memory allows.
+    fn new(searches: &[Search], start: usize) -> Self {
+        let mut counters = Counters { of_columns: Vec::new(), n_tables: 0 };
+        for search in &searches[start..] {
+            let mut prefixes = Prefixes { known: [0; N_RANKS], n: 0, first: counters.n_tables };
+            for (prefix, _) in search.found {
+                if prefixes.place(prefix).is_none() {
+                    prefixes.known[prefixes.n] = prefix;
+                    prefixes.n += 1;
+                }
+            }
+            let n_tables = counters.n_tables + prefixes.n;
+            if !counters.of_columns.is_empty() && n_tables * N_COUNTS > MAX_COUNTS {
+                break;
+            }
+            counters.n_tables = n_tables;
+            counters.of_columns.push(prefixes);
+        }
+        counters
+    }
+
+    /// Counts the values of a row by their next digits.
+    fn count(&self, row: &[f32], shift: u32, bits: u32, counts: &mut [f64]) {
+        for (prefixes, value) in self.of_columns.iter().zip(row).filter(|(_, value)| !value.is_nan()) {
+            let key = key_of(*value);
+            let known = (u64::from(key) >> (shift + bits)) as u32;
+            if let Some(place) = prefixes.place(known) {
+                counts[(prefixes.first + place) * N_COUNTS + (key >> shift) as usize % (1 << bits)] += 1.0;
+            }
+        }
+    }
+}
+
+impl Prefixes {
+    #[inline]
+    fn place(&self, prefix: u32) -> Option<usize> {
+        self.known[..self.n].iter().position(|known| *known == prefix)
+    }
 }
 
 /// The order statistics of a column as far as they are known.
@@ -87,24 +139,11 @@ impl Search {
         Search { n, found: std::array::from_fn(|index| (0, rank(index))) }
     }
 
-    /// Counts a value with the known digits by its next one.
-    fn count(&self, value: f32, shift: u32, bits: u32, counts: &mut [f64]) {
-        if value.is_nan() {
-            return;
-        }
-        let key = key_of(value);
-        let (known, digit) =
-            ((u64::from(key) >> (shift + bits)) as u32, (key >> shift) as usize % (1 << bits));
-        for (index, (prefix, _)) in self.found.iter().enumerate() {
-            if *prefix == known {
-                counts[index * N_COUNTS + digit] += 1.0;
-            }
-        }
-    }
-
     /// Adds the digit whose counts hold the rank.
-    fn advance(&mut self, bits: u32, counts: &[f64]) {
-        for ((prefix, rank), counts) in self.found.iter_mut().zip(counts.chunks_exact(N_COUNTS)) {
+    fn advance(&mut self, bits: u32, prefixes: &Prefixes, counts: &[f64]) {
+        for (prefix, rank) in &mut self.found {
+            let table = prefixes.first + prefixes.place(*prefix).expect("each prefix has a table");
+            let counts = &counts[table * N_COUNTS..][..N_COUNTS];
             let mut digit = 0;
             while digit + 1 < 1 << bits && *rank >= counts[digit] as u64 {
                 *rank -= counts[digit] as u64;
