@@ -59,7 +59,7 @@ pub struct HostShare {
     cpus: CpuSet,
 }
 
-/// What a rank does with records.
+/// Use that a rank makes of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// It writes them, if somebody reads them.
@@ -299,7 +299,7 @@ impl HostShare {
     /// The next record. As [`HostShare::next`].
     ///
     /// # Errors
-    /// As [`HostShare::next`].
+    /// Same as [`HostShare::next`].
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let range = self.next()?;
         let mut record = vec![0; (range.end - range.start) as usize];

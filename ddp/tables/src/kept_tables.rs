@@ -2,6 +2,14 @@
 //!
 //! A kept table is the file of a [`HostShare`] with a header. Its name and its header hold a key of all that it was made from, so that a
 //! table that changed is never taken for the old one. It gets its name when it is complete, and its checksum is compared before it is used.
+//!
+//! ```
+//! use ddp_tables::kept_tables::entries;
+//!
+//! let folder = tempfile::tempdir()?;
+//! assert!(entries(folder.path())?.is_empty());
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};

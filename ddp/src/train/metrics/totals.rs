@@ -226,7 +226,7 @@ impl Totals {
         self.sums_mut().iter().flat_map(|sums| sums.iter().copied()).collect()
     }
 
-    /// What merges in another way, and the heads.
+    /// Values that merge in another way, and those of the heads.
     fn others(&mut self) -> Vec<f64> {
         let heads = self.heads.iter_mut().flat_map(|head| head.totals.values());
         bytemuck::cast_slice(&self.targets).iter().copied().chain(heads).collect()

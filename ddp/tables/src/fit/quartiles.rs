@@ -79,7 +79,7 @@ struct Prefixes {
 }
 
 impl Counters {
-    /// Those of as many columns from `start` on as the memory allows.
+    /// Tables of as many columns from `start` on as the memory allows.
     fn new(searches: &[Search], start: usize) -> Self {
         let mut counters = Counters { of_columns: Vec::new(), n_tables: 0 };
         for search in &searches[start..] {

@@ -107,7 +107,7 @@ impl ValueReader {
     }
 }
 
-/// What a split reads of its column.
+/// Reader of the column by which rows are split.
 pub(crate) enum SplitReader {
     Values(ValueReader),
     Times(Times),

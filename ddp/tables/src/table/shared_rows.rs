@@ -166,7 +166,7 @@ pub(crate) fn publish_elsewhere(host: &HostShare, path: Option<&Path>) -> Result
     Ok(host.write(bytes).map_err(|source| TableError::HostMemory { source })?)
 }
 
-/// What the first rank of the host has published.
+/// Rows as the first rank of the host has published them.
 pub(crate) enum Fetched {
     /// Rows, and the numbers of those without a target.
     Rows(Box<SharedRows>, Vec<usize>),

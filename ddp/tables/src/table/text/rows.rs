@@ -134,7 +134,7 @@ impl TextRows {
 
 /// Lines that were skipped.
 struct Skipped {
-    /// Those that are not empty.
+    /// Lines that are not empty.
     n_rows: usize,
     n_lines: usize,
     n_bytes: usize,
