@@ -26,7 +26,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Output could not be written: disk full, quota used up, file too large, read-only or faulty disk.
 pub const IO: u8 = 74;
-/// A rank died, froze or was cut off, and the others ended, or the ranks' replicas differ and no majority can repair them: the same
+/// A rank died, froze or was cut off, or its GPU failed, and the others ended, or the ranks' replicas differ and no majority can repair them: the same
 /// command with `--resume auto` continues.
 pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
@@ -46,6 +46,7 @@ pub(crate) fn of_kernel(error: &KernelError) -> u8 {
         // A CPU is always there: the command asks it for something that only GPUs do.
         KernelError::DeviceUnavailable { device: Device::Cpu, .. } => USAGE,
         KernelError::DeviceUnavailable { .. } => ENVIRONMENT,
+        error if error.is_device_fault() => RESTARTABLE,
         _ => FAILED,
     }
 }

@@ -11,6 +11,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -46,6 +47,8 @@ const SAMPLE_BYTES: usize = 4096;
 /// A table that is being read and is to be kept, on the first rank of a host. Dropped without [`KeptTable::complete`], it leaves nothing.
 #[derive(Debug)]
 pub(crate) struct KeptTable {
+    /// Hash of its files before they were read, and the key of it and the config.
+    files: u64,
     key: u64,
     /// Where it is written, and its name in the end; `None` in memory.
     paths: Option<[PathBuf; 2]>,
@@ -67,14 +70,17 @@ struct Header {
 pub(crate) fn open(config: &Config, model: Option<(&Preprocessor, bool)>) -> Option<(KeptFile, KeptTable)> {
     let Some(folder) = &config.data.cache else {
         let memory = KeptMemory::of_launcher()?;
-        return in_memory(memory, key(config, model)?);
+        let files = files_hash(config)?;
+        return in_memory(memory, KeptTable { files, key: key(config, model, files)?, paths: None });
     };
     // A fault of the files is reported when they are opened.
-    in_folder(Path::new(folder), key(config, model)?)
+    let files = files_hash(config)?;
+    in_folder(Path::new(folder), KeptTable { files, key: key(config, model, files)?, paths: None })
 }
 
-fn in_folder(folder: &Path, key: u64) -> Option<(KeptFile, KeptTable)> {
-    let path = folder.join(format!("{key:016x}.{ENDING}"));
+fn in_folder(folder: &Path, table: KeptTable) -> Option<(KeptFile, KeptTable)> {
+    let key = table.key;
+    let path = named(folder, key);
     let failed = |what: &str, error: &io::Error| {
         warn!("`data.cache`: {what} `{}`: {error}; the table is not kept", folder.display());
     };
@@ -82,7 +88,7 @@ fn in_folder(folder: &Path, key: u64) -> Option<(KeptFile, KeptTable)> {
         Ok(file) if is_complete(&file, &path, key) => {
             info!("rows as they were read before: {}", path.display());
             let kept = KeptFile { file, start: HEADER_BYTES, is_complete: true };
-            return Some((kept, KeptTable { key, paths: None }));
+            return Some((kept, table));
         }
         Ok(_) => warn!("{} is damaged: the table is read again", path.display()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -104,7 +110,7 @@ fn in_folder(folder: &Path, key: u64) -> Option<(KeptFile, KeptTable)> {
     match create() {
         Ok(file) => {
             let kept = KeptFile { file, start: HEADER_BYTES, is_complete: false };
-            Some((kept, KeptTable { key, paths: Some([temporary, path]) }))
+            Some((kept, KeptTable { files: table.files, key, paths: Some([temporary, path]) }))
         }
         Err(error) => {
             failed("can't write to", &error);
@@ -113,9 +119,8 @@ fn in_folder(folder: &Path, key: u64) -> Option<(KeptFile, KeptTable)> {
     }
 }
 
-fn in_memory(file: File, key: u64) -> Option<(KeptFile, KeptTable)> {
-    let table = KeptTable { key, paths: None };
-    if is_complete(&file, Path::new("memory of the launcher"), key) {
+fn in_memory(file: File, table: KeptTable) -> Option<(KeptFile, KeptTable)> {
+    if is_complete(&file, Path::new("memory of the launcher"), table.key) {
         debug!("rows as they were read before, in memory of the launcher");
         return Some((KeptFile { file, start: HEADER_BYTES, is_complete: true }, table));
     }
@@ -143,8 +148,13 @@ impl KeptTable {
             warn!("`data.cache` has no room for the rows: they are held in memory, and not kept");
             return;
         }
+        if files_hash(config) != Some(self.files) {
+            warn!("the table is not kept: its files changed while they were read");
+            return;
+        }
         let file = host.file();
         let end = host.position();
+        let decided = key(config, model, self.files).unwrap_or(self.key);
         let complete = || -> io::Result<()> {
             file.set_len(end)?;
             let checksum = checksum(&file, end).ok_or(io::ErrorKind::InvalidData)?;
@@ -152,11 +162,16 @@ impl KeptTable {
             if self.paths.is_some() {
                 file.sync_data()?;
             }
-            let keys = [self.key, key(config, model).unwrap_or(self.key)];
-            file.write_all_at(&Header { keys, end, checksum }.encode(), 0)?;
+            file.write_all_at(&Header { keys: [self.key, decided], end, checksum }.encode(), 0)?;
             if let Some([temporary, path]) = &self.paths {
                 file.sync_data()?;
                 fs::rename(temporary, path)?;
+                if decided != self.key {
+                    // A run that resumes looks for this one; where links are unknown, it reads the table once more.
+                    let link = named(path.parent().unwrap_or(Path::new(".")), decided);
+                    let _ = fs::remove_file(&link);
+                    let _ = fs::hard_link(path, link);
+                }
             }
             Ok(())
         };
@@ -239,11 +254,16 @@ fn remove_left_over(folder: &Path) {
     }
 }
 
+/// The file of the table with this key.
+fn named(folder: &Path, key: u64) -> PathBuf {
+    folder.join(format!("{key:016x}.{ENDING}"))
+}
+
 /// A kept table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its file.
-    pub path: PathBuf,
+    /// Names of its file: a second one is that for runs that resume.
+    pub paths: Vec<PathBuf>,
     /// Size of the file.
     pub n_bytes: u64,
     /// When it was made.
@@ -255,24 +275,27 @@ pub struct Entry {
 /// # Errors
 /// The system's error, if the folder can't be read.
 pub fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
-    let mut entries = Vec::new();
+    let mut entries: HashMap<u64, Entry> = HashMap::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let is_kept = path.extension().is_some_and(|ending| ending == ENDING);
         let Ok(file) = (if is_kept { open_private(&path) } else { continue }) else { continue };
         if let (Some(_), Ok(metadata)) = (Header::read(&file), file.metadata()) {
-            let made = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            entries.push(Entry { path, n_bytes: metadata.len(), made });
+            let (n_bytes, made) = (metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH));
+            let entry = entries.entry(metadata.ino()).or_insert(Entry { paths: Vec::new(), n_bytes, made });
+            entry.paths.push(path);
         }
     }
-    entries.sort_by_key(|entry| entry.made);
+    let mut entries: Vec<Entry> = entries.into_values().collect();
+    entries.iter_mut().for_each(|entry| entry.paths.sort());
+    entries.sort_by(|a, b| (a.made, &a.paths).cmp(&(b.made, &b.paths)));
     Ok(entries)
 }
 
-/// A key of all that the rows of `config` are made from: files, their times and some of their bytes, settings, program; `None` if its rows
-/// are no table of regular files.
-fn key(config: &Config, model: Option<(&Preprocessor, bool)>) -> Option<u64> {
+/// A key of all that the rows of `config` are made from: its files, settings, the program.
+fn key(config: &Config, model: Option<(&Preprocessor, bool)>, files: u64) -> Option<u64> {
     let mut hash = Fingerprint::default();
+    hash.number(files);
     // Each build may read a cell differently.
     let program = fs::metadata(std::env::current_exe().ok()?).ok()?;
     [program.len(), program.mtime() as u64, program.mtime_nsec() as u64]
@@ -289,21 +312,31 @@ fn key(config: &Config, model: Option<(&Preprocessor, bool)>) -> Option<u64> {
     if let Some((known, has_classes)) = model {
         hash.text(&format!("{:?} {has_classes}", known.to_saved()));
     }
+    Some(hash.finish())
+}
+
+/// A hash of the files that `config` names, of their times and of some of their bytes; `None` if its rows are no table of regular files.
+fn files_hash(config: &Config) -> Option<u64> {
+    let mut hash = Fingerprint::default();
     let train = SourceSpec::train(&config.data);
-    add_files(&mut hash, &train)?;
+    if !add_files(&mut hash, &train)? {
+        return None;
+    }
     if let EvalSource::Source(source) = &config.data.eval {
-        let eval = SourceSpec { source, ..train };
-        // Other rows for evaluation are opened by each rank.
-        add_files(&mut hash, &eval);
+        // Arrays for evaluation are opened by each rank.
+        add_files(&mut hash, &SourceSpec { source, ..train })?;
     }
     Some(hash.finish())
 }
 
-/// Adds the files of a table; `None` if there are others.
-fn add_files(hash: &mut Fingerprint, spec: &SourceSpec<'_>) -> Option<()> {
-    let (files, format) = files_and_format(spec).ok().filter(|_| !spec.source.starts_with("builtin:"))?;
+/// Adds the files of a table; returns whether the rows are one, and `None` if its files are not known by their times.
+fn add_files(hash: &mut Fingerprint, spec: &SourceSpec<'_>) -> Option<bool> {
+    if spec.source.starts_with("builtin:") {
+        return Some(false);
+    }
+    let (files, format) = files_and_format(spec).ok()?;
     if !matches!(format.reader, Reader::Table(_)) {
-        return None;
+        return Some(false);
     }
     for path in &files {
         let metadata = settled(path)?;
@@ -319,7 +352,7 @@ fn add_files(hash: &mut Fingerprint, spec: &SourceSpec<'_>) -> Option<()> {
             hash.bytes(&sample[..n]);
         }
     }
-    Some(())
+    Some(true)
 }
 
 /// Facts about a regular file that has not just changed: a change from now on gives it other times.

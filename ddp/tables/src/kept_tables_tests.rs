@@ -40,6 +40,14 @@ impl Place {
         Config::load(None, &sets).unwrap()
     }
 
+    /// The name by which this config, which leaves the task to the labels, finds a table.
+    fn named(&self, entry: &Entry) -> PathBuf {
+        let config = self.config();
+        let own = files_hash(&config).and_then(|files| key(&config, None, files));
+        let own = own.map(|key| named(&self.path("cache"), key)).filter(|own| entry.paths.contains(own));
+        own.unwrap_or_else(|| entry.paths[0].clone())
+    }
+
     /// Loads on `n_ranks` ranks; returns the rows, and the tables that are kept then.
     fn load(&self, n_ranks: usize) -> (Vec<f32>, Vec<PathBuf>) {
         let config = self.config();
@@ -49,9 +57,9 @@ impl Place {
         };
         assert!(ranks.iter().all(|rows| *rows == ranks[0]), "{ranks:?}");
         let kept = entries(&self.path("cache")).unwrap();
-        let others = fs::read_dir(self.path("cache")).unwrap().count() - kept.len();
-        assert_eq!(others, 0, "nothing else is left");
-        (ranks[0].clone(), kept.into_iter().map(|entry| entry.path).collect())
+        let n_named: usize = kept.iter().map(|entry| entry.paths.len()).sum();
+        assert_eq!(fs::read_dir(self.path("cache")).unwrap().count(), n_named, "nothing else is left");
+        (ranks[0].clone(), kept.into_iter().map(|entry| self.named(&entry)).collect())
     }
 }
 
@@ -79,6 +87,11 @@ fn rows_are_those_of_the_files_on_any_number_of_ranks() {
         assert_eq!(place.load(n_ranks), (first.clone(), kept.clone()), "{n_ranks} ranks");
     }
     assert_eq!(kept[0].metadata().unwrap().modified().unwrap(), made, "it was read, not made again");
+    // A run that resumes knows the task.
+    let mut decided = place.config();
+    (decided.data.task, decided.data.auto_task) = (ddp::config::Task::Classification, false);
+    let (found, _) = open(&decided, None).unwrap();
+    assert!(found.is_complete);
     // Ranks that share make the same file.
     fs::remove_dir_all(place.path("cache")).unwrap();
     assert_eq!(place.load(3), (first, kept));

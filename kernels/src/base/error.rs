@@ -316,12 +316,36 @@ fn axis_hint(n_axes: usize) -> String {
 const DRIVER_MISMATCH: [&str; 3] =
     ["CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"];
 
+/// Faults of a device or of its connections, after which a new process may work: by another device, or by the same one once it was reset.
+/// An address that a kernel got wrong is among them: a bit that flipped looks the same.
+const DEVICE_FAULTS: [&str; 10] = [
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_CONTAINED",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_SYSTEM_NOT_READY",
+    "CUDA_ERROR_UNKNOWN",
+];
+
 impl KernelError {
     /// The error, with the name of the part of a model whose operation failed.
     #[must_use]
     pub fn within(self, part: &str) -> Self {
         let hint = miette::Diagnostic::help(&self).map(|hint| hint.to_string());
         KernelError::Within { part: part.into(), error: Box::new(self), hint }
+    }
+
+    /// Whether a device failed in a way that a new start may mend.
+    pub fn is_device_fault(&self) -> bool {
+        match self {
+            KernelError::Within { error, .. } => error.is_device_fault(),
+            KernelError::Cuda { code, .. } => DEVICE_FAULTS.contains(&code.as_str()),
+            _ => false,
+        }
     }
 
     /// Whether the driver cannot load what the installed NVRTC compiles.
@@ -333,7 +357,8 @@ impl KernelError {
 fn cuda_hint(code: &str) -> &'static str {
     match code {
         "CUDA_ERROR_ILLEGAL_ADDRESS" | "CUDA_ERROR_LAUNCH_FAILED" | "CUDA_ERROR_MISALIGNED_ADDRESS" => {
-            "an earlier kernel on this device failed; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which one"
+            "an earlier kernel on this device failed: run with `--cuda-graph off`, then also with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer, \
+             which show which one"
         }
         "CUDA_ERROR_ECC_UNCORRECTABLE" => {
             "the device's memory is faulty: nvidia-smi -q -d ECC, then take the device out of service"

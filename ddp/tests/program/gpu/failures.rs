@@ -28,7 +28,8 @@ fn a_failing_device_is_named() {
     let out = folder.path().join("out").to_str().unwrap().to_owned();
     let args = train_args(&out, &["--device", "cuda"]);
     let Some(outcome) = under_virtual_gpus(1, &args, &[("VGPU_FAIL", "ecc:300")]) else { return };
-    assert_eq!(outcome.status.code(), Some(1), "{outcome:#?}");
+    // What starts the job again may give it another device.
+    assert_eq!(outcome.status.code(), Some(75), "{outcome:#?}");
     assert!(outcome.stderr.contains("cuda:0: ") && outcome.stderr.contains("ECC"), "{outcome:#?}");
     assert!(outcome.stderr.contains("hint: the device's memory is faulty"), "{outcome:#?}");
 }

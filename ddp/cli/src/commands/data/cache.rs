@@ -29,8 +29,8 @@ pub(super) fn cache(command: &CacheCommand) -> Result<()> {
     let CacheArgs { folder, json } = args;
     let entries = entries(folder).map_err(|source| failed(folder, source))?;
     if matches!(command, CacheCommand::Clear(_)) {
-        for entry in &entries {
-            fs::remove_file(&entry.path).map_err(|source| failed(&entry.path, source))?;
+        for path in entries.iter().flat_map(|entry| &entry.paths) {
+            fs::remove_file(path).map_err(|source| failed(path, source))?;
         }
     }
     let lines: Vec<Line<'_>> = entries.iter().map(line).collect();
@@ -50,5 +50,5 @@ pub(super) fn cache(command: &CacheCommand) -> Result<()> {
 
 fn line(entry: &Entry) -> Line<'_> {
     let age = SystemTime::now().duration_since(entry.made).unwrap_or(Duration::ZERO);
-    Line { path: &entry.path, size_bytes: entry.n_bytes, age_s: age.as_secs_f64().round() }
+    Line { path: &entry.paths[0], size_bytes: entry.n_bytes, age_s: age.as_secs_f64().round() }
 }
