@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{io, thread};
 
-use ddp::config::{Config, DataConfig, EvalSource};
+use ddp::config::{Config, EvalSource};
+use ddp::data::heads_to_json;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file::{self, create_new, open_unlinked};
 use ddp_comm::{HostShare, KeptFile, KeptMemory};
@@ -301,18 +302,33 @@ fn key(config: &Config, model: Option<(&Preprocessor, bool)>, files: u64) -> Opt
     [program.len(), program.mtime() as u64, program.mtime_nsec() as u64]
         .into_iter()
         .for_each(|n| hash.number(n));
-    // A run that resumes has absolute paths.
-    let mut data = DataConfig { cache: None, train: String::new(), ..config.data.clone() };
-    if let EvalSource::Source(source) = &mut data.eval {
-        source.clear();
+    let takes_rows = matches!(config.data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
+    if takes_rows {
+        hash.number(config.train.seed);
     }
-    let takes_rows = matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
-    let seed = Some(config.train.seed).filter(|_| takes_rows);
-    hash.text(&format!("{data:?} {seed:?}"));
+    hash.text(&data_section(config));
     if let Some((known, has_classes)) = model {
-        hash.text(&format!("{:?} {has_classes}", known.to_saved()));
+        let saved = known.to_saved();
+        hash.text(&saved.columns);
+        hash.text(&saved.labels.filter(|_| has_classes).map_or(String::new(), |labels| labels.to_json()));
+        hash.text(&heads_to_json(if has_classes { &saved.heads } else { &[] }));
     }
     Some(hash.finish())
+}
+
+/// The settings of `config` that say how rows are read, without the names of files: a run that resumes has absolute ones.
+fn data_section(config: &Config) -> String {
+    let mut config = config.clone();
+    config.data.cache = None;
+    config.data.train.clear();
+    if let EvalSource::Source(source) = &mut config.data.eval {
+        source.clear();
+    }
+    let text = config.to_toml();
+    let is_head = |line: &&str| line.starts_with("heads");
+    let lines = text.lines().skip_while(|line| *line != "[data]").skip(1);
+    let of_data = lines.take_while(|line| !line.starts_with('['));
+    text.lines().filter(is_head).chain(of_data).collect::<Vec<_>>().join("\n")
 }
 
 /// A hash of the files that `config` names, of their times and of some of their bytes; `None` if its rows are no table of regular files.
