@@ -54,6 +54,8 @@ pub struct HostShare {
     is_moved: AtomicBool,
     /// Whether the records are of no use to later ranks.
     is_of_now: AtomicBool,
+    /// Whether this rank reads no more.
+    has_left: AtomicBool,
     /// Byte at which the next record begins, for this rank.
     next: AtomicU64,
     cpus: CpuSet,
@@ -160,6 +162,7 @@ impl HostShare {
             is_kept,
             is_moved: no(),
             is_of_now: no(),
+            has_left: no(),
             next: AtomicU64::new(start),
             cpus,
         }
@@ -184,6 +187,16 @@ impl HostShare {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(memory);
         self.is_moved.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// This rank reads no more records: it has other files than the rank that wrote them.
+    pub fn leave(&self) {
+        self.has_left.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this rank takes part, as a writer or a reader; otherwise it does the work by itself.
+    pub fn takes_part(&self) -> bool {
+        self.has_readers() && !self.has_left.load(Ordering::Relaxed)
     }
 
     /// The records are of no use to later ranks.

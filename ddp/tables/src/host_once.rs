@@ -50,7 +50,7 @@ fn with_all_cpus<T>(host: &HostShare, stage: impl FnOnce() -> T) -> T {
 /// The errors of `compute`; [`TableError::HostMemory`].
 pub(crate) fn once(host: Option<&HostShare>, compute: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     let failed = |source| DataError::from(TableError::HostMemory { source });
-    match host.filter(|host| host.has_readers()) {
+    match host.filter(|host| host.takes_part()) {
         None => compute(),
         Some(host) if host.leads() => {
             let result = compute()?;

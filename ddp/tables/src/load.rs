@@ -402,7 +402,8 @@ fn divide(
                 kinds: &layout.kinds,
                 of: whole.source(),
             };
-            let rows = SourceSpec { source, labels: data.eval_labels.as_deref(), classes, ..*spec };
+            // With the task that the training rows decided on.
+            let rows = SourceSpec { data, source, labels: data.eval_labels.as_deref(), classes, ..*spec };
             let (eval, n_skipped) = open_eval(rows, known)?;
             TrainAndEval { train: whole.clone(), eval: Some(eval), n_skipped, split: None }
         }

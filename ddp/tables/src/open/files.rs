@@ -1,11 +1,13 @@
 //! Finds the data files and the format that a source string names.
 
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ddp::config::{DataFormat, Datetime, Decimal, Delimiter, Header};
 use ddp::data::error::{DataError, Result};
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
+use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file;
 
 use crate::error::TableError;
@@ -140,6 +142,22 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
         return not_for("data.datetime", "holds an array, which has no dates", "remove the setting");
     }
     Ok(())
+}
+
+/// Identity of the files of `spec`, by which they differ from those that another process finds under the same names: nothing of their content.
+pub(crate) fn identity(spec: &SourceSpec<'_>) -> Vec<u8> {
+    let mut hash = Fingerprint::default();
+    let is_builtin = spec.source.starts_with("builtin:");
+    let files = if is_builtin { Ok(Vec::new()) } else { files_of(spec.source) };
+    for path in files.unwrap_or_default() {
+        match std::fs::metadata(&path) {
+            Ok(of) => {
+                [of.dev(), of.ino(), of.len(), of.mtime() as u64].into_iter().for_each(|n| hash.number(n))
+            }
+            Err(_) => hash.text("missing"),
+        }
+    }
+    hash.finish().to_le_bytes().to_vec()
 }
 
 /// All files of `spec`, and their format.

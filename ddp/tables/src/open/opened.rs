@@ -15,7 +15,7 @@ use crate::formats::Reader;
 use crate::formats::arrays::reader::SplitSide;
 use crate::labels::head_rows;
 use crate::labels::survey::LabelSurvey;
-use crate::open::files::files_and_format;
+use crate::open::files::{files_and_format, identity};
 use crate::open::{builtin, open_arrays};
 use crate::source::SourceSpec;
 use crate::table::{Fetched, SharedRows};
@@ -86,17 +86,25 @@ impl Opened {
 /// # Errors
 /// A [`DataError`] that names the file or the setting.
 pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
-    let Some(host) = spec.host.filter(|host| host.has_readers()) else { return open_files(spec) };
+    let alone = SourceSpec { host: None, ..*spec };
+    let Some(host) = spec.host.filter(|host| host.takes_part()) else { return open_files(&alone) };
+    let failed = |source| DataError::from(TableError::HostMemory { source });
     if host.leads() {
+        host.write(&identity(spec)).map_err(failed)?;
         let opened = open_files(spec)?;
         if !opened.is_table(spec) {
             table::publish_elsewhere(host, None)?;
         }
         return Ok(opened);
     }
+    if host.read().map_err(failed)? != identity(spec) {
+        // A difference of the rows is reported when the ranks compare them.
+        host.leave();
+        return open_files(&alone);
+    }
     let fetched = table::fetch(host, spec)?;
     if matches!(fetched, Fetched::Nothing) {
-        return open_files(&SourceSpec { host: None, ..*spec });
+        return open_files(&alone);
     }
     let open = |spec: &SourceSpec<'_>| match fetched {
         Fetched::Rows(rows, without_target) => {
