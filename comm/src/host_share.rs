@@ -228,12 +228,12 @@ impl HostShare {
             host: world.hostname().to_owned(),
         };
         let all = world.group().all_gather_bytes(own.encode().as_bytes())?;
-        let moved = all.iter().map(|bytes| Member::decode(bytes)).filter(|member| member.address.is_some());
-        let moved: Vec<Member> = moved.collect();
-        // The records of other hosts may have been moved, and those of this one not.
-        let leader = moved.iter().find(|member| member.host == own.host && !self.leads());
+        // Records of other hosts may be in memory, and those of this host in a file; hosts may have the same name.
+        let mut of_host =
+            all.iter().map(|bytes| Member::decode(bytes)).filter(|member| member.host == own.host);
+        let moved = of_host.find_map(|member| host_memory::open(member.address?).ok());
         // Without the file the next record is missing, and that is an error.
-        if let Some(file) = leader.and_then(|leader| host_memory::open(leader.address?).ok()) {
+        if let Some(file) = moved.filter(|_| !self.leads()) {
             *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
             self.is_moved.store(true, Ordering::Relaxed);
         }
@@ -289,7 +289,7 @@ impl HostShare {
         Ok(self.pass(start, len))
     }
 
-    /// Writes a record. As [`HostShare::begin`].
+    /// Writes a record. Same as [`HostShare::begin`].
     ///
     /// # Errors
     /// The system's error, if it has no memory.
@@ -309,7 +309,7 @@ impl HostShare {
         Ok(self.pass(begin + PAGE_BYTES, u64::from_le_bytes(len)))
     }
 
-    /// The next record. As [`HostShare::next`].
+    /// The next record. Same as [`HostShare::next`].
     ///
     /// # Errors
     /// Same as [`HostShare::next`].

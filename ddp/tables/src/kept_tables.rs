@@ -125,10 +125,10 @@ fn in_memory(file: File, table: KeptTable) -> Option<(KeptFile, KeptTable)> {
         debug!("rows as they were read before, in memory of the launcher");
         return Some((KeptFile { file, start: HEADER_BYTES, is_complete: true }, table));
     }
-    // One job at a time writes it, and never over records that are complete: others may have mapped them.
+    // One job at a time writes it, and never over records that are complete: others may have mapped them. With the lock, none completes them.
+    let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
     let is_empty = Header::read(&file).is_none_or(|header| header.end == 0);
-    let is_free = is_empty && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-    (is_free && file.set_len(0).is_ok())
+    (is_free && is_empty && file.set_len(0).is_ok())
         .then_some((KeptFile { file, start: HEADER_BYTES, is_complete: false }, table))
 }
 

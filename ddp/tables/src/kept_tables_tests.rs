@@ -7,6 +7,7 @@ use ddp_comm::{World, threads};
 
 use super::*;
 use crate::load::load;
+use crate::open::open as open_rows;
 use crate::testing::gathered;
 
 struct Place {
@@ -147,6 +148,40 @@ fn damaged_or_foreign_files_are_not_used() {
     fs::write(place.path("cache/.0123456789abcdef.4242.tmp"), b"half").unwrap();
     fs::remove_file(&kept[0]).unwrap();
     assert_eq!(place.load(3), (first, kept));
+}
+
+#[test]
+fn a_kept_file_that_is_truncated_in_use_is_an_error_and_not_zeros() {
+    let place = Place::new();
+    let (_, kept) = place.load(1);
+    let loaded = load(&place.config(), &World::single()).unwrap();
+    let read = || {
+        let mut labels = [0; 3];
+        loaded.train.class_indices(0..3, &mut labels).map(|()| labels)
+    };
+    assert_ne!(read().unwrap(), [0; 3]);
+    File::options().write(true).open(&kept[0]).unwrap().set_len(HEADER_BYTES).unwrap();
+    let error = read().unwrap_err().to_string();
+    assert!(error.contains(kept[0].to_str().unwrap()) && error.contains("is missing"), "{error}");
+}
+
+#[test]
+fn memory_of_a_launcher_is_not_written_again_while_its_rows_are_in_use() {
+    let place = Place::new();
+    let config = place.config();
+    let memory = tempfile::NamedTempFile::new().unwrap();
+    let of_job = || {
+        let file = File::options().read(true).write(true).open(memory.path()).unwrap();
+        in_memory(file, KeptTable { files: 0, key: 7, paths: None })
+    };
+    let (kept, table) = of_job().unwrap();
+    let host = World::single().share_host(|| Some(kept)).unwrap().unwrap();
+    let rows = open_rows(&SourceSpec { host: Some(&host), ..SourceSpec::train(&config.data) }).unwrap();
+    // Never completed, as when files changed while they were read.
+    drop((host, table));
+    assert!(of_job().is_none(), "its rows are in use");
+    drop(rows);
+    assert!(of_job().is_some_and(|(kept, _)| !kept.is_complete));
 }
 
 #[test]

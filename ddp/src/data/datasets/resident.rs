@@ -59,7 +59,7 @@ impl ResidentRows {
     }
 }
 
-/// Rows in the memory of this process, whoever owns it. Its methods are those of [`Dataset`].
+/// Rows in memory that another value owns, such as a mapped file. The methods are as in [`Dataset`].
 #[derive(Debug, Clone, Copy)]
 pub struct RowsInMemory<'a> {
     /// `[N, features]`.

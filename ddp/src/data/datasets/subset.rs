@@ -140,7 +140,7 @@ impl Subset {
         subset
     }
 
-    /// Its rows among those of the dataset.
+    /// Rows of the dataset that it holds, a bit each.
     pub fn bits(&self) -> Bits {
         Bits { n_rows: self.of.len(), words: self.bits.clone() }
     }

@@ -30,7 +30,7 @@ const OF_SCORES: [M; 2] = [M::RocAuc, M::AveragePrecision];
 /// Metrics of the distances between classes.
 const OF_DISTANCES: [M; 2] = [M::ClassMae, M::QuadraticKappa];
 
-/// Sums of which all ranks gather those of each: a confusion matrix has more.
+/// Most sums that each rank gathers from all; more, such as those of a confusion matrix, are reduced.
 const GATHERED_SUMS: usize = 1 << 14;
 const SAME: &str = "all ranks measure the same";
 

@@ -1,9 +1,10 @@
 //! Rows of a table in memory that the ranks of a host share: the first one writes them, all map them.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use ddp_kernels::cpu::mapped_file::MappedFile;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TableError;
+use crate::formats::error::RowsError;
 use crate::source::SourceSpec;
 use crate::table::exact_columns::{ExactColumns, ExactValues, differences};
 use crate::table::exact_rows::ExactRows;
@@ -37,6 +39,8 @@ const ALIGNMENT: usize = 64;
 #[derive(Debug)]
 pub(crate) struct SharedRows {
     map: MappedFile,
+    /// Open, and with it locked, as long as the rows are in use: no other job may empty memory of a launcher that these rows are in.
+    file: Arc<File>,
     /// Ranks that hold the rows together.
     n_ranks: usize,
     layout: RowLayout,
@@ -152,7 +156,7 @@ pub(crate) fn publish(
     };
     let record = write().map_err(|source| TableError::HostMemory { source })?;
     let (map, n_ranks) = (map(&host.file(), record)?, host.n_ranks());
-    let rows = SharedRows { map, n_ranks, layout, source, places: header.places };
+    let rows = SharedRows { map, file: host.file(), n_ranks, layout, source, places: header.places };
     Ok((rows, without_target.to_vec()))
 }
 
@@ -191,9 +195,11 @@ pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Fetched> 
     let mut layout = layout.into_layout().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
     // Rows that were kept may have been read by a config that left the decision to them.
     layout.task_choice = layout.task_choice.filter(|_| spec.data.auto_task);
-    let rows = SharedRows { map, n_ranks: host.n_ranks(), layout, source: spec.source.to_owned(), places };
+    let (file, n_ranks, source) = (host.file(), host.n_ranks(), spec.source.to_owned());
+    let rows = SharedRows { map, file, n_ranks, layout, source, places };
     let without_target: &[u64] = cast_slice(rows.bytes(&rows.places.without_target));
     let without_target = without_target.iter().map(|row| *row as usize).collect();
+    rows.check()?;
     Ok(Fetched::Rows(Box::new(rows), without_target))
 }
 
@@ -240,6 +246,15 @@ impl SharedRows {
         }
     }
 
+    /// Fails if rows that were read before were not in memory: missing pages of a kept file that was truncated read as zeros.
+    fn check(&self) -> Result<()> {
+        if self.map.is_intact() {
+            return Ok(());
+        }
+        let path = fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd())).unwrap_or_default();
+        Err(DataError::from(RowsError::Changed { path }))
+    }
+
     /// Whether f32 holds all values.
     fn is_single(&self) -> bool {
         let mut all = self.places.exact.iter().chain(&self.places.exact_targets).flatten();
@@ -257,11 +272,13 @@ impl Dataset for SharedRows {
     }
 
     fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
-        self.view().gather(rows, out)
+        self.view().gather(rows, out)?;
+        self.check()
     }
 
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        self.view().gather_targets(rows, out)
+        self.view().gather_targets(rows, out)?;
+        self.check()
     }
 
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
@@ -269,14 +286,14 @@ impl Dataset for SharedRows {
             return Ok(false);
         }
         differences(self.exact(&self.places.exact), self.view().features, rows, origin, out);
-        Ok(true)
+        self.check().map(|()| true)
     }
 
     fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         match self.view().targets {
             TargetSlice::Values(values) if !self.is_single() => {
                 differences(self.exact(&self.places.exact_targets), values, rows, origin, out);
-                Ok(true)
+                self.check().map(|()| true)
             }
             _ => Ok(false),
         }
@@ -284,11 +301,12 @@ impl Dataset for SharedRows {
 
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
         self.view().class_indices(rows, out);
-        Ok(())
+        self.check()
     }
 
     fn in_place(&self, rows: Range<usize>) -> Result<Option<Batch<'_>>> {
-        self.view().in_place(rows).map(Some)
+        let batch = self.view().in_place(rows)?;
+        self.check().map(|()| Some(batch))
     }
 
     fn fingerprint(&self) -> Result<u64> {
