@@ -211,6 +211,8 @@ def trial(args, fault, phase, n_ranks, victim, hosts, draw):
         # mpirun wakes a frozen rank to end it, and Open MPI in that rank may then find its connections closed.
         of_lost = re.compile(r"\[[^]]*\]\[\[\d+,\d+\],(\d+)\]\[.*/btl_tcp_")
         said = [line for line in text.strip().splitlines() if not ((by := of_lost.match(line)) and int(by[1]) in lost)]
+        # What became of the survivors' state.
+        said = [line for line in said if "has saved the state after step" not in line and "could save its state" not in line]
         if not said[-1].startswith("hint: ") and fault != "cut":
             return result, f"not the last line: {text}"
         return result, None

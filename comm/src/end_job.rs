@@ -16,7 +16,7 @@
 //! Ranks that met without MPI end each other through their own connections: see `lifeline.rs`.
 
 use std::io::Write as _;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use crate::lifeline;
@@ -37,31 +37,48 @@ pub fn end_job(exit_code: i32) -> ! {
     unsafe { libc::_exit(exit_code) }
 }
 
-/// Ends this process with this exit status within 1.3 s, whatever its other threads are stuck in. With a message, which is printed
-/// first, the launcher is asked to end the others without lines of its own. `record` writes files: it has a thread of its own,
-/// since stderr and the disk may hang too.
-pub(crate) fn end_at_once(
-    exit_code: i32,
-    message: Option<String>,
-    record: impl FnOnce() + Send + 'static,
-) -> ! {
-    let (done, is_done) = mpsc::channel();
-    let write = move || {
-        if let Some(message) = &message {
-            write_stderr(&format!("{message}\n"));
-        }
-        record();
-        let _ = done.send(());
-        if message.is_some() {
-            by_mpi::abort(exit_code);
-        }
-    };
-    if std::thread::Builder::new().name("last words".to_owned()).spawn(write).is_ok() {
-        let _ = is_done.recv_timeout(REPORT_WAIT);
+/// The report of a process that ends.
+pub(crate) struct LastWords {
+    /// Answered when it is written.
+    is_done: Receiver<()>,
+    /// Whether this process asks the launcher to end the others.
+    ends_others: bool,
+}
+
+impl LastWords {
+    /// Prints the message, if there is one, and writes files by `record`, on a thread of its own, since stderr and the disk may hang.
+    pub(crate) fn say(message: Option<String>, record: impl FnOnce() + Send + 'static) -> Self {
+        let (done, is_done) = mpsc::channel();
+        let ends_others = message.is_some();
+        let write = move || {
+            if let Some(message) = &message {
+                write_stderr(&format!("{message}\n"));
+            }
+            record();
+            let _ = done.send(());
+        };
+        // Without a thread nothing is said.
+        let _ = std::thread::Builder::new().name("last words".to_owned()).spawn(write);
+        LastWords { is_done, ends_others }
     }
-    std::thread::sleep(LAUNCHER_WAIT);
-    // SAFETY: ends the process without running anything else of it.
-    unsafe { libc::_exit(exit_code) }
+
+    /// Waits for the report to be written, at most a second.
+    pub(crate) fn wait(&self) {
+        let _ = self.is_done.recv_timeout(REPORT_WAIT);
+    }
+
+    /// Ends this process with this exit status within 1.3 s, whatever its other threads are stuck in. The process that has printed a
+    /// message asks the launcher to end the others without lines of its own.
+    pub(crate) fn end(self, exit_code: i32) -> ! {
+        self.wait();
+        if self.ends_others {
+            let abort = move || by_mpi::abort(exit_code);
+            let _ = std::thread::Builder::new().name("abort".to_owned()).spawn(abort);
+        }
+        std::thread::sleep(LAUNCHER_WAIT);
+        // SAFETY: ends the process without running anything else of it.
+        unsafe { libc::_exit(exit_code) }
+    }
 }
 
 /// Prints the reason and ends the job with status 1, for places that cannot return an error.

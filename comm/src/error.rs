@@ -282,6 +282,11 @@ pub enum CommError {
         how: Departure,
     },
 
+    /// The watchdog has noticed that a rank is lost. It reports that rank and ends the job.
+    #[error("another rank is lost")]
+    #[diagnostic(help("see the report of the lost rank"))]
+    RankLost,
+
     /// Ranks did not enter a collective within the time limit.
     #[error("{call}: waited {timeout_s} s for rank {missing:?} and gave up")]
     Timeout {
@@ -429,6 +434,11 @@ impl CommError {
         matches!(self, CommError::SlowClose { .. })
     }
 
+    /// Whether the loss of another rank may be the reason.
+    pub fn may_follow_loss(&self) -> bool {
+        matches!(self, CommError::PeerLeft { .. } | CommError::RankLost | CommError::Mpi { .. })
+    }
+
     /// The rank that reports this error.
     pub fn reporter(&self) -> Reporter {
         match self {
@@ -441,7 +451,9 @@ impl CommError {
             | CommError::GpuTaken { .. }
             | CommError::NoRegistration { .. }
             | CommError::PeerMismatch { .. } => Reporter::RankZero,
-            CommError::PeerLeft { .. } | CommError::FailedElsewhere { .. } => Reporter::OtherRank,
+            CommError::PeerLeft { .. } | CommError::RankLost | CommError::FailedElsewhere { .. } => {
+                Reporter::OtherRank
+            }
             // Another process is gone: it, the watchdog or the launcher reports first.
             CommError::Nccl { code: "ncclRemoteError", .. } | CommError::Mpi { .. } => Reporter::OtherRank,
             _ => Reporter::ThisRank,

@@ -41,6 +41,7 @@ mod end_job;
 mod lost_server;
 mod phase;
 mod operations;
+mod survivor;
 mod progress;
 mod recorder;
 

@@ -57,6 +57,8 @@ struct State {
     peers_left: Vec<bool>,
     /// Whether this rank may end.
     is_over: bool,
+    /// Whether the watchdog ends the process.
+    stands_back: bool,
 }
 
 /// Starts the thread of rank `rank` on `host`; a job that has lost a rank ends with `lost_exit_code`.
@@ -81,6 +83,13 @@ pub(crate) fn start(rank: usize, host: &str, peers: Vec<Peer>, lost_exit_code: i
         return Err(io::Error::other("this process has joined other ranks before"));
     }
     start_thread("lifeline", move || lifeline.watch()).map(drop)
+}
+
+/// From now on the watchdog alone ends this process where a rank is lost: it lets a rank save before.
+pub(crate) fn stand_back() {
+    if let Some(lifeline) = LIFELINE.get() {
+        lifeline.state().stands_back = true;
+    }
 }
 
 /// Asks the other ranks to end with this status, for a rank that a signal ends. Does nothing where ranks did not join without MPI: their
@@ -170,6 +179,9 @@ impl Lifeline {
             if let Some((index, since)) = lost
                 && since.elapsed() >= WATCHDOG_WAIT
             {
+                if self.state().stands_back {
+                    return;
+                }
                 self.end_without(index);
             }
         }

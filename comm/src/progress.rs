@@ -5,12 +5,14 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 
 use crate::Call;
 use crate::operations::{Operation, Operations};
 use crate::phase::Phase;
+use crate::survivor::Survivor;
 
 /// Progress of this rank.
 #[derive(Debug)]
@@ -29,8 +31,11 @@ pub(crate) struct Progress {
     device: OnceLock<String>,
     /// When the watchdog's thread last looked.
     looked_ns: AtomicU64,
-    /// Whether the watchdog's thread ends the process.
+    /// Whether the watchdog has noticed the loss of a rank.
+    is_lost: AtomicBool,
+    /// Whether its thread ends the process, without a save.
     is_ending: AtomicBool,
+    survivor: Survivor,
     operations: Operations,
 }
 
@@ -68,7 +73,9 @@ impl Progress {
             is_inside: AtomicBool::new(false),
             device: OnceLock::new(),
             looked_ns: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
+            survivor: Survivor::default(),
             operations: Operations::default(),
         }
     }
@@ -161,13 +168,23 @@ impl Progress {
         self.looked_ns.store(u64::MAX, SeqCst);
     }
 
-    /// The watchdog's thread ends the process.
-    pub(crate) fn end(&self) {
-        self.is_ending.store(true, SeqCst);
+    /// A rank is lost: the watchdog's thread ends the process, after a save if there is to be one.
+    pub(crate) fn lose(&self) {
+        self.is_ending.store(self.survivor.limit().is_none(), SeqCst);
+        self.is_lost.store(true, SeqCst);
     }
 
-    pub(crate) fn is_ending(&self) -> bool {
-        self.is_ending.load(SeqCst)
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(SeqCst)
+    }
+
+    /// Whether no collective will complete, and the training thread is to return from them to save.
+    pub(crate) fn is_to_save(&self) -> bool {
+        self.is_lost.load(Relaxed) && !self.is_ending.load(Relaxed)
+    }
+
+    pub(crate) fn survivor(&self) -> &Survivor {
+        &self.survivor
     }
 
     fn now_ns(&self) -> u64 {

@@ -1,6 +1,6 @@
 //! Why a function that every rank calls ended early, and whether the other ranks know.
 
-use crate::Failure;
+use crate::{CommError, Failure};
 
 /// An error of a function that every rank calls.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +19,14 @@ impl<E> Stop<E> {
         match self {
             Stop::Agreed(Failure::Here { error, .. }) | Stop::Alone(error) => Some(error),
             Stop::Agreed(_) => None,
+        }
+    }
+
+    /// The error of a collective by which this rank was to learn whether the others have failed.
+    pub fn comm_error(&self) -> Option<&CommError> {
+        match self {
+            Stop::Agreed(Failure::Comm(error)) => Some(error),
+            _ => None,
         }
     }
 

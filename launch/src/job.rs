@@ -4,6 +4,7 @@
 //! Waiting for the launcher is bounded, because mpirun may hang after its ranks have ended. Its end is not sufficient either: a
 //! launcher that was killed leaves ranks behind, in their own process groups. So this process is their subreaper and adopts them.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::unix::process::CommandExt as _;
@@ -130,8 +131,10 @@ impl Job {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
         let (mut last_look, mut n_looks, mut resident_bytes) = (self.started, 0, 0);
+        let save_limit = OnceCell::new();
+        let save = || *save_limit.get_or_init(|| watch.save_limit());
         let ended = loop {
-            if let Some(ended) = self.started_here.ended() {
+            if let Some(ended) = self.started_here.ended(save) {
                 break ended;
             }
             match requests.poll() {
@@ -152,7 +155,10 @@ impl Job {
                 let ranks = processes::running(&self.program);
                 let n_ranks = ranks.len();
                 let n_ended = if n_ranks == 0 { processes::n_unreaped(&self.program) } else { 0 };
-                if over.since(n_ranks, n_ended, watch).is_some_and(|since| since.elapsed() > GRACE) {
+                let is_late = |since: Instant| {
+                    since.elapsed() > GRACE && (n_ranks == 0 || since.elapsed() > GRACE + save())
+                };
+                if over.since(n_ranks, n_ended, watch).is_some_and(is_late) {
                     self.started_here.end();
                     break Ended::Hung;
                 }

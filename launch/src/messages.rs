@@ -102,7 +102,8 @@ pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
     let step = next.step.map_or("from the beginning".to_owned(), |step| format!("from step {step}"));
     let ranks = if n_ranks == 1 { "1 rank".to_owned() } else { format!("{n_ranks} ranks") };
     let hosts = if next.hosts.is_empty() { "this host".to_owned() } else { names(next.hosts) };
-    format!("{how}; restart {number} of {max} {step} on {ranks} of {hosts} in {wait_s} s")
+    let when = if wait_s == 0 { "at once".to_owned() } else { format!("in {wait_s} s") };
+    format!("{how}; restart {number} of {max} {step} on {ranks} of {hosts} {when}")
 }
 
 /// Explains why there is no restart, for the reasons that the run does not report itself.
@@ -178,8 +179,11 @@ mod tests {
             [Host { name: "a".to_owned(), slots: Some(2) }, Host { name: "b".to_owned(), slots: None }];
         let next = Restart { number: 1, max: 3, step: Some(40), n_ranks: 3, hosts: &hosts, wait_s: 1 };
         assert_eq!(restart("x", &next), "x; restart 1 of 3 from step 40 on 3 ranks of a, b in 1 s");
-        let next = Restart { step: None, n_ranks: 1, hosts: &[], ..next };
-        assert_eq!(restart("x", &next), "x; restart 1 of 3 from the beginning on 1 rank of this host in 1 s");
+        let next = Restart { step: None, n_ranks: 1, hosts: &[], wait_s: 0, ..next };
+        assert_eq!(
+            restart("x", &next),
+            "x; restart 1 of 3 from the beginning on 1 rank of this host at once"
+        );
     }
 
     #[test]

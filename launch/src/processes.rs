@@ -145,7 +145,7 @@ fn read(pid: i32) -> Option<Process> {
 
 /// Time limit for the launcher to exit after SIGTERM.
 const TERM_DEADLINE: Duration = Duration::from_secs(3);
-/// Time limit for the other ranks to end after one has failed: they end each other within three seconds.
+/// Time limit for the other ranks to end after one has failed, beside that for a save: they end each other within three seconds.
 const FAILED_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The processes, and how they ended.
@@ -182,7 +182,9 @@ impl Started {
     }
 
     /// How they ended, once all have: the launcher, or the first rank that failed.
-    pub(crate) fn ended(&mut self) -> Option<Ended> {
+    ///
+    /// - `save`: time that the other ranks may take for a save
+    pub(crate) fn ended(&mut self, save: impl Fn() -> Duration) -> Option<Ended> {
         let mut is_hung = false;
         let mut ends = Vec::new();
         self.running.retain_mut(|child| match child.try_wait() {
@@ -203,7 +205,11 @@ impl Started {
         if is_hung {
             self.ended.get_or_insert(Ended::Hung);
         }
-        if self.failed.is_some_and(|(_, since)| since.elapsed() > FAILED_DEADLINE || self.are_frozen()) {
+        let is_late = |since: Instant| {
+            since.elapsed() > FAILED_DEADLINE && since.elapsed() > FAILED_DEADLINE + save()
+                || self.are_frozen()
+        };
+        if self.failed.is_some_and(|(_, since)| is_late(since)) {
             self.end();
         }
         if !self.running.is_empty() {
@@ -283,7 +289,7 @@ mod tests {
             started.spawn(command).unwrap();
         }
         loop {
-            match started.ended() {
+            match started.ended(Duration::default) {
                 Some(ended) => return ended,
                 None => std::thread::sleep(Duration::from_millis(1)),
             }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ddp::checkpoint::CheckpointStore;
 use ddp::config::Config;
@@ -98,6 +99,11 @@ impl RunWatch {
         let path = self.out.join(CONFIG_FILE);
         let text = read_regular(&path, MAX_CONFIG_BYTES).ok()?;
         Config::from_saved(&String::from_utf8(text).ok()?, &path).ok()
+    }
+
+    /// Time that the ranks may take for a save after one of them was lost.
+    pub(crate) fn save_limit(&self) -> Duration {
+        self.config().and_then(|config| config.watchdog.save_limit()).unwrap_or_default()
     }
 
     /// Step of the newest checkpoint that looks intact.

@@ -220,7 +220,8 @@ impl<'a> Supervisor<'a> {
                 return Ok(status);
             }
             n_restarts += 1;
-            let wait_s = backoff_s(n_restarts);
+            // What has come further may go on at once.
+            let wait_s = if attempt.has_gained { 0 } else { backoff_s(n_restarts) };
             let n_ranks = self.n_ranks_on(&hosts);
             let next = Restart {
                 number: n_restarts,

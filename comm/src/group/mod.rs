@@ -119,6 +119,12 @@ impl Group {
     /// Records this group's collectives in the watchdog's progress from now on.
     pub(crate) fn record_in(&self, progress: &Arc<Progress>) {
         self.counter().record_in(progress);
+        let shared = match self {
+            Group::Mpi(group) => group.shared(),
+            Group::Star(group) => group.shared(),
+            Group::Single(_) | Group::Threads(_) | Group::Nccl(_) => None,
+        };
+        shared.into_iter().for_each(|shared| shared.borrow_mut().watch_losses(progress));
     }
 
     /// Records this group's collectives in the trace of `recorder` while that is on.

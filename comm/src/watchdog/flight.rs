@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::frame::Kind;
+use super::frame::{Frame, Kind};
 use super::link::Link;
 use crate::operations::Operation;
 use crate::token::Token;
@@ -59,7 +59,7 @@ pub(super) fn flush(links: &mut BTreeMap<usize, Link>) {
 }
 
 /// The last operations of this rank and of those that answer its verdict, oldest first. The times of the others count from the arrival of
-/// their answers, so that no clocks need to agree.
+/// their answers, so that no clocks need to agree. Returns the other frames that have arrived too.
 ///
 /// - `own`: this rank and its operations
 /// - `lost`: ranks that can't answer
@@ -69,12 +69,13 @@ pub(super) fn gather(
     world_size: usize,
     own: (usize, Vec<Operation>),
     lost: &[usize],
-) -> Vec<FlightOperation> {
+) -> (Vec<FlightOperation>, Vec<Frame>) {
     let since = Instant::now();
     let of_rank = |(rank, of): (usize, Vec<Operation>), answered: Duration| {
         of.into_iter().map(move |of| FlightOperation::new(rank, world_size, of, answered))
     };
     let mut flight: Vec<_> = of_rank(own, Duration::ZERO).collect();
+    let mut others = Vec::new();
     let mut missing: BTreeSet<usize> = links.keys().copied().filter(|rank| !lost.contains(rank)).collect();
     while !missing.is_empty() && since.elapsed() < LIMIT {
         for (rank, link) in links.iter_mut() {
@@ -83,8 +84,15 @@ pub(super) fn gather(
                 continue;
             }
             let is_closed = link.receive().is_err();
-            let frames = std::iter::from_fn(|| link.next(token, world_size).ok().flatten());
-            let answer = { frames }.find(|frame| frame.kind == Kind::Operations && frame.rank == *rank);
+            let mut frames = std::iter::from_fn(|| link.next(token, world_size).ok().flatten())
+                .filter(|frame| frame.rank == *rank);
+            let answer = frames.find(|frame| {
+                let is_answer = frame.kind == Kind::Operations;
+                if !is_answer {
+                    others.push(frame.clone());
+                }
+                is_answer
+            });
             if is_closed || answer.is_some() {
                 missing.remove(rank);
             }
@@ -96,5 +104,5 @@ pub(super) fn gather(
         std::thread::sleep(PAUSE);
     }
     flight.sort_by_key(|of| std::cmp::Reverse(of.begin_ago));
-    flight
+    (flight, others)
 }

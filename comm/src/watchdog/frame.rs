@@ -41,10 +41,16 @@ pub(super) enum Kind {
     Verdict,
     /// The answer to it: the last operations of the rank, one per line.
     Operations,
+    /// The rank could save the state after the step in the text; no text if it can't.
+    Offer,
+    /// It should.
+    Save,
+    /// It has, or, without a text, has not. From the rank that reports: all ranks end.
+    Saved,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 10] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Heartbeat,
@@ -52,10 +58,13 @@ impl Kind {
         Kind::Failing,
         Kind::Verdict,
         Kind::Operations,
+        Kind::Offer,
+        Kind::Save,
+        Kind::Saved,
     ];
 
     fn has_text(self) -> bool {
-        matches!(self, Kind::Failing | Kind::Verdict | Kind::Operations)
+        matches!(self, Kind::Failing | Kind::Verdict | Kind::Operations | Kind::Offer | Kind::Saved)
     }
 }
 
@@ -206,7 +215,7 @@ mod tests {
             Frame::decode(&bytes, &TOKEN, 3)
         };
         // The token, the kind, the phase, the flag, the length of the text, the rank.
-        for (at, byte) in [(0, 0), (15, 0), (16, 7), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)] {
+        for (at, byte) in [(0, 0), (15, 0), (16, 10), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)] {
             assert_eq!(changed(at, byte), Err(BadFrame), "byte {at} as {byte}");
         }
         assert_eq!(Frame::decode(b"GET / HTTP/1.1\r\n", &TOKEN, 3), Err(BadFrame));

@@ -49,6 +49,7 @@ mod flight;
 mod certificate;
 mod place;
 mod connect;
+mod survivors;
 mod watch;
 
 use std::fmt;
@@ -58,24 +59,23 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+pub use certificate::Certificate;
+use certificate::Identity;
+pub use connect::interface_addresses;
+use connect::{addresses_from_bytes, addresses_to_bytes};
 use ddp_kernels::cpu::start_thread::start_thread;
+pub use flight::FlightOperation;
+#[doc(hidden)]
+pub use frame::frames_in;
+use monitor::{Limits, Monitor, Role};
+pub use nccl_status::nccl_status;
+pub use place::RankPlace;
+use watch::{Command, Watch};
 
 use crate::phase::Phase;
 use crate::progress::Progress;
 use crate::token::random_token;
 use crate::{Group, Result};
-use certificate::Identity;
-use connect::{addresses_from_bytes, addresses_to_bytes};
-use monitor::{Limits, Monitor, Role};
-use watch::{Command, Watch};
-
-pub use certificate::Certificate;
-pub use connect::interface_addresses;
-pub use flight::FlightOperation;
-#[doc(hidden)]
-pub use frame::frames_in;
-pub use nccl_status::nccl_status;
-pub use place::RankPlace;
 
 /// Time for which a failing rank waits until the others know.
 const FAILURE_SENT: Duration = Duration::from_millis(300);
@@ -85,6 +85,9 @@ const LEFT: Duration = Duration::from_secs(5);
 const PLACES: Duration = Duration::from_secs(1);
 /// Time for which a failing thread waits while the watchdog ends the process.
 const ENDING: Duration = Duration::from_secs(5);
+
+/// Time within which the watchdog notices the loss that made a collective fail.
+const NOTICED: Duration = Duration::from_secs(2);
 
 /// Options of [`World::start_watchdog`](crate::World::start_watchdog).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -223,15 +226,42 @@ impl Watchdog {
         self.request(|done| Command::Fail(error.to_owned(), done), FAILURE_SENT);
     }
 
-    /// Whether the watchdog of this rank has found a lost rank and ends the process.
+    /// Whether the watchdog of this rank has found a lost rank and ends the process, perhaps after a [save](Watchdog::saves_for).
     pub fn is_ending(&self) -> bool {
-        self.0.get().is_some_and(|running| running.progress.is_ending())
+        self.0.get().is_some_and(|running| running.progress.is_lost())
     }
 
     /// Waits for the end if the watchdog ends the process: what fails then follows from the lost rank, which is reported.
     pub fn yield_to_end(&self) {
-        if self.is_ending() {
-            std::thread::sleep(ENDING);
+        if let Some(running) = self.0.get().filter(|_| self.is_ending()) {
+            std::thread::sleep(ENDING + running.progress.survivor().limit().unwrap_or_default());
+        }
+    }
+
+    /// From now on the loss of a rank is followed by a save: collectives in host memory return [`CommError::RankLost`], the training
+    /// threads [offer](Watchdog::offer_save) what they hold, and all ranks end after one has saved, or this time. None ends them at once.
+    pub fn saves_for(&self, limit: Option<Duration>) {
+        if let Some(running) = self.0.get() {
+            running.progress.survivor().set_limit(limit);
+        }
+    }
+
+    /// After a failure: waits a moment for the loss that it may follow from. Then offers to save the state after `step`, or, with none,
+    /// nothing, and returns true on the rank that is to save and then calls [`Watchdog::end_save`]. False if no rank was lost; the other
+    /// ranks end meanwhile.
+    pub fn offer_save(&self, step: Option<u64>) -> bool {
+        let Some(running) = self.0.get() else { return false };
+        let since = Instant::now();
+        while !running.progress.is_lost() && since.elapsed() < NOTICED {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        running.progress.is_to_save() && running.progress.survivor().offer(step)
+    }
+
+    /// Tells the others that the save has ended.
+    pub fn end_save(&self, is_saved: bool) {
+        if let Some(running) = self.0.get() {
+            running.progress.survivor().end(is_saved);
         }
     }
 

@@ -132,7 +132,14 @@ impl Monitor {
         match frame.kind {
             Kind::Goodbye => drop(self.peers.remove(&frame.rank)),
             Kind::Failing => peer.failing = Some((now, frame.text)),
-            Kind::Hello | Kind::Welcome | Kind::Heartbeat | Kind::Verdict | Kind::Operations => {}
+            Kind::Hello
+            | Kind::Welcome
+            | Kind::Heartbeat
+            | Kind::Verdict
+            | Kind::Operations
+            | Kind::Offer
+            | Kind::Save
+            | Kind::Saved => {}
         }
     }
 
@@ -227,6 +234,11 @@ impl Monitor {
 
     pub(super) fn own(&self) -> &Standing {
         &self.own
+    }
+
+    /// The median time of this rank's last steps.
+    pub(super) fn step_time(&self) -> Duration {
+        self.steps.median()
     }
 }
 

@@ -11,16 +11,18 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use super::LossReport;
 use super::certificate::{Certificate, Identity, paragraph};
-use super::flight;
 use super::frame::{Frame, Kind};
 use super::link::Link;
 use super::monitor::Monitor;
 use super::place::{RankPlace, places};
-use crate::end_job;
+use super::survivors::Survivors;
+use super::{LossReport, flight};
+use crate::end_job::LastWords;
+use crate::lifeline;
 use crate::operations::Operation;
 use crate::progress::Progress;
+use crate::stderr::write_stderr;
 use crate::token::Token;
 
 /// Most connections that have not said which rank they are.
@@ -29,6 +31,8 @@ const MAX_STRANGERS: usize = 16;
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// Time for which the ranks wait for each other's goodbye.
 const GOODBYE_WAIT: Duration = Duration::from_secs(3);
+/// Time for which a rank may take to leave its step after a loss, if its steps are short.
+const SHORTEST_STEP_WAIT: Duration = Duration::from_secs(2);
 /// The longest pause of the thread.
 const MAX_TICK: Duration = Duration::from_millis(250);
 
@@ -83,13 +87,16 @@ impl Watch {
             }
             self.obey(now);
             self.accept(now);
-            if let Some(verdict) = self.hear(now) {
-                self.progress.end();
+            if let Some((leader, verdict)) = self.hear(now) {
+                self.progress.lose();
                 let lines: String = self.progress.operations().into_iter().map(Operation::to_line).collect();
                 self.broadcast(Kind::Operations, &lines);
                 flight::flush(&mut self.links);
                 let certificate = Certificate { text: verdict, ..self.certificate() };
-                return self.end(certificate);
+                return self.end(certificate, |survivors| {
+                    survivors.follow(leader);
+                    None
+                });
             }
             self.progress.looked();
             if sent.is_none_or(|sent| now - sent >= self.interval) {
@@ -106,7 +113,7 @@ impl Watch {
             } else if !self.has_failed
                 && let Some(finding) = self.monitor.judge(self.progress.standing(), now)
             {
-                self.progress.end();
+                self.progress.lose();
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
                 let lost = finding.ranks.first().copied().unwrap_or(self.rank);
                 self.broadcast(Kind::Verdict, &text);
@@ -116,10 +123,10 @@ impl Watch {
                 };
                 let step = step.filter(|step| *step > 0);
                 let (own, n) = ((self.rank, self.progress.operations()), self.identities.len());
-                let flight = flight::gather(&mut self.links, &self.token, n, own, &finding.ranks);
+                let (flight, heard) = flight::gather(&mut self.links, &self.token, n, own, &finding.ranks);
                 let certificate =
                     Certificate { reports: Some(lost), text, step, flight, ..self.certificate() };
-                return self.end(certificate);
+                return self.end(certificate, |survivors| survivors.lead(heard, &finding.ranks));
             }
         }
     }
@@ -198,8 +205,8 @@ impl Watch {
         }
     }
 
-    /// Reads what the others have sent; returns a verdict, if there is one.
-    fn hear(&mut self, now: Instant) -> Option<String> {
+    /// Reads what the others have sent; returns a verdict and the rank that it is from, if there is one.
+    fn hear(&mut self, now: Instant) -> Option<(usize, String)> {
         let world_size = self.identities.len();
         let goodbye = self.frame(Kind::Goodbye, "");
         let mut verdict = None;
@@ -210,7 +217,7 @@ impl Watch {
                 match link.next(&self.token, world_size) {
                     Ok(Some(frame)) if frame.rank == *rank => {
                         match frame.kind {
-                            Kind::Verdict => verdict = Some(frame.text.clone()),
+                            Kind::Verdict => verdict = Some((*rank, frame.text.clone())),
                             // The answer to it, where this rank has not said it yet.
                             Kind::Goodbye if self.leaving.is_none() => link.send(&goodbye),
                             _ => {}
@@ -257,11 +264,36 @@ impl Watch {
         }
     }
 
-    /// Writes the certificate and ends this process.
-    fn end(self, certificate: Certificate) {
-        let Watch { exit_code, report, .. } = self;
-        let message = certificate.reports.is_some().then(|| report.message(&certificate));
-        end_job::end_at_once(exit_code, message, move || report.record(&certificate))
+    /// Writes the certificate, lets a rank save where there is something to save, and ends this process.
+    fn end(mut self, certificate: Certificate, save: impl FnOnce(Survivors<'_>) -> Option<(usize, u64)>) {
+        let report = self.report;
+        let reports = certificate.reports.is_some();
+        let message = reports.then(|| report.message(&certificate));
+        let words = LastWords::say(message, move || report.record(&certificate));
+        if let Some(limit) = self.progress.survivor().limit() {
+            lifeline::stand_back();
+            let step_wait = SHORTEST_STEP_WAIT.max(2 * self.monitor.step_time());
+            let saved = save(Survivors {
+                rank: self.rank,
+                world_size: self.identities.len(),
+                token: &self.token,
+                links: &mut self.links,
+                progress: &self.progress,
+                step_wait,
+                limit,
+            });
+            words.wait();
+            if reports {
+                let text = match saved {
+                    Some((rank, step)) => {
+                        format!("rank {rank} has saved the state after step {step}: no complete step is lost")
+                    }
+                    None => "no other rank could save its state: the newest checkpoint counts".to_owned(),
+                };
+                write_stderr(&format!("[rank {} {}] {text}\n", self.rank, self.identities[self.rank].host));
+            }
+        }
+        words.end(self.exit_code)
     }
 }
 

@@ -110,8 +110,20 @@ impl Checkpoint {
         if !self.manifest().files.iter().any(|entry| entry.name == BEST_FILE) {
             return Ok(None);
         }
+        self.weights_and_statistics(layout, BEST_FILE).map(Some)
+    }
+
+    /// Reads the weights of the best evaluation from their own file or, if the checkpoint is of that step, from its model's.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`].
+    pub fn weights_of_best(&self, layout: &ParamLayout) -> Result<Vec<f32>, CheckpointError> {
+        self.best_weights(layout)?.map_or_else(|| self.weights_and_statistics(layout, MODEL_FILE), Ok)
+    }
+
+    fn weights_and_statistics(&self, layout: &ParamLayout, name: &str) -> Result<Vec<f32>, CheckpointError> {
         let damaged = |fault: FileFault| self.damaged(fault);
-        let file = TensorFile::open(&self.path().join(BEST_FILE)).map_err(damaged)?;
+        let file = TensorFile::open(&self.path().join(name)).map_err(damaged)?;
         let mut weights = vec![0.0; layout.flat_len()];
         for (name, values) in by_parameter(layout, &mut weights) {
             file.read(name, 0..values.len(), values).map_err(damaged)?;
@@ -119,7 +131,7 @@ impl Checkpoint {
         for Statistic { name, .. } in layout.statistics() {
             weights.extend(file.tensor(name).map_err(damaged)?);
         }
-        Ok(Some(weights))
+        Ok(weights)
     }
 
     /// Reads a whole file, copies the targets' bytes, and compares its checksum.

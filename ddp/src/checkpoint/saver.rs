@@ -29,6 +29,9 @@ use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
 use crate::storage::fault::FileEntry;
 use crate::storage::tensor_file;
 
+/// Above the number of saves of any process.
+const SURVIVORS: u64 = 1 << 32;
+
 /// Saves the checkpoints of a run; one per rank that saves.
 #[derive(Debug)]
 pub struct Saver {
@@ -80,6 +83,15 @@ impl Saver {
     /// Creates a saver to `store`, which rank 0 has [prepared](CheckpointStore::prepare) before any rank saves.
     pub fn new(store: CheckpointStore, options: SaveOptions) -> Self {
         Saver { store, options, n_saves: 0, abandoned: Arc::default() }
+    }
+
+    /// The saver of a rank that survives the loss of another one and holds all that a checkpoint needs: it saves alone, as rank 0, in
+    /// folders of its own.
+    ///
+    /// - `rank`: its number in the run
+    pub fn of_survivor(store: CheckpointStore, options: SaveOptions, rank: usize) -> Self {
+        let n_saves = SURVIVORS + rank as u64;
+        Saver { n_saves, ..Self::new(store, SaveOptions { rank: 0, n_savers: 1, ..options }) }
     }
 
     /// Options of the saver.

@@ -29,6 +29,13 @@ section! {
             .default("10.0")
             .hint("10 is a good start; more where hosts are suspended or overloaded for longer")
             .may_change();
+
+        /// Longest time for a save of a rank that survives the loss of another one, in s; 0 for no save.
+        save_s: f64 = number(Range::from_to(0.0, 86_400.0, "a number from 0 to 86400"))
+            .help("Most seconds for the checkpoint that a rank saves when another one was lost; 0 saves none")
+            .default("30.0")
+            .hint("30 is a good start; more for models that take longer to write")
+            .may_change();
     }
 }
 
@@ -41,5 +48,10 @@ impl WatchdogConfig {
     /// Silence after which a rank counts as lost, in addition to two intervals.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.timeout_s)
+    }
+
+    /// Longest time for a save after a loss, if there is to be one.
+    pub fn save_limit(&self) -> Option<Duration> {
+        (self.save_s > 0.0).then(|| Duration::from_secs_f64(self.save_s))
     }
 }

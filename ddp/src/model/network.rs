@@ -242,6 +242,12 @@ impl Network {
         self.registered.iter().map(|(_, values)| values.try_clone()).collect()
     }
 
+    /// Takes [`Network::copy_of_buffers`] again, to the same memory.
+    pub(crate) fn copy_buffers_to(&self, copies: &mut [Tensor]) -> Result<()> {
+        let pairs = self.registered.iter().zip(copies);
+        pairs.into_iter().try_for_each(|((_, from), to)| ops::copy(from.view(), to.view_mut()))
+    }
+
     /// Undoes the changes of the passes to the registered buffers since [`Network::copy_of_buffers`].
     pub(crate) fn restore_buffers(&mut self, copies: &[Tensor]) -> Result<()> {
         let pairs = self.registered.iter_mut().zip(copies);

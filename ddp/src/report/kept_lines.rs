@@ -16,12 +16,21 @@ const MAX_LINE_BYTES: u64 = 64 << 20;
 /// Ending of the name of the file to which damaged lines go.
 const DAMAGED: &str = "damaged";
 
+/// End of the lines before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    /// The last step.
+    pub(super) step: u64,
+    /// Exit status and rank of the last line, if it reports a failure.
+    pub(super) failed: Option<(u8, usize)>,
+}
+
 /// Removes the lines of steps after `step` from the events in `path`, line by line. Damaged lines go to a file next to it, with a
 /// warning; half a line at the end is what a killed process leaves.
 ///
 /// # Errors
 /// [`WriteError`] if a file can't be read or written.
-pub(super) fn keep_until(path: &Path, step: u64) -> Result<(), WriteError> {
+pub(super) fn keep_until(path: &Path, step: u64) -> Result<Before, WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let old = match open_regular(path) {
         Ok(old) => Some(BufReader::with_capacity(1 << 18, old)),
@@ -30,7 +39,8 @@ pub(super) fn keep_until(path: &Path, step: u64) -> Result<(), WriteError> {
     };
     let (mut aside, mut n_damaged) = (None::<File>, 0_u64);
     let aside_path = path.with_extension(format!("jsonl.{DAMAGED}"));
-    let mut keep = |line: &[u8], out: &mut dyn io::Write| match kind(line, step) {
+    let mut before = Before::default();
+    let mut keep = |line: &[u8], out: &mut dyn io::Write| match kind(line, step, &mut before) {
         Kind::Kept => out.write_all(line),
         Kind::Later => Ok(()),
         Kind::Damaged => {
@@ -64,7 +74,7 @@ pub(super) fn keep_until(path: &Path, step: u64) -> Result<(), WriteError> {
             aside_path.display()
         );
     }
-    Ok(())
+    Ok(before)
 }
 
 enum Kind {
@@ -74,16 +84,24 @@ enum Kind {
     Damaged,
 }
 
-fn kind(line: &[u8], step: u64) -> Kind {
+fn kind(line: &[u8], step: u64, before: &mut Before) -> Kind {
     #[derive(Deserialize)]
     struct Line {
         step: Option<u64>,
+        exit_code: Option<u8>,
+        rank: Option<usize>,
     }
     let text = std::str::from_utf8(line).map_err(|_| ());
     match text.and_then(|text| serde_json::from_str::<Line>(text).map_err(|_| ())) {
         _ if line.last() != Some(&b'\n') && (line.len() as u64) < MAX_LINE_BYTES => Kind::Later,
-        Ok(line) if line.step.is_some_and(|of| of <= step) => Kind::Kept,
-        Ok(_) => Kind::Later,
+        Ok(line) => {
+            before.failed = line.exit_code.zip(line.rank);
+            // The step that a failure names may not have been completed.
+            let n_steps = line.step.filter(|_| before.failed.is_none());
+            before.step = before.step.max(n_steps.unwrap_or_default());
+            let is_kept = line.step.is_some_and(|of| of <= step) && before.failed.is_none();
+            if is_kept { Kind::Kept } else { Kind::Later }
+        }
         Err(_) => Kind::Damaged,
     }
 }

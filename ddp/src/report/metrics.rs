@@ -13,7 +13,8 @@
 //! }
 //! drop(metrics);
 //!
-//! let _metrics = MetricsSink::resume(&path, None, 20)?;
+//! let (_metrics, loss) = MetricsSink::resume(&path, None, 20)?;
+//! assert_eq!(loss, None);
 //! assert_eq!(std::fs::read_to_string(&path)?.lines().count(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use crate::config::EvalMetric;
+use crate::exit_code::RESTARTABLE;
 use crate::report::kept_lines::keep_until;
 use crate::report::times::{RankTime, TimeSplit};
 use crate::report::{EvalMetrics, EventStream, ReportError};
@@ -79,6 +81,20 @@ pub struct ResumeEvent {
     pub world_size: usize,
     /// Number of ranks when the checkpoint was written.
     pub world_size_before: usize,
+    /// The loss that ended the run before, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Loss>,
+}
+
+/// The loss of a rank, as the run that continues sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Loss {
+    /// The rank that was lost.
+    pub rank: usize,
+    /// Steps that run again.
+    pub steps: u64,
+    /// Time from the report of the loss to this event in s.
+    pub down_s: f64,
 }
 
 /// The learning-rate schedule spans other steps than before.
@@ -316,15 +332,21 @@ impl MetricsSink {
     }
 
     /// Appends to the file of a run that resumes after step `step`, and removes the lines of later steps, because these steps run
-    /// again.
+    /// again. Returns the loss of a rank by which the run has ended before, if the file says so.
     ///
     /// # Errors
     /// [`ReportError::Write`] if the file can't be read or written.
-    pub fn resume(path: &Path, stdout: Option<EventStream>, step: u64) -> Result<Self> {
+    pub fn resume(path: &Path, stdout: Option<EventStream>, step: u64) -> Result<(Self, Option<Loss>)> {
         let failed = |source| WriteError { path: path.to_owned(), source };
-        keep_until(path, step)?;
+        let since = std::fs::metadata(path).and_then(|data| data.modified()).ok();
+        let before = keep_until(path, step)?;
+        let loss = before.failed.filter(|(code, _)| *code == RESTARTABLE).map(|(_, rank)| Loss {
+            rank,
+            steps: before.step.saturating_sub(step),
+            down_s: since.and_then(|since| since.elapsed().ok()).unwrap_or_default().as_secs_f64(),
+        });
         let file = open_unlinked(OpenOptions::new().append(true), path).map_err(failed)?;
-        Ok(Self { file: Some((path.to_owned(), file)), stdout, observer: None })
+        Ok((Self { file: Some((path.to_owned(), file)), stdout, observer: None }, loss))
     }
 
     /// A sink that writes nothing.
@@ -500,7 +522,7 @@ mod tests {
     fn a_resumed_run_reports_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let mut sink = MetricsSink::resume(&path, None, 0).unwrap();
+        let (mut sink, _) = MetricsSink::resume(&path, None, 0).unwrap();
         let epoch = |epoch, step| {
             json_line(&Event::Epoch(EpochEvent {
                 epoch,
@@ -515,7 +537,7 @@ mod tests {
         let mut text = json_line(&step(1.0)) + &epoch(1, 60) + &epoch(2, 61) + &json_line(&Event::End(end()));
         text += "{\"event\":\"step\",\"step\":3";
         std::fs::write(&path, &text).unwrap();
-        let mut sink = MetricsSink::resume(&path, None, 60).unwrap();
+        let (mut sink, _) = MetricsSink::resume(&path, None, 60).unwrap();
         let kept = json_line(&step(1.0)) + &epoch(1, 60);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
         sink.write(&step(2.0)).unwrap();

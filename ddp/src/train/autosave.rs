@@ -45,18 +45,8 @@ impl<'a> Autosave<'a> {
         folder: &Path,
     ) -> Result<Self, Stop> {
         let checkpoint = &config.checkpoint;
-        let settings = SaveSettings {
-            // `train.stop_after_steps` applies to this leg of the run only.
-            info: ModelInfo {
-                config: config.without_stop().to_model_toml(),
-                preprocessor: data.preprocessor.clone(),
-            },
-            data_fingerprint: data.data_fingerprint.clone(),
-            keep: checkpoint.keep,
-            keep_best: checkpoint.keep_best.is_some(),
-            is_async: checkpoint.is_async && checkpoint.is_on(),
-        };
-        let rank_save = RankSave::prepare(world, settings, trainer, CheckpointStore::of_run(folder))?;
+        let store = CheckpointStore::of_run(folder);
+        let rank_save = RankSave::prepare(world, settings(config, data), trainer, store)?;
         let last = (None, Instant::now());
         warn_of_pageable_memory(world, rank_save.as_ref().is_some_and(RankSave::lacks_pinned))?;
         Ok(Autosave { world, config: checkpoint, rank_save, last, pauses: Vec::new(), failed: None })
@@ -127,6 +117,40 @@ impl<'a> Autosave<'a> {
         self.report_outcomes(outcomes, metrics)
     }
 
+    /// Saves the run after the loss of another rank; returns whether the state after the trainer's last step is saved. Not collective.
+    ///
+    /// - `best`: as in [`Autosave::save`]; on ranks that do not have it, that of the run's newest checkpoint is taken
+    pub(crate) fn save_after_loss(
+        &mut self,
+        trainer: &Trainer<'_>,
+        run: &mut RunState,
+        best: Option<Arc<Vec<f32>>>,
+        after_loss: AfterLoss<'_>,
+    ) -> Result<bool> {
+        let AfterLoss { config, data, folder, keeps_best_apart } = after_loss;
+        if self.world.rank().0 == 0 {
+            self.save(trainer, run, best, Instant::now())?;
+            let outcomes = self.rank_save.take().map_or(Vec::new(), RankSave::finish);
+            let has_failed = |outcome: &SaveOutcome| matches!(outcome, SaveOutcome::Failed { .. });
+            return Ok(!outcomes.last().map_or(self.failed.is_some(), has_failed));
+        }
+        let store = CheckpointStore::of_run(folder);
+        let newest = store.newest(u64::MAX, |_| Ok(()))?.found;
+        if newest.as_ref().is_some_and(|newest| newest.manifest().run.step == trainer.n_steps()) {
+            return Ok(true);
+        }
+        let best = match (keeps_best_apart, newest) {
+            (false, _) => None,
+            (true, _) if best.is_some() => best,
+            (true, Some(newest)) if newest.manifest().run.best == run.best => {
+                Some(Arc::new(newest.weights_of_best(trainer.model().layout())?))
+            }
+            (true, _) => return Ok(false),
+        };
+        RankSave::save_alone(self.world, settings(config, data), trainer, store, run, best.as_deref())?;
+        Ok(true)
+    }
+
     fn report_outcomes(&mut self, outcomes: Vec<SaveOutcome>, metrics: &mut MetricsSink) -> Result<()> {
         for outcome in outcomes {
             let step = outcome.step();
@@ -159,6 +183,30 @@ impl<'a> Autosave<'a> {
         let outcomes = self.rank_save.take().map_or(Vec::new(), RankSave::finish);
         self.report_outcomes(outcomes, metrics)?;
         Ok(self.failed.take())
+    }
+}
+
+/// Parts of the run that a save after the loss of a rank needs.
+pub(crate) struct AfterLoss<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) data: &'a Loaded,
+    pub(crate) folder: &'a Path,
+    /// Whether the weights of the best evaluation are not those of this step.
+    pub(crate) keeps_best_apart: bool,
+}
+
+fn settings(config: &Config, data: &Loaded) -> SaveSettings {
+    let checkpoint = &config.checkpoint;
+    SaveSettings {
+        // `train.stop_after_steps` applies to this leg of the run only.
+        info: ModelInfo {
+            config: config.without_stop().to_model_toml(),
+            preprocessor: data.preprocessor.clone(),
+        },
+        data_fingerprint: data.data_fingerprint.clone(),
+        keep: checkpoint.keep,
+        keep_best: checkpoint.keep_best.is_some(),
+        is_async: checkpoint.is_async && checkpoint.is_on(),
     }
 }
 

@@ -103,8 +103,12 @@ impl BestWeights {
     /// The weights for a checkpoint's file of its own: none if they are the checkpoint's, which are `current` unless an average
     /// was evaluated.
     pub fn for_checkpoint(&self, state: &RunState, is_averaged: bool) -> Option<Arc<Vec<f32>>> {
-        let best = self.best(state)?;
-        if best.step == state.step && !is_averaged { None } else { self.weights.clone() }
+        if self.is_apart(state, is_averaged) { self.weights.clone() } else { None }
+    }
+
+    /// Whether a checkpoint has a file of its own for the best weights, on any rank.
+    pub fn is_apart(&self, state: &RunState, is_averaged: bool) -> bool {
+        self.best(state).is_some_and(|best| best.step != state.step || is_averaged)
     }
 }
 

@@ -250,7 +250,8 @@ impl<'a> Evaluations<'a> {
         let Some(rows) = self.plan.data.eval.as_ref().filter(|_| is_due) else {
             return Ok(());
         };
-        let own = self.best.weights(state).map_or(&[][..], |weights| weights.as_slice());
+        let own = self.best.weights(state).filter(|_| self.plan.world.rank().0 == 0);
+        let own = own.map_or(&[][..], |weights| weights.as_slice());
         let shared = self.plan.world.group().all_gather_bytes(bytemuck::cast_slice(own))?;
         let weights: Vec<f32> = bytemuck::pod_collect_to_vec(&shared[0]);
         let request = self.request(at_end, rows);
@@ -292,7 +293,7 @@ impl<'a> Evaluations<'a> {
     }
 
     /// Measures these metrics on the evaluation rows, if there are some. Where `keeps_best` is set and they are the best so far,
-    /// also copies the evaluated weights, on rank 0 of a run that keeps them.
+    /// also copies the evaluated weights, on ranks of a run that keep them.
     fn measure_set(
         &self,
         state: &RunState,
@@ -302,7 +303,7 @@ impl<'a> Evaluations<'a> {
     ) -> Result<Option<Measured>> {
         let Some(rows) = &self.plan.data.eval else { return Ok(None) };
         let request = self.request(set, rows);
-        let is_kept = keeps_best && state.keeps_best_weights && self.plan.world.rank().0 == 0;
+        let is_kept = keeps_best && state.keeps_best_weights && self.keeps_weights(trainer);
         let statistics = self.plan.statistics.as_ref();
         let mut measured = trainer.with_averaged_over(statistics, |model, loss| {
             let metrics = self.evaluate(model, loss, &request, rows)?;
@@ -322,6 +323,12 @@ impl<'a> Evaluations<'a> {
             }
         }
         Ok(Some(measured))
+    }
+
+    /// Whether this rank keeps the best weights: rank 0 does, and rank 1 where it could save after the loss of that one.
+    fn keeps_weights(&self, trainer: &Trainer<'_>) -> bool {
+        let saves = self.plan.config.watchdog.save_limit().is_some() && trainer.holds_whole_state();
+        self.plan.world.rank().0 <= usize::from(saves)
     }
 
     fn request(&self, set: MetricSet, rows: &Arc<dyn Dataset>) -> MetricRequest {

@@ -72,6 +72,28 @@ impl RankSave {
         Ok(world.collective_result(rank_save.transpose())?)
     }
 
+    /// Saves once, alone, the state of a rank that survives the loss of another one; the trainer's step is
+    /// [undone](Trainer::undo_step), and the store is there.
+    ///
+    /// # Errors
+    /// `TrainError::Checkpoint`; `TrainError::Kernel` from a copy.
+    pub(crate) fn save_alone(
+        world: &World,
+        settings: SaveSettings,
+        trainer: &Trainer<'_>,
+        store: CheckpointStore,
+        run: &mut RunState,
+        best: Option<&Vec<f32>>,
+    ) -> Result<()> {
+        trainer.take(run)?;
+        let owned: Vec<Range<usize>> =
+            trainer.state_shards_to_restore().into_iter().map(|shard| shard.flat).collect();
+        let options = options(world, settings, trainer, &store, 1, &owned);
+        let mut saver = Saver::of_survivor(store, options, world.rank().0);
+        save_in_place(&mut saver, run, &trainer.whole_state()?, best)??;
+        Ok(())
+    }
+
     fn new(
         world: &World,
         settings: SaveSettings,
@@ -80,29 +102,13 @@ impl RankSave {
         n_savers: usize,
         own: &[StateShard],
     ) -> Result<Self> {
-        let rank = world.rank().0;
-        let layout = trainer.model().layout();
-        let state_names: Vec<String> = trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect();
-        let SaveSettings { info, data_fingerprint, keep, keep_best, is_async } = settings;
+        let is_async = settings.is_async;
         let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
         let n_state = owned.iter().map(ExactSizeIterator::len).sum();
-        let n_weights = if rank == 0 { layout.flat_len() } else { 0 };
-        let n_tensors = state_names.len();
+        let n_weights = if world.rank().0 == 0 { trainer.model().layout().flat_len() } else { 0 };
+        let options = options(world, settings, trainer, &store, n_savers, &owned);
+        let n_tensors = options.state_names.len();
         let mut lacks_pinned = false;
-        let options = SaveOptions {
-            run_id: store.folder().parent().and_then(run_id::read),
-            info,
-            layout: layout.clone(),
-            data_fingerprint,
-            world_size: world.world_size(),
-            rank,
-            n_savers,
-            state_names,
-            shard_ranges: ShardRange::of_ranges(layout, &owned),
-            keep,
-            keep_best,
-            rank_timeout: SaveOptions::RANK_TIMEOUT,
-        };
         let saver = Saver::new(store, options);
         let mode = if is_async {
             let device = trainer.model().device();
@@ -175,6 +181,33 @@ impl RankSave {
             SaveMode::Async(writer) => writer.finish(),
             SaveMode::Blocking(_, outcomes) => outcomes,
         }
+    }
+}
+
+/// Options of a rank that saves these ranges of the state.
+fn options(
+    world: &World,
+    settings: SaveSettings,
+    trainer: &Trainer<'_>,
+    store: &CheckpointStore,
+    n_savers: usize,
+    owned: &[Range<usize>],
+) -> SaveOptions {
+    let layout = trainer.model().layout();
+    let SaveSettings { info, data_fingerprint, keep, keep_best, is_async: _ } = settings;
+    SaveOptions {
+        run_id: store.folder().parent().and_then(run_id::read),
+        info,
+        layout: layout.clone(),
+        data_fingerprint,
+        world_size: world.world_size(),
+        rank: world.rank().0,
+        n_savers,
+        state_names: trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect(),
+        shard_ranges: ShardRange::of_ranges(layout, owned),
+        keep,
+        keep_best,
+        rank_timeout: SaveOptions::RANK_TIMEOUT,
     }
 }
 

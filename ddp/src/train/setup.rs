@@ -238,15 +238,19 @@ pub fn loader(
     let cores = threads::current();
     let normalizer = data.preprocessor.normalizer.clone();
     let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
-    let shuffle = Shuffle::new(&config.data, &*data.train);
-    let plan = BatchPlan {
-        partition: partition.train.kind,
-        shuffle,
-        seed: config.train.seed,
-        cursor: state.map_or(0, |state| state.cursor),
-        ..BatchPlan::new(partition.global_rows)
-    };
+    let plan =
+        BatchPlan { cursor: state.map_or(0, |state| state.cursor), ..batch_plan(config, data, partition) };
     Ok((DataLoader::new(world, data.train.clone(), &plan, loading.clone())?, loading))
+}
+
+/// The steps of the run from its start.
+pub(crate) fn batch_plan(config: &Config, data: &Loaded, partition: &BatchPartition) -> BatchPlan {
+    BatchPlan {
+        partition: partition.train.kind,
+        shuffle: Shuffle::new(&config.data, &*data.train),
+        seed: config.train.seed,
+        ..BatchPlan::new(partition.global_rows)
+    }
 }
 
 /// Returns the state of a new run.

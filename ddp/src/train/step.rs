@@ -37,6 +37,17 @@ pub(crate) enum StepPurpose {
     Rehearsal,
 }
 
+/// Place of the host within a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Within {
+    /// Between two steps.
+    Nothing,
+    /// Before the update: weights and optimizer state are those of the step before.
+    Gradients,
+    /// Some of them may be updated.
+    Update,
+}
+
 /// Model, loss, gradients and optimizer of one rank.
 #[derive(Debug)]
 pub(crate) struct Replica<'w> {
@@ -56,6 +67,10 @@ pub(crate) struct Replica<'w> {
     pub(crate) rank_exchange: RankExchange,
     /// This rank's summands of the registered buffers that are means over the ranks.
     shares_of_buffers: Vec<Tensor>,
+    /// Place within the step under way, for the loss of another rank in it.
+    pub(crate) within: Within,
+    /// The registered buffers before the step under way, where another rank may be lost in it.
+    buffers_before: Vec<Tensor>,
     /// Measures the parts of steps on the CPU.
     pub(crate) clock: HostClock,
     pub(crate) options: TrainerOptions,
@@ -85,6 +100,8 @@ impl<'w> Replica<'w> {
         let rank_exchange = RankExchange::new(world, &model)?;
         let shares_of_buffers =
             model.averaged_buffers_mut().map(|buffer| buffer.zeros_like()).collect::<Result<_, _>>()?;
+        let is_watched = world.world_size() > 1 && model.device() == Device::Cpu;
+        let buffers_before = if is_watched { model.copy_of_buffers()? } else { Vec::new() };
         Ok(Replica {
             world,
             model,
@@ -97,6 +114,8 @@ impl<'w> Replica<'w> {
             sum_of_squares,
             rank_exchange,
             shares_of_buffers,
+            within: Within::Nothing,
+            buffers_before,
             clock: HostClock::new(),
             options,
         })
@@ -196,11 +215,32 @@ impl<'w> Replica<'w> {
     }
 
     /// Begins step `step`, from 1, which is then computed or replayed.
-    pub(crate) fn begin_step(&mut self, step: u64) {
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` from a copy.
+    pub(crate) fn begin_step(&mut self, step: u64) -> Result<()> {
         self.optimizer.set_n_steps(step);
         if self.short_gather.is_some() {
             self.model.set_has_whole_weights(false);
         }
+        if !self.buffers_before.is_empty() {
+            self.model.copy_buffers_to(&mut self.buffers_before)?;
+        }
+        self.within = Within::Gradients;
+        Ok(())
+    }
+
+    /// Undoes the step under way, after `n_steps` steps; returns false if its update has begun.
+    pub(crate) fn undo_step(&mut self, n_steps: u64) -> Result<bool> {
+        match std::mem::replace(&mut self.within, Within::Nothing) {
+            Within::Nothing => {}
+            Within::Gradients => {
+                self.model.restore_buffers(&self.buffers_before)?;
+                self.optimizer.set_n_steps(n_steps);
+            }
+            Within::Update => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Computes one step; on a GPU asynchronous: enqueues it or adds it to the graph that is being captured, waits for nothing and
@@ -241,8 +281,10 @@ impl<'w> Replica<'w> {
             if shape.has_norm {
                 self.sum_squares()?;
             }
+            self.within = Within::Update;
             self.update(&inputs, shape)?;
         }
+        self.within = Within::Nothing;
         self.end_step()
     }
 

@@ -12,14 +12,20 @@ use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, Tensor, TensorRef, ops};
 
+pub(crate) use self::state::StateToSave;
+pub(crate) use self::twin::{Named, StepValues};
 use crate::config::OptimizerConfig;
 use crate::config::precision::Precision;
 use crate::data::step_rows;
+pub use crate::data::step_rows::{MicroBatch, StepRows};
 use crate::exchange::ExchangeError;
 use crate::exchange::averaged_weights::AveragedWeights;
+pub use crate::exchange::plan::ExchangeBytes;
 use crate::exchange::plan::ExchangePlan;
 use crate::exchange::replica_check::{ReplicaCheck, ReplicaDifferences};
 use crate::exchange::shard_plan::Ranks;
+pub use crate::exchange::shard_plan::StateShard;
+pub use crate::model::DropoutStep;
 use crate::model::layer::Sizes;
 use crate::model::{LossHead, Network, Sequential};
 use crate::optim::loss_scaler::LossScaler;
@@ -27,20 +33,13 @@ use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::{GpuStep, N_SLOTS};
+pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
 use crate::train::statistics::StatisticsRows;
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::PlannedStep;
+pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
 use crate::train::step_times::StepTimes;
-
-pub(crate) use self::state::StateToSave;
-pub(crate) use self::twin::{Named, StepValues};
-pub use crate::data::step_rows::{MicroBatch, StepRows};
-pub use crate::exchange::plan::ExchangeBytes;
-pub use crate::exchange::shard_plan::StateShard;
-pub use crate::model::DropoutStep;
-pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
-pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 
 /// Model, optimizer and buffers of a run, allocated once.
 ///
@@ -388,7 +387,7 @@ impl<'w> Trainer<'w> {
             self.replica.start_average()?;
         }
         let planned = self.replica.plan(rows, request, info, self.scaler.as_ref().map(LossScaler::scale));
-        self.replica.begin_step(step);
+        self.replica.begin_step(step)?;
         match &mut self.gpu {
             Some(gpu) => gpu.enqueue(&mut self.replica, rows, planned)?,
             None => {

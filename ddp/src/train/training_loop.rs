@@ -3,6 +3,8 @@
 //! Between two steps all ranks make the same decision whether to evaluate, save or stop: by the step number, or by the ranks'
 //! votes in an earlier step.
 
+mod after_loss;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
@@ -30,6 +32,7 @@ use crate::train::error::{GiveUp, Result, Stop, TrainError};
 use crate::train::evaluations::{Evaluations, When};
 use crate::train::late_ranks::LateRanks;
 use crate::train::loop_plan::Due;
+pub use crate::train::loop_plan::{Ending, LoopPlan, is_long_enough};
 use crate::train::replica_guard::ReplicaGuard;
 use crate::train::resume::{ResumeFrom, Resumed};
 use crate::train::review::Review;
@@ -38,8 +41,6 @@ use crate::train::statistics::StatisticsRows;
 use crate::train::trace::Tracing;
 use crate::train::trainer::{StepInfo, StepRequest, StepRows as _, Trainer};
 use crate::train::votes::Votes;
-
-pub use crate::train::loop_plan::{Ending, LoopPlan, is_long_enough};
 
 /// A run in progress: its plan, its state and its reports.
 pub struct TrainingLoop<'a> {
@@ -51,6 +52,12 @@ pub struct TrainingLoop<'a> {
     evaluations: Evaluations<'a>,
     /// State of the run after the last enqueued step; the losses are those of the steps whose outcome was read.
     state: RunState,
+    /// Steps at the start, as in the newest checkpoint.
+    first_step: u64,
+    /// Cursor up to which the rows of all ranks are in the state's proof.
+    gathered: u64,
+    /// Step and cursor whose evaluations are complete.
+    evaluated_at: Option<(u64, u64)>,
     /// Whether the weights after the last step were judged by an evaluation.
     is_judged: bool,
     /// Whether a signal stopped the last evaluation.
@@ -95,6 +102,9 @@ impl<'a> TrainingLoop<'a> {
     ) -> Self {
         TrainingLoop {
             evaluations,
+            first_step: state.step,
+            gathered: state.cursor,
+            evaluated_at: None,
             is_judged: false,
             is_evaluation_stopped: false,
             votes: Votes::default(),
@@ -116,11 +126,7 @@ impl<'a> TrainingLoop<'a> {
         }
     }
 
-    /// Trains until the run is complete or must stop; evaluates after each epoch and at the end.
-    ///
-    /// # Errors
-    /// [`Stop`] with the error of a step, an evaluation, an event or the last checkpoint.
-    pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
+    fn run(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let mut stop = self.stop_reason(trainer);
         let is_evaluation_due = self.state.evaluation_is_due;
         if is_evaluation_due || self.is_complete(trainer) {
@@ -191,6 +197,7 @@ impl<'a> TrainingLoop<'a> {
             Ok(is_due) => {
                 saves |= is_due;
                 self.state.evaluation_is_due = false;
+                self.evaluated_at = Some((trainer.n_steps(), self.state.cursor));
             }
             Err(TrainError::EvaluationStopped) => {
                 saves = true;
@@ -289,12 +296,6 @@ impl<'a> TrainingLoop<'a> {
         event.warnings.iter().for_each(|warning| warn!("{warning}"));
         event.proposal.iter().for_each(|proposal| info!("{proposal}"));
         self.write_event(&Event::End(event))
-    }
-
-    /// Writes an event, unless the other ranks lost this one while it was frozen: their report is the last line.
-    fn write_event(&mut self, event: &Event) -> Result<()> {
-        self.plan.world.watchdog().wait_until_current();
-        Ok(self.metrics.write(event)?)
     }
 
     /// Weights of the best evaluation on rank 0, if the run is judged by a metric.
@@ -527,6 +528,7 @@ impl<'a> TrainingLoop<'a> {
         let train = self.evaluations.training_rows(trainer)?;
         let is_best = self.evaluations.judge(&mut self.state, measured)?;
         self.is_judged = true;
+        self.evaluated_at = Some((self.state.step, self.state.cursor));
         let event = EpochEvent {
             epoch,
             step: trainer.n_steps(),
@@ -551,6 +553,7 @@ impl<'a> TrainingLoop<'a> {
         let measured = self.evaluations.measure(&self.state, trainer, self.when(trainer))?;
         let is_best = self.evaluations.judge(&mut self.state, measured)?;
         self.is_judged = true;
+        self.evaluated_at = Some((self.state.step, self.state.cursor));
         let event = EvalEvent {
             step: trainer.n_steps(),
             epoch: self.state.epoch_under_way(),
@@ -570,6 +573,7 @@ impl<'a> TrainingLoop<'a> {
             let rows = RowsHash::from_bytes(&bytes).expect("all ranks run one program");
             self.state.proof.current.merge(&rows);
         }
+        self.gathered = self.state.cursor;
         Ok(())
     }
 

@@ -14,17 +14,19 @@ mod wait;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
 pub(crate) use board::{Board, Geometry, HeapRegion, Region};
+use job::Job;
 pub(crate) use wait::Patience;
+use wait::{Idle, Step, announce_sleep, sleep, stay_awake, wake_others};
 
 use super::buffer::{RawMut, RawRef};
+use crate::progress::Progress;
 use crate::{Call, CommError, Departure, Result};
-use job::Job;
-use wait::{Idle, Step, announce_sleep, sleep, stay_awake, wake_others};
 
 /// One rank's end of the collectives.
 pub(crate) struct Lockstep {
@@ -48,6 +50,8 @@ pub(crate) struct Lockstep {
     consumed_by_all: u64,
     /// Why no further collective can succeed.
     broken: Option<CommError>,
+    /// Says whether the watchdog has noticed the loss of a rank.
+    progress: Option<Arc<Progress>>,
 }
 
 impl Lockstep {
@@ -68,7 +72,13 @@ impl Lockstep {
             reduced_by_all: 0,
             consumed_by_all: 0,
             broken: None,
+            progress: None,
         }
+    }
+
+    /// From now on waiting ends when the watchdog has noticed the loss of a rank, where one of the others is to save.
+    pub(crate) fn watch_losses(&mut self, progress: &Arc<Progress>) {
+        self.progress = Some(progress.clone());
     }
 
     /// Starts a collective and returns its number, to wait for it.
@@ -130,7 +140,10 @@ impl Lockstep {
         let call = self.jobs.front().map_or(Call::BARRIER, |job| job.call);
         self.broken.get_or_insert(CommError::PeerLeft { call, rank, how });
         self.jobs.clear();
-        self.depart(how);
+        // The watchdog tells the others.
+        if !matches!(self.broken, Some(CommError::RankLost)) {
+            self.depart(how);
+        }
     }
 
     /// Publishes that this rank no longer takes part.
@@ -283,13 +296,18 @@ impl Lockstep {
             idle.reset();
             return moved.map(|_| ());
         }
-        let hopeless = self.departed(&departures).or_else(|| self.timed_out(waited));
+        let hopeless = self.lost().or_else(|| self.departed(&departures)).or_else(|| self.timed_out(waited));
         if let Some(error) = hopeless {
             stay_awake(&self.board, self.rank);
             return Err(self.break_with(error));
         }
         sleep(&self.board, self.rank, bell);
         Ok(())
+    }
+
+    fn lost(&self) -> Option<CommError> {
+        let progress = self.progress.as_ref()?;
+        progress.is_to_save().then_some(CommError::RankLost)
     }
 
     /// The ranks that this rank waits for.

@@ -12,6 +12,9 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr;
 
+use call::check;
+use collectives::MpiCollectives;
+
 use super::buffer::{RawMut, RawRef};
 use super::host::join as join_host;
 use super::lockstep::{self, Lockstep};
@@ -21,8 +24,6 @@ use crate::end_job::end_job_because;
 use crate::launcher::Found;
 use crate::mpi_library::{Handle, Mpi};
 use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
-use call::check;
-use collectives::MpiCollectives;
 
 /// The group of a rank that is an MPI process.
 pub struct MpiGroup {
@@ -103,6 +104,11 @@ impl MpiGroup {
 
     pub(super) fn world_size(&self) -> usize {
         self.world_size
+    }
+
+    /// Collectives through memory that all ranks share.
+    pub(super) fn shared(&self) -> Option<&RefCell<Lockstep>> {
+        self.shared.as_ref()
     }
 
     pub(super) fn shares_memory(&self) -> bool {

@@ -10,15 +10,15 @@ mod meeting;
 
 use std::cell::RefCell;
 
+use collectives::Star;
+
 use super::buffer::{RawMut, RawRef};
-use super::host;
 use super::lockstep::{self, Lockstep};
-use super::program;
 use super::traffic::Counter;
+use super::{host, program};
 use crate::environment::Meeting;
 use crate::lifeline::{self, Peer};
 use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
-use collectives::Star;
 
 /// The group of a rank that is a process and met the others without MPI.
 pub struct StarGroup {
@@ -84,6 +84,11 @@ impl StarGroup {
 
     pub(super) fn world_size(&self) -> usize {
         self.world_size
+    }
+
+    /// Collectives through memory that all ranks share.
+    pub(super) fn shared(&self) -> Option<&RefCell<Lockstep>> {
+        self.shared.as_ref()
     }
 
     pub(super) fn shares_memory(&self) -> bool {

@@ -388,8 +388,10 @@ fn any_config() -> impl Strategy<Value = Config> {
         },
     );
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });
-    let watchdog = (any::<bool>(), 0.01..60.0f64, 0.1..86_400.0f64)
-        .prop_map(|(enabled, interval_s, timeout_s)| WatchdogConfig { enabled, interval_s, timeout_s });
+    let times = (0.01..60.0f64, 0.1..86_400.0f64, 0.0..86_400.0f64);
+    let watchdog = (any::<bool>(), times).prop_map(|(enabled, (interval_s, timeout_s, save_s))| {
+        WatchdogConfig { enabled, interval_s, timeout_s, save_s }
+    });
     let name = "[a-zA-Z0-9_-]{1,40}";
     (name, by_data, any_model(), any_optimizer(), any_schedule(), comm, log, watchdog).prop_map(
         |(name, (loss, train, checkpoint, data), model, optimizer, schedule, comm, log, watchdog)| {

@@ -5,12 +5,18 @@ use std::sync::Arc;
 
 use ddp_comm::World;
 use ddp_kernels::KeyedPermutation;
+use ddp_kernels::cpu::threads;
+use rayon::prelude::*;
 
 use crate::config::{DataConfig, ShuffleMode};
 use crate::data::Dataset;
 use crate::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
+use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::data::order::sampler::Sampler;
+
+/// Rows that a thread hashes at a time.
+const HASHED_ROWS: usize = 1 << 16;
 
 /// Order of the rows of each epoch.
 #[derive(Debug, Clone)]
@@ -100,6 +106,26 @@ impl BatchPlan {
             n_epochs: None,
             cursor: 0,
         }
+    }
+
+    /// The rows that all ranks take from `rows.start` to `rows.end`, counted since the start, within one epoch of `dataset_rows` rows.
+    pub fn rows_hash(&self, dataset_rows: usize, rows: Range<u64>) -> RowsHash {
+        let n_rows = self.shuffle.order(dataset_rows, self.seed, 0).len() as u64;
+        if rows.is_empty() || n_rows == 0 {
+            return RowsHash::default();
+        }
+        let epoch = rows.start / n_rows;
+        let order = self.shuffle.order(dataset_rows, self.seed, epoch);
+        let [start, end] = [rows.start, rows.end].map(|row| (row - epoch * n_rows) as usize);
+        threads::join_any_pool();
+        let of_chunk = |chunk: usize| {
+            let positions = start + chunk * HASHED_ROWS..end.min(start + (chunk + 1) * HASHED_ROWS);
+            let mut taken = Vec::with_capacity(positions.len());
+            order.extend(positions, &mut taken);
+            taken.into_iter().map(|row| row as u64).collect::<RowsHash>()
+        };
+        let chunks = (0..(end - start).div_ceil(HASHED_ROWS)).into_par_iter();
+        chunks.map(of_chunk).reduce(RowsHash::default, |a, b| a.merged(&b))
     }
 
     /// This rank's jobs on `dataset_rows` rows.

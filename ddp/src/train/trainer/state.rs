@@ -47,13 +47,42 @@ impl Trainer<'_> {
     /// # Errors
     /// None: the ranges lie within the state.
     pub(crate) fn state_to_save(&self) -> Result<StateToSave<'_>> {
-        let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
-        let ranges = ranges_of(&shard_plan.shards_to_store());
+        let Replica { world, shard_plan, .. } = &self.replica;
+        self.state_of(&shard_plan.shards_to_store(), world.rank().0 == 0)
+    }
+
+    /// The tensors of a whole checkpoint, on any rank of those that hold everything: see [`Trainer::undo_step`].
+    ///
+    /// # Errors
+    /// Same as [`Trainer::state_to_save`].
+    pub(crate) fn whole_state(&self) -> Result<StateToSave<'_>> {
+        self.state_of(&self.state_shards_to_restore(), true)
+    }
+
+    /// Makes of this trainer what it was after its last complete step, when a collective has failed because another rank is lost. False
+    /// if this rank does not hold all that a checkpoint needs: it has shards of the state, or its update had begun.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` from a copy.
+    pub(crate) fn undo_step(&mut self) -> Result<bool> {
+        let n_steps = self.n_steps;
+        Ok(self.holds_whole_state() && self.replica.undo_step(n_steps)?)
+    }
+
+    /// Whether this rank alone holds all that a checkpoint needs, and can read it after the loss of another rank.
+    pub(crate) fn holds_whole_state(&self) -> bool {
+        self.replica.shard_plan.blocks().is_empty() && self.gpu.is_none()
+    }
+
+    fn state_of(&self, shards: &[StateShard], with_model: bool) -> Result<StateToSave<'_>> {
+        let Replica { model, optimizer, .. } = &self.replica;
+        let ranges = ranges_of(shards);
         let tensors = optimizer.state().into_iter().map(|(_, tensor)| slices_of(tensor, &ranges));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let (weights, registered) = match world.rank().0 {
-            0 => (Some(model.weights().view()), model.saved_buffers()),
-            _ => (None, Vec::new()),
+        let (weights, registered) = if with_model {
+            (Some(model.weights().view()), model.saved_buffers())
+        } else {
+            (None, Vec::new())
         };
         Ok(StateToSave { weights, tensors, registered })
     }

@@ -63,7 +63,7 @@ impl Trainer<'_> {
             replica.start_average()?;
         }
         let step = replica.plan(rows, request, info, scaler.as_ref().map(LossScaler::scale));
-        replica.begin_step(info.step);
+        replica.begin_step(info.step)?;
         ops::begin_step(Some(scalars.begin(step.scalars, replica.optimizer.group_lrs())?), None)?;
         let inputs = StepInputs { rows: Rows::Host(rows), scalars, outcome: None };
         replica.step(inputs, step.shape, StepPurpose::Rehearsal)?;

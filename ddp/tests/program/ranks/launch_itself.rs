@@ -96,12 +96,58 @@ fn a_killed_rank_starts_again_and_the_run_ends_with_the_same_bits() {
     assert_has(
         &outcome,
         0,
-        &["the job ended with status ", "; restart 1 of 3 from step ", " on 2 ranks of this host in 1 s"],
+        &["the job ended with status ", "; restart 1 of 3 from step ", " on 2 ranks of this host at once"],
     );
     assert_eq!(outcome.stderr.matches("restart ").count(), 1, "{}", outcome.stderr);
     assert_gone(&ranks);
     let weights = |run: &Launched| read_weights(&run.out().join("model.safetensors"));
     assert!(same_bits(&weights(&launched), &weights(&whole)), "{}", outcome.stderr);
+}
+
+/// Rank 0, and then rank 1, of a run that saves no checkpoint by itself.
+#[test]
+fn survivors_save_what_a_lost_rank_cannot_take_with_it() {
+    let rarely = ["--quiet", "--set", "train.epochs=60", "--set", "checkpoint.every_steps=0"];
+    let whole = Launched::new();
+    assert_has(&run(whole.command(&["-n", "2", "--launcher", "env"], &rarely)), 0, &[]);
+
+    let launched = Launched::new();
+    let event_of = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+    let metrics = || std::fs::read_to_string(launched.out().join("metrics.jsonl")).unwrap_or_default();
+    let last_step = || {
+        let steps = |line: &str| line.starts_with(r#"{"event":"step""#) && line.ends_with('}');
+        metrics().lines().rfind(|line| steps(line)).map_or(0, |line| event_of(line)["step"].as_u64().unwrap())
+    };
+    let job = start(launched.command(&["-n", "2", "--launcher", "env"], &rarely));
+    let mut begin = 0;
+    for (lost, saves) in [(0, 1), (1, 0)] {
+        let before = children(job.pid());
+        let first = Instant::now();
+        while last_step() <= begin + 30 || children(job.pid()).len() < 2 {
+            assert!(first.elapsed() < Duration::from_secs(60), "no step: {before:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ranks = children(job.pid());
+        // The older process is rank 0.
+        let victim = if lost == 0 { ranks.iter().min() } else { ranks.iter().max() };
+        kill_9(*victim.unwrap());
+        let resumed = format!(r#""lost":{{"rank":{lost},"steps":0,"#);
+        while !metrics().contains(&resumed) {
+            assert!(first.elapsed() < Duration::from_secs(60), "rank {saves} saves: {}", metrics());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        begin = last_step();
+    }
+    let outcome = job.wait();
+    assert_has(
+        &outcome,
+        0,
+        &["rank 1 has saved the state after step ", "rank 0 has saved the state after step "],
+    );
+    let weights = |run: &Launched| read_weights(&run.out().join("model.safetensors"));
+    assert!(same_bits(&weights(&launched), &weights(&whole)), "{}", outcome.stderr);
+    let shown = run(single(&["runs", "show", launched.out().to_str().unwrap()])).stdout;
+    assert!(shown.contains("lost ranks") && shown.contains("rank 1 was lost: 0 steps to repeat"), "{shown}");
 }
 
 /// The pods of a Kubeflow TrainJob each start their own ranks, and none is a launcher of the others.

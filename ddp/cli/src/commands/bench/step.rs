@@ -115,7 +115,7 @@ pub(super) fn step(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
         return forward(world, args);
     }
     if args.watchdog {
-        let config = WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0 };
+        let config = WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0, save_s: 0.0 };
         watchdog::start(world, &Log::none(world), &config, Watched::Other(Unfinished::default()))?;
     }
     let place = Place::pin(world, &args.place, Work::Layers, &[args.dtype])?;

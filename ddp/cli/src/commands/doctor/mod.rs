@@ -27,7 +27,8 @@ use crate::exit::Stop;
 use crate::report::log::Log;
 
 /// The watchdog of a run with the default config.
-const WATCHDOG: WatchdogConfig = WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0 };
+const WATCHDOG: WatchdogConfig =
+    WatchdogConfig { enabled: true, interval_s: 0.5, timeout_s: 10.0, save_s: 0.0 };
 
 /// Runs all checks and prints what they find; every rank of the world calls it.
 ///

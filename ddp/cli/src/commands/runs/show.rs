@@ -69,8 +69,18 @@ pub(super) fn figures(run: &Record) -> Vec<(String, String)> {
         ("time", run.end_number("elapsed_s").map(duration)),
         ("samples/s", rows_per_s(run).map(rate)),
         ("best", best),
+        ("lost ranks", losses(run)),
     ];
     figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// Cost of the losses of ranks, if there were some.
+fn losses(run: &Record) -> Option<String> {
+    let all = || run.restarts.iter().filter_map(|restart| restart.lost.as_ref());
+    let steps = all().map(|loss| loss.steps).sum::<u64>();
+    let down_s = all().map(|loss| loss.down_s).sum();
+    let n = all().count();
+    (n > 0).then(|| format!("{n}: {} repeated, {} down", count(steps, "step"), duration(down_s)))
 }
 
 fn text(run: &Record) -> String {
@@ -84,11 +94,10 @@ fn text(run: &Record) -> String {
     run.findings().iter().for_each(|finding| text += &format!("\n{finding}\n"));
     let chosen = run.chosen_settings();
     text += &format!("\nsettings other than the defaults:\n{}\n", chosen.trim_end());
-    for Restart { step, world_size, world_size_before } in &run.restarts {
-        text += &format!(
-            "\nresumed after step {step} on {}, was {world_size_before}",
-            count(*world_size, "rank")
-        );
+    for Restart { step, world_size, world_size_before, lost } in &run.restarts {
+        let ranks = count(*world_size, "rank");
+        let why = lost.as_ref().map_or_else(String::new, |loss| format!("; {loss}"));
+        text += &format!("\nresumed after step {step} on {ranks}, was {world_size_before}{why}");
     }
     if let Some(last) = run.checkpoints.last() {
         let n = run.checkpoints.len();

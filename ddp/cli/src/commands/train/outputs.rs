@@ -147,9 +147,10 @@ pub(super) fn open_metrics(
         return Ok(observed(MetricsSink::create(&path, stdout)?, None));
     };
     let step = manifest.run.step;
-    let mut metrics = observed(MetricsSink::resume(&path, stdout, step)?, Some(step));
+    let (sink, loss) = MetricsSink::resume(&path, stdout, step)?;
+    let mut metrics = observed(sink, Some(step));
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
-    metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before }))?;
+    metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before, lost: loss }))?;
     if let Some(change) = change {
         metrics.write(&Event::Schedule(change.event()))?;
     }

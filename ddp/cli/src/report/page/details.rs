@@ -293,9 +293,10 @@ pub(super) fn history(run: &Record) -> Option<Markup> {
     });
     (restarts.len() + checkpoints.len() > 0).then(|| html! {
         p { "Restarts: " (restarts.len()) ", checkpoints: " (checkpoints.len()) }
-        ul { @for Restart { step, world_size, world_size_before } in restarts.iter().rev().take(MAX_CLASSES) {
+        ul { @for Restart { step, world_size, world_size_before, lost } in restarts.iter().rev().take(MAX_CLASSES) {
             li { "resumed after step " (step) ", ranks: " (world_size)
-                @if world_size != world_size_before { " (before: " (world_size_before) ")" } }
+                @if world_size != world_size_before { " (before: " (world_size_before) ")" }
+                @if let Some(loss) = lost { "; " (loss) } }
         } }
         @if !checkpoints.is_empty() { (table("Checkpoints", &columns, rows)) }
     })

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::parts::duration;
 use super::series::Series;
 
 /// Longest line that is read; a longer one is damaged.
@@ -57,6 +59,26 @@ pub(crate) struct Restart {
     pub(crate) step: u64,
     pub(crate) world_size: u64,
     pub(crate) world_size_before: u64,
+    /// The loss that made it necessary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<Loss>,
+}
+
+/// Loss of a rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Loss {
+    pub(crate) rank: u64,
+    pub(crate) steps: u64,
+    pub(crate) down_s: f64,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss { rank, steps, down_s } = self;
+        let noun = if *steps == 1 { "step" } else { "steps" };
+        let down = duration(*down_s);
+        write!(f, "rank {rank} was lost: {steps} {noun} to repeat, {down} until training went on")
+    }
 }
 
 /// The run of a folder.

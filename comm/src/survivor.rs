@@ -1,0 +1,113 @@
+//! State of a rank that survives the loss of another one: the training thread offers what it holds, and the watchdog's thread, which asks
+//! the other ranks, lets one rank save.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Time beyond the limit for which a training thread waits: a bound in case the watchdog's thread is gone.
+const BEYOND: Duration = Duration::from_secs(10);
+
+/// The state of one rank after a loss, shared by its two threads.
+#[derive(Debug, Default)]
+pub(crate) struct Survivor {
+    /// Longest time for a save, in ms; 0 while this rank holds nothing that is worth one.
+    limit_ms: AtomicU64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Training,
+    /// The step after which this rank could save; none if it can't.
+    Offered(Option<u64>),
+    Chosen,
+    /// Whether the save has succeeded.
+    Saved(bool),
+}
+
+impl Survivor {
+    /// From now on a loss is followed by a save of at most this time; none for no save.
+    pub(crate) fn set_limit(&self, limit: Option<Duration>) {
+        let limit_ms = limit.map_or(0, |limit| limit.as_millis().max(1) as u64);
+        self.limit_ms.store(limit_ms, Relaxed);
+    }
+
+    /// The longest time for a save, if there is to be one.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        match self.limit_ms.load(Relaxed) {
+            0 => None,
+            ms => Some(Duration::from_millis(ms)),
+        }
+    }
+
+    /// Offers to save the state after `step`, or says that this rank has none to save; returns true if this rank is chosen. Otherwise
+    /// the process ends meanwhile, or this returns false in the end.
+    pub(crate) fn offer(&self, step: Option<u64>) -> bool {
+        let limit = self.limit().unwrap_or_default() + BEYOND;
+        let mut state = self.state();
+        *state = State::Offered(step);
+        let is_waiting = |state: &mut State| *state != State::Chosen;
+        let waited = self.changed.wait_timeout_while(state, limit, is_waiting);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// The offer of this rank.
+    pub(crate) fn offered(&self) -> Option<Option<u64>> {
+        match *self.state() {
+            State::Offered(step) => Some(step),
+            _ => None,
+        }
+    }
+
+    /// Lets this rank save what it has offered.
+    pub(crate) fn choose(&self) {
+        *self.state() = State::Chosen;
+        self.changed.notify_all();
+    }
+
+    /// The save has ended.
+    pub(crate) fn end(&self, is_saved: bool) {
+        *self.state() = State::Saved(is_saved);
+    }
+
+    /// Whether the save has succeeded, once it has ended.
+    pub(crate) fn is_saved(&self) -> Option<bool> {
+        match *self.state() {
+            State::Saved(is_saved) => Some(is_saved),
+            _ => None,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_saves_once_it_is_chosen() {
+        let survivor = Survivor::default();
+        assert_eq!((survivor.limit(), survivor.offered()), (None, None));
+        survivor.set_limit(Some(Duration::from_secs(1)));
+        std::thread::scope(|scope| {
+            let training = scope.spawn(|| {
+                let is_chosen = survivor.offer(Some(7));
+                survivor.end(is_chosen);
+            });
+            while survivor.offered().is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!((survivor.offered(), survivor.is_saved()), (Some(Some(7)), None));
+            survivor.choose();
+            training.join().unwrap();
+        });
+        assert_eq!(survivor.is_saved(), Some(true));
+    }
+}

@@ -1,0 +1,180 @@
+//! The ranks that are left after a loss agree which of them saves, and wait for it.
+//!
+//! Each offers the step after which its state is whole, as soon as its training thread has left the collective that hangs. The rank that
+//! reports the loss chooses the lowest one of the newest step, and another one if that fails. All end when it says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::frame::{Frame, Kind};
+use super::link::Link;
+use crate::progress::Progress;
+use crate::token::Token;
+
+/// Time for which the first offers wait for the others.
+const OFFERS_WAIT: Duration = Duration::from_secs(1);
+/// Time for the word that ends the wait to arrive.
+const LAST_WORD: Duration = Duration::from_secs(1);
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// One rank after a loss.
+pub(super) struct Survivors<'a> {
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    pub(super) token: &'a Token,
+    pub(super) links: &'a mut BTreeMap<usize, Link>,
+    pub(super) progress: &'a Progress,
+    /// Longest time until a rank can leave its step.
+    pub(super) step_wait: Duration,
+    /// Longest time for the save.
+    pub(super) limit: Duration,
+}
+
+impl Survivors<'_> {
+    /// Chooses who saves, on the rank that reports, and waits for it. Returns that rank and the step, if one has saved.
+    ///
+    /// - `heard`: frames that have arrived since its report
+    /// - `lost`: ranks that can't offer anything
+    pub(super) fn lead(mut self, heard: Vec<Frame>, lost: &[usize]) -> Option<(usize, u64)> {
+        let since = Instant::now();
+        let mut alive: BTreeSet<usize> =
+            self.links.keys().copied().filter(|rank| !lost.contains(rank)).collect();
+        alive.insert(self.rank);
+        let mut offers: BTreeMap<usize, Option<u64>> = BTreeMap::new();
+        let (mut saver, mut is_saved): (Option<(usize, u64)>, bool) = (None, false);
+        let mut frames = heard;
+        while !is_saved && since.elapsed() < self.limit {
+            for Frame { kind, rank, text, .. } in frames {
+                match kind {
+                    Kind::Offer => drop(offers.insert(rank, text.parse().ok())),
+                    Kind::Saved if is_of(saver, rank) && text.is_empty() => {
+                        offers.insert(rank, None);
+                        saver = None;
+                    }
+                    Kind::Saved => is_saved |= is_of(saver, rank),
+                    _ => {}
+                }
+            }
+            match self.progress.survivor().is_saved().filter(|_| is_of(saver, self.rank)) {
+                Some(true) => is_saved = true,
+                Some(false) => {
+                    offers.insert(self.rank, None);
+                    saver = None;
+                }
+                None => self.progress.survivor().offered().iter().for_each(|step| {
+                    offers.entry(self.rank).or_insert(*step);
+                }),
+            }
+            offers.retain(|rank, _| alive.contains(rank));
+            if saver.is_some_and(|(saver, _)| !alive.contains(&saver)) {
+                saver = None;
+            }
+            if saver.is_none() && !is_saved {
+                let all_have = alive.iter().all(|rank| offers.contains_key(rank));
+                let best = offers.iter().filter_map(|(rank, step)| Some(((*step)?, *rank)));
+                let best = best.min_by_key(|(step, rank)| (std::cmp::Reverse(*step), *rank));
+                match best {
+                    Some((step, rank)) if all_have || since.elapsed() >= OFFERS_WAIT => {
+                        saver = Some((rank, step));
+                        self.choose(rank);
+                    }
+                    None if all_have || since.elapsed() >= self.step_wait => break,
+                    _ => {}
+                }
+            }
+            std::thread::sleep(PAUSE);
+            let (received, closed) = self.receive();
+            frames = received;
+            alive.retain(|rank| !closed.contains(rank));
+        }
+        self.send_to_all(Kind::Saved, "");
+        saver.filter(|_| is_saved)
+    }
+
+    /// Offers this rank's state to the rank `leader`, and saves it if that one says so. Returns when the rank may end.
+    pub(super) fn follow(mut self, leader: usize) {
+        let since = Instant::now();
+        let (mut has_offered, mut is_chosen, mut is_over) = (false, false, false);
+        while !is_over && since.elapsed() < self.limit + LAST_WORD {
+            if let Some(step) = self.progress.survivor().offered().filter(|_| !has_offered) {
+                has_offered = true;
+                self.send(leader, Kind::Offer, &step.map_or_else(String::new, |step| step.to_string()));
+            }
+            std::thread::sleep(PAUSE);
+            let (frames, closed) = self.receive();
+            for frame in frames.iter().filter(|frame| frame.rank == leader) {
+                match frame.kind {
+                    Kind::Save if has_offered && !is_chosen => {
+                        is_chosen = true;
+                        self.progress.survivor().choose();
+                    }
+                    Kind::Saved => is_over = true,
+                    _ => {}
+                }
+            }
+            match self.progress.survivor().is_saved().filter(|_| is_chosen) {
+                Some(is_saved) => {
+                    is_chosen = false;
+                    self.send(leader, Kind::Saved, if is_saved { "yes" } else { "" });
+                }
+                // What this rank has begun it completes, whatever becomes of the others.
+                None if is_chosen => is_over = false,
+                None => {}
+            }
+            is_over |= !is_chosen && closed.contains(&leader);
+        }
+    }
+
+    fn choose(&mut self, rank: usize) {
+        if rank == self.rank {
+            self.progress.survivor().choose();
+        } else {
+            self.send(rank, Kind::Save, "");
+        }
+    }
+
+    fn frame(&self, kind: Kind, text: &str) -> Vec<u8> {
+        let standing = self.progress.standing();
+        Frame { kind, rank: self.rank, standing, text: text.to_owned() }.encode(self.token)
+    }
+
+    fn send(&mut self, rank: usize, kind: Kind, text: &str) {
+        let bytes = self.frame(kind, text);
+        self.links.get_mut(&rank).into_iter().for_each(|link| link.send(&bytes));
+    }
+
+    fn send_to_all(&mut self, kind: Kind, text: &str) {
+        let bytes = self.frame(kind, text);
+        self.links.values_mut().for_each(|link| link.send(&bytes));
+        super::flight::flush(self.links);
+    }
+
+    /// The frames that have arrived, and the ranks that have closed their connection.
+    fn receive(&mut self) -> (Vec<Frame>, Vec<usize>) {
+        let (mut frames, mut closed) = (Vec::new(), Vec::new());
+        for (rank, link) in self.links.iter_mut() {
+            link.flush();
+            let mut is_closed = link.receive().is_err();
+            loop {
+                match link.next(self.token, self.world_size) {
+                    Ok(Some(frame)) if frame.rank == *rank => frames.push(frame),
+                    Ok(None) => break,
+                    _ => {
+                        is_closed = true;
+                        break;
+                    }
+                }
+            }
+            if is_closed {
+                closed.push(*rank);
+            }
+        }
+        closed.iter().for_each(|rank| drop(self.links.remove(rank)));
+        (frames, closed)
+    }
+}
+
+fn is_of(saver: Option<(usize, u64)>, rank: usize) -> bool {
+    saver.is_some_and(|(saver, _)| saver == rank)
+}

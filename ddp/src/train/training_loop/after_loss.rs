@@ -1,0 +1,100 @@
+//! The end of a loop whose ranks have lost another one: those that are left save the newest step that one of them has completed.
+//!
+//! The watchdog asks the ranks. What no single rank holds after the loss is computed anew: which rows the others have used is a function
+//! of seed and cursor.
+
+use ddp_comm::CommError;
+use tracing::error;
+
+use super::{Ending, TrainingLoop};
+use crate::data::order::epoch_proof::RowsHash;
+use crate::report::metrics::Event;
+use crate::train::autosave::AfterLoss;
+use crate::train::error::{Result, Stop, TrainError};
+use crate::train::setup::batch_plan;
+use crate::train::trainer::Trainer;
+
+impl TrainingLoop<'_> {
+    /// Trains until the run is complete or must stop; evaluates after each epoch and at the end. If another rank is lost, the state after
+    /// the newest complete step is saved.
+    ///
+    /// # Errors
+    /// [`Stop`] with the error of a step, an evaluation, an event or the last checkpoint.
+    pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
+        let watchdog = self.plan.world.watchdog();
+        watchdog.saves_for(self.plan.config.watchdog.save_limit());
+        let ended = self.run(trainer);
+        if let Err(stop) = &ended {
+            self.save_after_loss(trainer, stop);
+        }
+        watchdog.saves_for(None);
+        ended
+    }
+
+    /// Writes an event, unless a rank is lost, perhaps this one while it was frozen: the report of that is the last line.
+    pub(super) fn write_event(&mut self, event: &Event) -> Result<()> {
+        let watchdog = self.plan.world.watchdog();
+        watchdog.wait_until_current();
+        if watchdog.is_ending() {
+            return Err(CommError::RankLost.into());
+        }
+        Ok(self.metrics.write(event)?)
+    }
+
+    /// Saves the state after the last complete step, if this rank is chosen to, after `stop` ended the loop. Returns when it is saved, or if
+    /// no rank was lost; otherwise the process ends meanwhile.
+    fn save_after_loss(&mut self, trainer: &mut Trainer<'_>, stop: &Stop) {
+        let error = match stop.error() {
+            Some(TrainError::Comm(error)) => Some(&**error),
+            Some(_) => None,
+            None => stop.comm_error(),
+        };
+        let watchdog = self.plan.world.watchdog();
+        if !error.is_some_and(CommError::may_follow_loss) {
+            // The others need not wait for this rank.
+            if watchdog.is_ending() {
+                watchdog.offer_save(None);
+            }
+            return;
+        }
+        let is_whole = trainer.undo_step().unwrap_or(false) && trainer.n_steps() > self.first_step;
+        if !watchdog.offer_save(is_whole.then(|| trainer.n_steps())) {
+            return;
+        }
+        let saved = self.complete_state().and_then(|()| self.save_alone(trainer));
+        if let Err(error) = &saved {
+            error!("the state after step {} could not be saved: {error}", trainer.n_steps());
+        }
+        watchdog.end_save(matches!(saved, Ok(true)));
+    }
+
+    /// Makes the run's numbers those of a checkpoint after the last complete step.
+    fn complete_state(&mut self) -> Result<()> {
+        let (step, n_rows, cursor) = (self.state.step, self.state.n_rows.max(1), self.state.cursor);
+        let ends_epoch = cursor > 0 && self.state.rows_of_epoch() == 0;
+        let is_due = ends_epoch || self.evaluations.is_due(step);
+        self.state.evaluation_is_due = is_due && self.evaluated_at != Some((step, cursor));
+        let plan = batch_plan(self.plan.config, self.plan.data, self.plan.partition);
+        let rows: RowsHash = plan.rows_hash(self.plan.data.train.len(), self.gathered..cursor);
+        self.state.proof.current.merge(&rows);
+        self.gathered = cursor;
+        if ends_epoch && self.state.proof.n_finished() < cursor / n_rows {
+            let rows = self.state.proof.current;
+            self.state.proof.finish_epoch(rows);
+        }
+        Ok(())
+    }
+
+    fn save_alone(&mut self, trainer: &Trainer<'_>) -> Result<bool> {
+        let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
+        let best = self.evaluations.best_weights();
+        let after_loss = AfterLoss {
+            config: self.plan.config,
+            data: self.plan.data,
+            folder: &self.plan.folder,
+            keeps_best_apart: best.is_apart(&self.state, is_averaged),
+        };
+        let best = best.for_checkpoint(&self.state, is_averaged);
+        self.autosave.save_after_loss(trainer, &mut self.state, best, after_loss)
+    }
+}

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Kills ranks of running jobs at random moments and counts the steps that are lost, and checks that the runs that continue end in the same
+weights, bit for bit, as runs that nobody disturbs.
+
+  python tests/survivors.py [--binary FILE] [--base FILE] [--start launch|mpirun] [--trials 40] [--back 0] [--seed 1] [--out FILE]
+
+Each trial trains a small model of random settings on 2 to 4 ranks, kills one of them after a random time, and another one once more while the
+run continues, in a third of the trials. Steps lost: the last step that rank 0 has reported, less that of the newest checkpoint.
+With --base the same is done with another build, which shows what was lost before. --back measures so many times how long it takes under
+`launch` from the kill of a rank to the next trained step, with both builds in turn. With --out the results are written as JSON lines;
+the exit status is 0 only if every run ended in the right weights and, under launch, 99 % of the losses cost at most one step.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "bench")]
+import records  # noqa: E402
+import release_program  # noqa: E402
+
+# What differs from run to run. The first is the plain one.
+KINDS = {
+    "plain": [],
+    "sgd": ["optimizer.kind=sgd", "optimizer.lr=0.05", "optimizer.momentum=0.9"],
+    "ema": ["train.ema_decay=0.99"],
+    "accumulated": ["train.grad_accum_steps=2"],
+    "dropout": ["model.dropout=0.2"],
+    "batch norm": ['model.layers=[{kind="linear",out_features=96},{kind="batch_norm"},{kind="linear",out_features=32,activation="relu"}]'],
+    "clipped": ["train.clip_grad_norm=1.0"],
+    "evaluated": ["train.eval_every_steps=7"],
+    "saved often": ["checkpoint.every_steps=20", "checkpoint.keep=2"],
+    "saved in place": ["checkpoint.every_steps=20", "checkpoint.async=false"],
+    "sum of shards": ["comm.zero=1"],
+}
+# These ranks do not hold the whole state: the newest checkpoint counts.
+WITHOUT_SAVE = {"sum of shards"}
+
+
+def settings(kind, seed):
+    """Of one run: a second or two of training."""
+    # Most kinds save too rarely for a loss to find a checkpoint.
+    of_saves = [] if any(item.startswith("checkpoint.") for item in KINDS[kind]) else ["checkpoint.every_epochs=0"]
+    of_model = [] if kind == "batch norm" else ["model.hidden=[96,64]"]
+    return [*of_model, "train.epochs=400", "log.every_steps=1", f"train.seed={seed}", "watchdog.timeout_s=2", *of_saves, *KINDS[kind]]
+
+
+def command(binary, out, n_ranks, sets, start):
+    train = ["train", "--out", str(out), "--resume", "auto", "--quiet", "--threads", "1"]
+    for item in sets:
+        train += ["--set", item]
+    if start == "launch":
+        return [binary, "launch", "--launcher", "env", "-n", str(n_ranks), "--max-restarts", "0", "--", *train]
+    return ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n_ranks), binary, *train]
+
+
+def begin(args, binary, out, n_ranks, sets):
+    env = {
+        **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    }
+    if not shutil.which("ssh"):
+        env["OMPI_MCA_plm"] = "isolated"
+    with open(f"{out}.stderr", "a") as stderr:
+        return subprocess.Popen(command(binary, out, n_ranks, sets, args.start), env=env, stdout=subprocess.DEVNULL, stderr=stderr)
+
+
+def ranks_of(job):
+    """Process ids of the ranks that a launcher has started, by rank."""
+    found = {}
+    for task in pathlib.Path(f"/proc/{job.pid}/task").glob("*/children"):
+        for pid in task.read_text().split():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            for word in words:
+                if word.startswith((b"RANK=", b"OMPI_COMM_WORLD_RANK=")):
+                    found[int(word.split(b"=")[1])] = int(pid)
+    return found
+
+
+def last_step(out):
+    """The last step that rank 0 has reported."""
+    try:
+        lines = (out / "metrics.jsonl").read_text(errors="replace").splitlines()
+    except OSError:
+        return 0
+    steps = [json.loads(line)["step"] for line in lines if line.startswith('{"event":"step"') and line.endswith("}")]
+    return max(steps, default=0)
+
+
+def newest_checkpoint(out):
+    steps = [int(path.name[5:]) for path in out.glob("checkpoints/step-*") if (path / "manifest.json").exists()]
+    return max(steps, default=0)
+
+
+def weights(out):
+    """The bytes of the tensors of a run's model, by name."""
+    data = (out / "model.safetensors").read_bytes()
+    n = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + n])
+    begin_of = 8 + n
+    return {
+        name: data[begin_of + of["data_offsets"][0]:begin_of + of["data_offsets"][1]]
+        for name, of in header.items() if name != "__metadata__"
+    }
+
+
+def disturbed(args, binary, out, n_ranks, sets, kills):
+    """Runs to the end, with a rank killed at each of `kills`, (rank, seconds after the first step). Returns the losses."""
+    losses = []
+    for victim, seconds in [*kills, (None, None)]:
+        began_at = last_step(out)
+        job = begin(args, binary, out, n_ranks, sets)
+        if victim is not None:
+            deadline = time.monotonic() + 30
+            while (len(ranks_of(job)) < n_ranks or last_step(out) <= began_at) and job.poll() is None:
+                if time.monotonic() > deadline:
+                    job.kill()
+                    raise TimeoutError("no step")
+                time.sleep(0.005)
+            time.sleep(seconds)
+            pid = ranks_of(job).get(victim)
+            if pid is not None and job.poll() is None:
+                os.kill(pid, signal.SIGKILL)
+                killed = time.monotonic()
+                status = job.wait(timeout=60)
+                if (out / "done.json").exists():
+                    # It came too late.
+                    continue
+                reported, kept = last_step(out), newest_checkpoint(out)
+                losses.append({
+                    "rank": victim, "step": reported, "checkpoint": kept, "lost": max(0, reported - kept),
+                    "ended_s": round(time.monotonic() - killed, 3), "status": status,
+                })
+                continue
+        status = job.wait(timeout=120)
+        if (out / "done.json").exists():
+            return losses
+        if victim is None:
+            raise RuntimeError(f"status {status}: {pathlib.Path(f'{out}.stderr').read_text()[-1500:]}")
+    return losses
+
+
+def back(binary, out, n_ranks, victim, seconds):
+    """Seconds from the kill of a rank to the first step after the restart."""
+    line = command(binary, out, n_ranks, settings("plain", 1), "launch")
+    line[line.index("--max-restarts") + 1] = "1"
+    with open(f"{out}.stderr", "a") as stderr:
+        job = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=stderr)
+    try:
+        while len(ranks_of(job)) < n_ranks or last_step(out) == 0:
+            time.sleep(0.005)
+        time.sleep(seconds)
+        os.kill(ranks_of(job)[victim], signal.SIGKILL)
+        killed, has_failed = time.monotonic(), False
+        while time.monotonic() - killed < 30:
+            time.sleep(0.002)
+            try:
+                with (out / "metrics.jsonl").open("rb") as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
+                    last = (file.read().splitlines() or [b""])[-1]
+            except OSError:
+                continue
+            has_failed |= last.startswith(b'{"event":"failed"')
+            if has_failed and last.startswith(b'{"event":"step"'):
+                return time.monotonic() - killed
+        raise TimeoutError("no step after the restart")
+    finally:
+        for pid in ranks_of(job).values():
+            os.kill(pid, signal.SIGKILL)
+        job.kill()
+        job.wait()
+
+
+def times_back(args):
+    """Medians of `back` with both builds in turn."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="ddp-survivors-back-"))
+    builds = {"now": args.binary, **({"base": args.base} if args.base else {})}
+    times = {name: [] for name in builds}
+    for index in range(args.back):
+        for name, binary in builds.items():
+            times[name].append(back(binary, folder / f"{name}{index}", 3, index % 3, 0.2))
+    shutil.rmtree(folder)
+    return {name: {"median_s": round(statistics.median(of), 3), "all_s": [round(s, 3) for s in of]} for name, of in times.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    release_program.add_binary(parser)
+    parser.add_argument("--base", help="another build, for comparison")
+    parser.add_argument("--start", choices=["launch", "mpirun"], default="launch", help="what starts the ranks")
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--back", type=int, default=0, help="measurements of the time until training goes on")
+    parser.add_argument("--kinds", help="only these, separated by commas")
+    parser.add_argument("--out", help="file for the results as JSON lines")
+    args = parser.parse_args()
+    draw = random.Random(args.seed)
+    until_back = times_back(args) if args.back else None
+    kinds = args.kinds.split(",") if args.kinds else list(KINDS)
+    results, wrong = [], []
+    for index in range(args.trials):
+        kind, n_ranks, seed = kinds[index % len(kinds)], draw.choice([2, 3, 4]), draw.randrange(1000)
+        n_kills = draw.choice([1, 1, 2])
+        kills = [(draw.choice([0, draw.randrange(1, n_ranks)]), draw.uniform(0, 0.5)) for _ in range(n_kills)]
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ddp-survivors-"))
+        result = {"kind": kind, "ranks": n_ranks, "seed": seed, "kills": [[rank, round(s, 3)] for rank, s in kills]}
+        try:
+            sets = settings(kind, seed)
+            reference = folder / "reference"
+            disturbed(args, args.binary, reference, n_ranks, sets, [])
+            result["losses"] = disturbed(args, args.binary, folder / "run", n_ranks, sets, kills)
+            if args.base:
+                # That build has no such key.
+                result["losses of base"] = disturbed(args, args.base, folder / "base", n_ranks, sets, kills)
+            problem = None if weights(reference) == weights(folder / "run") else "other weights"
+        except (RuntimeError, TimeoutError, subprocess.TimeoutExpired, OSError) as error:
+            problem = str(error)
+        if problem:
+            result["problem"] = problem
+            wrong.append(problem)
+            kept = pathlib.Path(tempfile.gettempdir()) / f"ddp-survivors-wrong-{index}"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.move(folder, kept)
+        shutil.rmtree(folder, ignore_errors=True)
+        results.append(result)
+        lost = [f"{of['lost']} of {of['step']}" for of in result.get("losses", [])]
+        print(f"{index + 1}/{args.trials} {kind}, {n_ranks} ranks, killed {[rank for rank, _ in kills]}: steps lost {', '.join(lost) or 'none'}"
+              f"{'; ' + problem if problem else ''}", flush=True)
+    counted = [of for result in results if result["kind"] not in WITHOUT_SAVE for of in result.get("losses", [])]
+    few = sum(of["lost"] <= 1 for of in counted)
+    base = [of["lost"] for result in results if result["kind"] not in WITHOUT_SAVE for of in result.get("losses of base", [])]
+    about = {
+        "start": args.start, "trials": len(results), "seed": args.seed, "wrong": len(wrong), "losses": len(counted), "of at most one step": few,
+        "until the next step": until_back, "steps lost": sum(of["lost"] for of in counted), "steps lost by base": sum(base) if args.base else None, "machine": records.processor(),
+    }
+    if args.out:
+        records.write(args.out, about, results)
+    print(f"{len(results) - len(wrong)} of {len(results)} right; {few} of {len(counted)} losses cost at most one step"
+          + (f"; {about['steps lost']} steps lost, {sum(base)} by the other build" if args.base else "")
+          + "".join(f"; next step after {of['median_s']} s ({name})" for name, of in (until_back or {}).items()))
+    sys.exit(1 if wrong or (args.start == "launch" and few < 0.99 * len(counted)) else 0)
+
+
+if __name__ == "__main__":
+    main()
