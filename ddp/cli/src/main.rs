@@ -8,6 +8,7 @@ use ddp::exit_code;
 use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, WorldOptions, failure};
+use ddp_tables::open::remote;
 use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
@@ -113,5 +114,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => man::completions(&world, *shell),
         Command::Man { folder } => man::man(&world, folder),
     };
+    // Here, because a failure ends the process at once.
+    remote::release();
     conclude(world, &log, result)
 }

@@ -169,7 +169,8 @@ fn is_inherited_pipe(path: &Path) -> bool {
 /// The hint for a path that does not exist.
 pub fn missing_hint(path: &Path) -> String {
     if path.to_str().is_some_and(|path| path.contains("://")) {
-        return "URLs are not supported: download the file, or mount the store, and name the file".to_owned();
+        return "addresses (s3://, gs://, az://, https://, hf://) name rows and models; download other files, or mount the store"
+            .to_owned();
     }
     if let Ok(target) = fs::read_link(path) {
         let at = if target.is_relative() { path.with_file_name("").join(&target) } else { target };

@@ -7,6 +7,8 @@
 //! evaluation rows (`split`) -> statistics and codes of the training rows (`fit`) -> [`Loaded`](ddp::data::Loaded). [`predict`] applies a
 //! saved model to rows that are read in the same way.
 //!
+//! Global state: the copies of objects in stores that this process uses.
+//!
 //! Statistics are merged over a fixed number of parts of the rows, in order, so that the number of ranks changes no bit.
 
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::count;
+use super::{count, local_path};
 
 /// `ddp-train checkpoint`
 #[derive(Debug, Subcommand)]
@@ -114,7 +114,7 @@ pub struct CheckpointAverageArgs {
     pub weights: WeightsChoice,
 
     /// Output file
-    #[arg(long, value_name = "FILE.safetensors")]
+    #[arg(long, value_name = "FILE.safetensors", value_parser = local_path())]
     pub out: PathBuf,
 
     /// Replace an existing file
@@ -149,7 +149,7 @@ pub struct CheckpointExportArgs {
     pub weights: WeightsChoice,
 
     /// Output file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = local_path())]
     pub out: PathBuf,
 
     /// ONNX: write the weights to FILE.data next to FILE, as is always done above 2 GiB

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use ddp::run_folder::folder::RUNS;
 
-use super::{RunConfigArgs, count, device};
+use super::{RunConfigArgs, count, device, local_path};
 
 /// `ddp-train report`
 #[derive(Debug, Clone, Args)]
@@ -90,7 +90,7 @@ pub struct DescribeArgs {
 )]
 pub struct DoctorArgs {
     /// Output folder of the run, whose file system is tried
-    #[arg(long, value_name = "DIR", default_value = RUNS)]
+    #[arg(long, value_name = "DIR", default_value = RUNS, value_parser = local_path())]
     pub out: PathBuf,
 
     /// Print the result as one JSON object

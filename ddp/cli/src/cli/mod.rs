@@ -39,6 +39,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ddp::config::{CommDtype, MissingTarget, Overrides, UnknownLabel, resumable_keys};
@@ -269,7 +270,7 @@ pub struct TrainArgs {
     pub run: RunConfigArgs,
 
     /// Output folder of the run [default: runs/NAME-TIME]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = local_path())]
     pub out: Option<PathBuf>,
 
     /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
@@ -563,6 +564,16 @@ fn unknown_label(text: &str) -> Result<UnknownLabel, String> {
 fn missing_target(text: &str) -> Result<MissingTarget, String> {
     let found = MissingTarget::ALL.iter().find(|treatment| treatment.name() == text).copied();
     found.ok_or_else(|| "expected error or skip".to_owned())
+}
+
+/// Parses a path of results, which no store takes.
+fn local_path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_str().filter(|text| text.contains("://")) {
+        Some(address) => Err(format!(
+            "{address} is an address, and results go to a folder of this host or a mount: copy them from there (docs/buckets.md)"
+        )),
+        None => Ok(path),
+    })
 }
 
 fn count(text: &str) -> Result<usize, String> {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use ddp::config::DataFormat;
 
+use super::local_path;
+
 /// `ddp-train predict`
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -23,7 +25,7 @@ pub struct PredictArgs {
 
     /// File of predictions, in the order of the rows; its end determines the format: .csv, .csv.gz, .jsonl, .parquet, .npy or
     /// .safetensors. `-` prints CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = local_path())]
     pub out: PathBuf,
 
     /// Also write the probability of each class or label

@@ -10,6 +10,7 @@ use ddp::train::trainer::GraphMode;
 use ddp_tables::formats;
 use ddp_tables::formats::foreign;
 use ddp_tables::open::builtin::NAMES as BUILTIN_NAMES;
+use ddp_tables::open::remote;
 use toml::Value;
 
 /// Config of a run, as typed.
@@ -236,7 +237,12 @@ pub(super) fn names_run(word: &Path) -> bool {
 fn names_data(path: &Path) -> bool {
     format_by_name(path).is_some()
         || foreign::by_name(path).is_some()
-        || path.to_str().is_some_and(|name| name.starts_with("builtin:"))
+        || path.to_str().is_some_and(|name| name.starts_with("builtin:") || names_objects(name))
+}
+
+/// Whether the name is an address of objects, other than a config.
+fn names_objects(name: &str) -> bool {
+    remote::is_address(name) && !name.ends_with(".toml")
 }
 
 /// Whether a file without a config's name contains rows. It does if it has bytes that no config has (such as a workbook's),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
 
-use super::{RunConfigArgs, count};
+use super::{RunConfigArgs, count, local_path};
 
 /// `ddp-train sweep`
 #[derive(Debug, Clone, Args)]
@@ -49,7 +49,7 @@ pub struct SweepArgs {
     pub ranks: usize,
 
     /// Folder of the runs
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = local_path())]
     pub out: PathBuf,
 
     /// Print the result as one JSON object

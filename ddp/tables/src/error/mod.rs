@@ -174,6 +174,16 @@ pub enum TableError {
         /// Command that exports the rows.
         export: String,
     },
+    /// An object store, or what is behind an address, that can't be read.
+    #[error("`{source_name}`: {reason}")]
+    #[diagnostic(help("{hint}"))]
+    Store {
+        /// Address as the user wrote it.
+        source_name: String,
+        /// Words of the store.
+        reason: String,
+        hint: String,
+    },
     /// A folder or pattern without files.
     #[error("no data file for `{pattern}`")]
     #[diagnostic(help("{hint}"))]

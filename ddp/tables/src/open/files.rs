@@ -15,15 +15,25 @@ use crate::formats::arrays::reader::{SplitSide, of_side};
 use crate::formats::compression::Compression;
 use crate::formats::error::RowsError;
 use crate::formats::{Format, Reader, foreign};
-use crate::open::folder;
+use crate::open::pattern::{braces, is_pattern};
+use crate::open::{folder, remote};
 use crate::source::SourceSpec;
 use crate::{formats, table};
 
-/// The files that `source` names, sorted by name; those of a folder include its sub-folders.
+/// The files that `source` names, sorted by name; those of a folder include its sub-folders. Of an address they are copies on this host.
 ///
 /// # Errors
-/// [`TableError::NoFiles`] for a folder or pattern without data files; [`RowsError::Unreadable`], [`TableError::LakeTable`].
+/// [`TableError::NoFiles`] for a folder or pattern without data files; [`RowsError::Unreadable`], [`TableError::LakeTable`],
+/// [`TableError::Store`].
 pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
+    files_with_copies(source, None)
+}
+
+/// Same as [`files_of`], with copies that are kept in the folder of `data.cache`, if there is one.
+pub(crate) fn files_with_copies(source: &str, cache: Option<&str>) -> Result<Vec<PathBuf>> {
+    if remote::is_address(source) {
+        return files_of(&remote::local(source, cache)?);
+    }
     let path = Path::new(source);
     let no_files = |hint: &str| {
         DataError::from(TableError::NoFiles { pattern: source.to_owned(), hint: hint.to_owned() })
@@ -58,18 +68,6 @@ pub fn files_of(source: &str) -> Result<Vec<PathBuf>> {
     folders.dedup();
     folders.into_iter().try_for_each(folder::check_table)?;
     if files.is_empty() { Err(no_files("no file name matches the pattern")) } else { Ok(files) }
-}
-
-/// Whether `source` names files by a pattern: `part-*.csv`, or `{a,b}.csv` for a list.
-pub(crate) fn is_pattern(source: &str) -> bool {
-    source.contains(['*', '?', '[']) || braces(source).is_some()
-}
-
-/// The text before the first list in braces, the list, and the text after it.
-fn braces(source: &str) -> Option<(&str, &str, &str)> {
-    let (before, rest) = source.split_once('{')?;
-    let (names, after) = rest.split_once('}')?;
-    names.contains(',').then_some((before, names, after))
 }
 
 /// The pattern that names exactly these files: by a `*` if no other file fits it, else by a list in braces.
@@ -148,7 +146,8 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
 pub(crate) fn identity(spec: &SourceSpec<'_>) -> Vec<u8> {
     let mut hash = Fingerprint::default();
     let is_builtin = spec.source.starts_with("builtin:");
-    let files = if is_builtin { Ok(Vec::new()) } else { files_of(spec.source) };
+    let cache = spec.data.cache.as_deref();
+    let files = if is_builtin { Ok(Vec::new()) } else { files_with_copies(spec.source, cache) };
     for path in files.unwrap_or_default() {
         match std::fs::metadata(&path) {
             Ok(of) => {
@@ -165,7 +164,7 @@ pub(crate) fn identity(spec: &SourceSpec<'_>) -> Vec<u8> {
 /// # Errors
 /// Same as [`files_and_format`].
 pub fn all_files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
-    let files = files_of(spec.source)?;
+    let files = files_with_copies(spec.source, spec.data.cache.as_deref())?;
     let format = format_of_all(&files, spec)?;
     Ok((files, format))
 }

@@ -18,7 +18,7 @@ use crate::formats::arrays::bytes::{MemoryBudget, bytes_of};
 pub(crate) use crate::formats::arrays::reader::{ArrayReader, ColumnTexts, NamedArrays};
 use crate::formats::arrays::reader::{FEATURE_KEYS, LABEL_KEYS, SplitSide, test_key};
 use crate::formats::error::RowsError;
-use crate::open::files::files_of;
+use crate::open::files::files_with_copies;
 use crate::source::{ClassLabels, SourceSpec};
 
 /// Arrays of one file.
@@ -200,7 +200,8 @@ fn arrays_in(
 ) -> Result<RawArray> {
     let npy = formats::find(DataFormat::Npy).expect("npy is a format");
     let Reader::Arrays(npy_reader) = &npy.reader else { unreachable!("npy is a format of arrays") };
-    let arrays = files_of(source)?.into_iter().map(|path| {
+    let files = files_with_copies(source, spec.data.cache.as_deref())?;
+    let arrays = files.into_iter().map(|path| {
         let is_npy = formats::by_name(&path).is_some_and(|format| format.id == npy.id);
         let reader = match features_reader {
             ArrayReader::Single { .. } if !is_npy => features_reader,

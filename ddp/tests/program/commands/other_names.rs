@@ -186,8 +186,8 @@ fn missing_files_are_named_by_their_neighbors() {
     refused(folder.path(), "other.csv", &["hint: relative paths start at the current folder"]);
     refused(
         folder.path(),
-        "train --data https://example.org/x.csv",
-        &["URLs are not supported: download the file"],
+        "train --data https://localhost:1/x.csv",
+        &["https://localhost:1/x.csv"],
     );
 }
 
