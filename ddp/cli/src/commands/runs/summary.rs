@@ -31,6 +31,7 @@ pub(crate) struct Summary {
     written: Option<String>,
     /// Why it failed, or can't be read.
     pub(crate) error: Option<String>,
+    /// Of a complete run, those of its last events.
     n_damaged_lines: u64,
 }
 
@@ -51,7 +52,7 @@ impl Summary {
 
     /// The summary of the run in the folder `path`, which may be damaged.
     pub(crate) fn read(path: &Path) -> Self {
-        Self::of(path, Record::read(path, MAX_POINTS))
+        Self::of(path, Record::read_end(path, MAX_POINTS))
     }
 
     fn of(path: &Path, run: io::Result<Record>) -> Self {

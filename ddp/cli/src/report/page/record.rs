@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use ddp::config::EvalMetric;
@@ -120,6 +120,11 @@ pub(crate) struct Record {
     pub(super) calibration: Option<Value>,
 }
 
+/// Bytes at the end of `metrics.jsonl` that hold the event `end`.
+const END_BYTES: u64 = 1 << 16;
+/// Begin of that event.
+const END: &[u8] = br#"{"event":"end""#;
+
 /// A line of `metrics.jsonl`, as far as steps need it.
 #[derive(Deserialize)]
 struct Line<'a> {
@@ -142,8 +147,36 @@ impl Record {
     /// # Errors
     /// The error of the operating system for `metrics.jsonl`. Everything else may be missing or damaged.
     pub(crate) fn read(path: &Path, max_points: usize) -> io::Result<Self> {
+        let events = BufReader::with_capacity(1 << 18, open_regular(&path.join(METRICS_FILE))?);
+        Self::read_events(path, max_points, events)
+    }
+
+    /// Same as [`Record::read`], of a complete run by its last events alone: without its curves and what came before them.
+    ///
+    /// # Errors
+    /// Same as [`Record::read`].
+    pub(crate) fn read_end(path: &Path, max_points: usize) -> io::Result<Self> {
+        let mut file = open_regular(&path.join(METRICS_FILE))?;
+        let begin = file.metadata()?.len().saturating_sub(END_BYTES);
+        file.seek(SeekFrom::Start(begin))?;
+        let mut tail = Vec::new();
+        (&file).take(END_BYTES).read_to_end(&mut tail)?;
+        // The first line is cut, and an event `end` is the last one.
+        let at = if begin == 0 { Some(0) } else { memchr::memchr(b'\n', &tail).map(|at| at + 1) };
+        let last = tail.strip_suffix(b"\n").map(|lines| memchr::memrchr(b'\n', lines).map_or(0, |at| at + 1));
+        match (at, last) {
+            (Some(at), Some(last)) if at <= last && tail[last..].starts_with(END) => {
+                Self::read_events(path, max_points, &tail[at..])
+            }
+            _ => {
+                file.seek(SeekFrom::Start(0))?;
+                Self::read_events(path, max_points, BufReader::with_capacity(1 << 18, file))
+            }
+        }
+    }
+
+    fn read_events(path: &Path, max_points: usize, mut events: impl BufRead) -> io::Result<Self> {
         let path = &std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let mut events = BufReader::with_capacity(1 << 18, open_regular(&path.join(METRICS_FILE))?);
         let text = |file: &str| {
             let bytes = read_regular(&path.join(file), MAX_FILE_BYTES).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
