@@ -8,7 +8,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -263,6 +263,9 @@ impl Frozen {
     }
 }
 
+/// Name of a stop that the file of `--notice-file` requests.
+const NOTICE: &str = "a notice (--notice-file)";
+
 /// A request of the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
@@ -279,18 +282,22 @@ pub(crate) struct StopRequests {
     /// Name of the first signal.
     stop: Option<&'static str>,
     is_interrupted: bool,
+    /// A file whose appearance requests a stop.
+    notice: Option<PathBuf>,
 }
 
 impl StopRequests {
-    /// Takes over from `earlier`, which has received the signals since the start of the process.
+    /// Takes over from `earlier`, which has received the signals since the start of the process. The appearance of the file `notice` counts as
+    /// a signal.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub(crate) fn listen(earlier: &StopSignals) -> io::Result<Self> {
+    pub(crate) fn listen(earlier: &StopSignals, notice: Option<&Path>) -> io::Result<Self> {
         let signals = Signals::new(stop_signals())?;
         signals.add_signal(SIGQUIT)?;
         let stop = earlier.received();
-        Ok(StopRequests { signals, stop, is_interrupted: stop == Some("SIGINT") })
+        let notice = notice.map(Path::to_owned);
+        Ok(StopRequests { signals, stop, is_interrupted: stop == Some("SIGINT"), notice })
     }
 
     /// The next request, if a signal has arrived since the last call.
@@ -306,6 +313,10 @@ impl StopRequests {
                 self.stop = Some(name);
                 request = Some(Request::Stop(name));
             }
+        }
+        if self.stop.is_none() && self.notice.as_deref().is_some_and(Path::exists) {
+            self.stop = Some(NOTICE);
+            request = Some(Request::Stop(NOTICE));
         }
         request
     }

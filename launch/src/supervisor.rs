@@ -1,6 +1,6 @@
 //! The supervisor of a job: starts the ranks, watches the run's folder, and decides what follows when they end.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ddp::config::{Batch, Config, Determinism};
@@ -39,6 +39,8 @@ pub struct JobOptions<'a> {
     pub launcher: LauncherChoice,
     /// Maximum number of restarts.
     pub max_restarts: usize,
+    /// A file whose appearance asks the run to stop.
+    pub notice_file: Option<&'a Path>,
     /// The training run.
     pub training: Training<'a>,
 }
@@ -49,7 +51,7 @@ pub struct JobOptions<'a> {
 /// [`LaunchError`] before the ranks start.
 pub fn supervise(world: &World, signals: &StopSignals, options: &JobOptions<'_>) -> Result<u8> {
     let failed = |source| LaunchError::Supervision { source };
-    let mut requests = StopRequests::listen(signals).map_err(failed)?;
+    let mut requests = StopRequests::listen(signals, options.notice_file).map_err(failed)?;
     Supervisor::prepare(world, options)?.run(&mut requests)
 }
 

@@ -1,6 +1,7 @@
 //! Arguments of `ddp-train launch`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
@@ -35,6 +36,10 @@ pub struct LaunchArgs {
     /// Restarts after which the job is given up
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub max_restarts: usize,
+
+    /// A file whose appearance asks the run to save a checkpoint and end with 85, such as what writes the notice of a spot machine makes
+    #[arg(long, value_name = "FILE")]
+    pub notice_file: Option<PathBuf>,
 
     /// Fewest hosts to start with; hosts that do not answer are left out, and the number of ranks follows [default: all]
     #[arg(long, value_name = "N", value_parser = count, requires = "hosts")]

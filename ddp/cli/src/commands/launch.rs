@@ -45,6 +45,7 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
             LauncherName::Env => LauncherChoice::Environment,
         },
         max_restarts: args.max_restarts,
+        notice_file: args.notice_file.as_deref(),
         training,
     };
     match supervise(world, signals, &options)? {

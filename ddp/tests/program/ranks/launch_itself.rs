@@ -104,6 +104,17 @@ fn a_killed_rank_starts_again_and_the_run_ends_with_the_same_bits() {
     assert!(same_bits(&weights(&launched), &weights(&whole)), "{}", outcome.stderr);
 }
 
+#[test]
+fn a_notice_lets_the_run_save_and_end() {
+    let launched = Launched::new();
+    let notice = launched.folder.path().join("notice");
+    let flags = ["-n", "2", "--launcher", "env", "--notice-file", notice.to_str().unwrap()];
+    let job = start(launched.command(&flags, ENDLESS));
+    launched.wait_for_step(&job, 0);
+    std::fs::write(&notice, "").unwrap();
+    assert_has(&job.wait(), 85, &["received a notice (--notice-file); the ranks save a checkpoint and stop"]);
+}
+
 /// Rank 0, and then rank 1, of a run that saves no checkpoint by itself.
 #[test]
 fn survivors_save_what_a_lost_rank_cannot_take_with_it() {
