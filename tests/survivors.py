@@ -43,6 +43,9 @@ KINDS = {
     "saved in place": ["checkpoint.every_steps=20", "checkpoint.async=false"],
     "sum of shards": ["comm.zero=1"],
 }
+# Longest time of a run, on a machine that does other things too.
+LIMIT_S = 300
+JOBS = []
 # These ranks do not hold the whole state: the newest checkpoint counts.
 WITHOUT_SAVE = {"sum of shards"}
 
@@ -123,6 +126,7 @@ def disturbed(args, binary, out, n_ranks, sets, kills):
     for victim, seconds in [*kills, (None, None)]:
         began_at = last_step(out)
         job = begin(args, binary, out, n_ranks, sets)
+        JOBS.append(job)
         if victim is not None:
             deadline = time.monotonic() + 30
             while (len(ranks_of(job)) < n_ranks or last_step(out) <= began_at) and job.poll() is None:
@@ -135,7 +139,7 @@ def disturbed(args, binary, out, n_ranks, sets, kills):
             if pid is not None and job.poll() is None:
                 os.kill(pid, signal.SIGKILL)
                 killed = time.monotonic()
-                status = job.wait(timeout=60)
+                status = job.wait(timeout=LIMIT_S)
                 if (out / "done.json").exists():
                     # It came too late.
                     continue
@@ -145,7 +149,7 @@ def disturbed(args, binary, out, n_ranks, sets, kills):
                     "ended_s": round(time.monotonic() - killed, 3), "status": status,
                 })
                 continue
-        status = job.wait(timeout=120)
+        status = job.wait(timeout=LIMIT_S)
         if (out / "done.json").exists():
             return losses
         if victim is None:
@@ -228,6 +232,9 @@ def main():
             problem = None if weights(reference) == weights(folder / "run") else "other weights"
         except (RuntimeError, TimeoutError, subprocess.TimeoutExpired, OSError) as error:
             problem = str(error)
+            # Its ranks end with it.
+            JOBS[-1].kill()
+            JOBS[-1].wait()
         if problem:
             result["problem"] = problem
             wrong.append(problem)

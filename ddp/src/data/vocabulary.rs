@@ -1,7 +1,8 @@
 //! The known values of a categorical column.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 
+use hashbrown::{DefaultHashBuilder, HashTable};
 use serde::{Deserialize, Serialize};
 
 use crate::data::spelling::{self, truth_text, truth_word, without_fraction};
@@ -11,15 +12,25 @@ pub const MAX_VALUES: usize = 1 << 20;
 
 /// Values with their numbers: 0 is unknown, known values count from 1. If all are words for truth values, other spellings of them are the
 /// same values.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(from = "Stored", into = "Stored")]
 pub struct Vocabulary {
     name: String,
     values: Vec<String>,
-    codes: HashMap<String, u32>,
+    /// Numbers of the values, by the hash of the value.
+    codes: HashTable<u32>,
+    hasher: DefaultHashBuilder,
     /// Numbers of false and true, 0 for one that no value spells; `None` if some value is no word for a truth value.
     truths: Option<[u32; 2]>,
 }
+
+impl PartialEq for Vocabulary {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.values) == (&other.name, &other.values)
+    }
+}
+
+impl Eq for Vocabulary {}
 
 /// A column of category numbers: 0 is unknown, the values of the vocabulary count from 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,8 +63,8 @@ impl From<Vocabulary> for Stored {
 impl Vocabulary {
     /// The vocabulary of column `name`; a repeated value keeps its first number.
     pub fn new(name: String, values: Vec<String>) -> Self {
-        let mut vocabulary =
-            Vocabulary { name, values: Vec::new(), codes: HashMap::new(), truths: Some([0; 2]) };
+        let (codes, hasher) = (HashTable::new(), DefaultHashBuilder::default());
+        let mut vocabulary = Vocabulary { name, values: Vec::new(), codes, hasher, truths: Some([0; 2]) };
         for value in values {
             vocabulary.add(&value);
         }
@@ -77,7 +88,7 @@ impl Vocabulary {
 
     /// The number of `value`; 0 if it is not known. `1` and `1.0` are the same value.
     pub fn code(&self, value: &str) -> u32 {
-        let find = |value: &str| self.codes.get(value).copied();
+        let find = |value: &str| self.find(value, self.hasher.hash_one(value));
         let truth = || Some(self.truths?[usize::from(truth_word(value)?)]).filter(|code| *code > 0);
         let other = || {
             let whole = without_fraction(value);
@@ -91,7 +102,7 @@ impl Vocabulary {
     pub fn other_spellings(&self) -> Vec<(String, i64)> {
         let words = [false, true].map(truth_text).into_iter();
         let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
-        let others = spellings.filter(|word| !self.codes.contains_key(word));
+        let others = spellings.filter(|word| self.find(word, self.hasher.hash_one(word.as_str())).is_none());
         others
             .map(|word| (self.code(&word), word))
             .filter(|(code, _)| *code > 0)
@@ -99,14 +110,20 @@ impl Vocabulary {
             .collect()
     }
 
+    fn find(&self, value: &str, hash: u64) -> Option<u32> {
+        self.codes.find(hash, |code| self.values[*code as usize - 1] == value).copied()
+    }
+
     /// The number of `value`, which is added if it is unknown.
     pub fn add(&mut self, value: &str) -> u32 {
-        if let Some(&code) = self.codes.get(value) {
+        let hash = self.hasher.hash_one(value);
+        if let Some(code) = self.find(value, hash) {
             return code;
         }
         self.values.push(value.to_owned());
         let code = self.values.len() as u32;
-        self.codes.insert(value.to_owned(), code);
+        let Vocabulary { values, codes, hasher, .. } = self;
+        codes.insert_unique(hash, code, |code| hasher.hash_one(values[*code as usize - 1].as_str()));
         self.truths = self.truths.zip(truth_word(value)).map(|(mut codes, truth)| {
             // The first of several spellings.
             let place = &mut codes[usize::from(truth)];
