@@ -170,7 +170,12 @@ impl Progress {
 
     /// A rank is lost: the watchdog's thread ends the process, after a save if there is to be one.
     pub(crate) fn lose(&self) {
-        self.is_ending.store(self.survivor.limit().is_none(), SeqCst);
+        let saves = self.survivor.limit().is_some();
+        self.is_ending.store(!saves, SeqCst);
+        if saves {
+            // The watchdog's thread looks no more, and the training thread must not wait for it.
+            self.left();
+        }
         self.is_lost.store(true, SeqCst);
     }
 

@@ -96,13 +96,14 @@ impl Survivors<'_> {
     pub(super) fn follow(mut self, leader: usize) {
         let since = Instant::now();
         let (mut has_offered, mut is_chosen, mut is_over) = (false, false, false);
-        while !is_over && since.elapsed() < self.limit + LAST_WORD {
+        // What this rank has begun it completes, whatever becomes of the others.
+        while (!is_over || is_chosen) && since.elapsed() < self.limit + LAST_WORD {
             if let Some(step) = self.progress.survivor().offered().filter(|_| !has_offered) {
                 has_offered = true;
                 self.send(leader, Kind::Offer, &step.map_or_else(String::new, |step| step.to_string()));
             }
             std::thread::sleep(PAUSE);
-            let (frames, closed) = self.receive();
+            let (frames, _) = self.receive();
             for frame in frames.iter().filter(|frame| frame.rank == leader) {
                 match frame.kind {
                     Kind::Save if has_offered && !is_chosen => {
@@ -113,16 +114,11 @@ impl Survivors<'_> {
                     _ => {}
                 }
             }
-            match self.progress.survivor().is_saved().filter(|_| is_chosen) {
-                Some(is_saved) => {
-                    is_chosen = false;
-                    self.send(leader, Kind::Saved, if is_saved { "yes" } else { "" });
-                }
-                // What this rank has begun it completes, whatever becomes of the others.
-                None if is_chosen => is_over = false,
-                None => {}
+            if let Some(is_saved) = self.progress.survivor().is_saved().filter(|_| is_chosen) {
+                is_chosen = false;
+                self.send(leader, Kind::Saved, if is_saved { "yes" } else { "" });
             }
-            is_over |= !is_chosen && closed.contains(&leader);
+            is_over |= !self.links.contains_key(&leader);
         }
     }
 

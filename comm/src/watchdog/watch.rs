@@ -21,6 +21,7 @@ use super::{LossReport, flight};
 use crate::end_job::LastWords;
 use crate::lifeline;
 use crate::operations::Operation;
+use crate::phase::Phase;
 use crate::progress::Progress;
 use crate::stderr::write_stderr;
 use crate::token::Token;
@@ -272,7 +273,11 @@ impl Watch {
         let words = LastWords::say(message, move || report.record(&certificate));
         if let Some(limit) = self.progress.survivor().limit() {
             lifeline::stand_back();
-            let step_wait = SHORTEST_STEP_WAIT.max(2 * self.monitor.step_time());
+            // Elsewhere than in a step nothing says how long it takes.
+            let step_wait = match self.progress.phase() {
+                Phase::Step => SHORTEST_STEP_WAIT.max(2 * self.monitor.step_time()),
+                _ => limit,
+            };
             let saved = save(Survivors {
                 rank: self.rank,
                 world_size: self.identities.len(),

@@ -36,6 +36,9 @@ fn main() -> ExitCode {
         }
     };
     let args = with_implied_command(std::env::args_os(), Launcher::detect().is_some());
+    // Those of `launch` and `sweep` go to ranks, which hide them.
+    let passes_on = args.get(1).is_some_and(|word| word == "launch" || word == "sweep");
+    let args = if passes_on { args } else { remote::hide_signatures(args) };
     let cli = Cli::parse_arguments(args, COMMIT);
     let unfinished = Unfinished::default();
     match &cli {

@@ -135,7 +135,8 @@ impl Saver {
         let (started, attempt) = (Instant::now(), self.n_saves);
         self.n_saves += 1;
         let temp = self.store.temp_folder(run.step, attempt);
-        if self.options.rank == 0 {
+        // A survivor is not alone: others may be writing.
+        if self.options.rank == 0 && attempt < SURVIVORS {
             self.store.remove_temps_before(attempt);
         }
         threads::join_any_pool();

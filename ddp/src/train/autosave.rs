@@ -128,7 +128,7 @@ impl<'a> Autosave<'a> {
         after_loss: AfterLoss<'_>,
     ) -> Result<bool> {
         let AfterLoss { config, data, folder, keeps_best_apart } = after_loss;
-        if self.world.rank().0 == 0 {
+        if self.world.rank().0 == 0 && self.rank_save.is_some() {
             self.save(trainer, run, best, Instant::now())?;
             let outcomes = self.rank_save.take().map_or(Vec::new(), RankSave::finish);
             let has_failed = |outcome: &SaveOutcome| matches!(outcome, SaveOutcome::Failed { .. });

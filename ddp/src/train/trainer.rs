@@ -35,7 +35,7 @@ use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::{GpuStep, N_SLOTS};
 pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
 use crate::train::statistics::StatisticsRows;
-use crate::train::step::{Replica, StepPurpose};
+use crate::train::step::{Replica, StepPurpose, Within};
 use crate::train::step_info::PlannedStep;
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
@@ -350,12 +350,18 @@ impl<'w> Trainer<'w> {
     /// `TrainError::Kernel`, also for failed work of these steps; `TrainError::Comm` if a collective fails.
     pub fn compare_replicas(&mut self) -> Result<Option<ReplicaDifferences>> {
         self.gather_weights()?;
+        // Until all agree, this rank's bits may be the wrong ones: none to save after a loss.
+        self.replica.within = Within::Update;
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         let check = match &mut self.replica_check {
             Some(check) => check,
             none => none.insert(ReplicaCheck::new(model, optimizer, shard_plan)?),
         };
-        Ok(check.compare(world, model, optimizer)?)
+        let differences = check.compare(world, model, optimizer)?;
+        if differences.is_none() {
+            self.replica.within = Within::Nothing;
+        }
+        Ok(differences)
     }
 
     /// Copies what differs from a rank of its majority to all ranks; does nothing for a parameter without one. Collective.
@@ -365,7 +371,9 @@ impl<'w> Trainer<'w> {
     pub fn repair_replicas(&mut self, differences: &ReplicaDifferences) -> Result<()> {
         let Replica { world, model, optimizer, .. } = &mut self.replica;
         let Some(check) = &self.replica_check else { return Ok(()) };
-        Ok(check.repair(world, model, optimizer, differences)?)
+        check.repair(world, model, optimizer, differences)?;
+        self.replica.within = Within::Nothing;
+        Ok(())
     }
 
     /// Runs or enqueues one step over a global batch, of which `rows` holds this rank's rows. [`Trainer::outcome`] returns its

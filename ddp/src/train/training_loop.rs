@@ -213,6 +213,7 @@ impl<'a> TrainingLoop<'a> {
             self.save(trainer)?;
         }
         let votes = std::mem::take(&mut self.votes);
+        self.check_all_are_here()?;
         self.autosave.report(&mut self.metrics)?;
         self.clock.add_pause(Pause::Checkpoint, started);
         self.tracing.add("checkpoint", saves.then_some(started));

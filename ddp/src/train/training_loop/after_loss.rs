@@ -22,7 +22,8 @@ impl TrainingLoop<'_> {
     /// [`Stop`] with the error of a step, an evaluation, an event or the last checkpoint.
     pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let watchdog = self.plan.world.watchdog();
-        watchdog.saves_for(self.plan.config.watchdog.save_limit());
+        let limit = self.plan.config.watchdog.save_limit().filter(|_| trainer.holds_whole_state());
+        watchdog.saves_for(limit);
         let ended = self.run(trainer);
         if let Err(stop) = &ended {
             self.save_after_loss(trainer, stop);
@@ -33,12 +34,15 @@ impl TrainingLoop<'_> {
 
     /// Writes an event, unless a rank is lost, perhaps this one while it was frozen: the report of that is the last line.
     pub(super) fn write_event(&mut self, event: &Event) -> Result<()> {
+        self.check_all_are_here()?;
+        Ok(self.metrics.write(event)?)
+    }
+
+    /// Fails once a rank is lost.
+    pub(super) fn check_all_are_here(&self) -> Result<()> {
         let watchdog = self.plan.world.watchdog();
         watchdog.wait_until_current();
-        if watchdog.is_ending() {
-            return Err(CommError::RankLost.into());
-        }
-        Ok(self.metrics.write(event)?)
+        if watchdog.is_ending() { Err(CommError::RankLost.into()) } else { Ok(()) }
     }
 
     /// Saves the state after the last complete step, if this rank is chosen to, after `stop` ended the loop. Returns when it is saved, or if

@@ -5,7 +5,10 @@
 //! size and entity tag, so each one is fetched once per host, and again if it has changed. Without `data.cache` the last process removes
 //! the folder; what a killed one leaves, the next start removes.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ddp::data::error::{DataError, Result};
 
@@ -31,7 +34,27 @@ pub(crate) fn local(source: &str, keep: Option<&str>) -> Result<String> {
     })
 }
 
-/// The address without the query of a signed link, which is a secret.
+/// The queries of signed links that were typed, by their links without it: they are secrets, so nothing else gets them.
+static SIGNED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
+
+/// Takes the queries of signed links out of the arguments of a command; only what fetches knows them from then on.
+pub fn hide_signatures(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let hide = |arg: OsString| {
+        let Some(text) = arg.to_str() else { return arg };
+        let Some(begin) = ["https://", "http://"].iter().find_map(|scheme| text.find(scheme)) else {
+            return arg;
+        };
+        let (before, link) = text.split_at(begin);
+        let end = link.find(['"', '\'', ' ', ']']).unwrap_or(link.len());
+        let (link, after) = link.split_at(end);
+        let Some((bare, query)) = link.split_once('?') else { return arg };
+        SIGNED.lock().unwrap_or_else(PoisonError::into_inner).insert(bare.to_owned(), query.to_owned());
+        format!("{before}{bare}{after}").into()
+    };
+    args.into_iter().map(hide).collect()
+}
+
+/// The address without the query of a signed link.
 fn shown(source: &str) -> &str {
     source.split_once('?').filter(|_| source.starts_with("http")).map_or(source, |(link, _)| link)
 }
@@ -72,16 +95,16 @@ mod by_feature {
 
 #[cfg(feature = "stores")]
 mod by_feature {
-    use std::collections::{BTreeMap, HashMap};
+    use std::collections::{BTreeMap, BTreeSet, HashMap};
     use std::fs::{self, File, OpenOptions};
     use std::io::Write as _;
     use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-    use std::path::{Path, PathBuf};
+    use std::path::{Component, Path, PathBuf};
     use std::sync::{LazyLock, Mutex, PoisonError};
     use std::time::{Duration, Instant};
 
     use ddp::storage::fingerprint::Fingerprint;
-    use ddp::storage::user_file::{open_regular, read_regular};
+    use ddp::storage::user_file::{open_regular, open_unlinked, read_regular};
     use futures_util::{StreamExt as _, TryStreamExt as _, stream};
     use object_store::aws::AmazonS3Builder;
     use object_store::azure::MicrosoftAzureBuilder;
@@ -96,12 +119,18 @@ mod by_feature {
     use serde::{Deserialize, Serialize};
     use tracing::{debug, info};
 
-    use super::{Fault, shown};
+    use super::{Fault, SIGNED, shown};
     use crate::formats;
     use crate::open::pattern::{is_pattern, without_lists};
 
     /// Name of the list of what is there.
     const INDEX: &str = ".objects.json";
+    /// Name of the folder of objects that are not complete.
+    const NEW: &str = ".new";
+    /// Begin of the name of a folder that is being removed.
+    const GONE: &str = ".gone-";
+    /// Time without a byte after which a request is tried again.
+    const READ_TIMEOUT: Duration = Duration::from_secs(60);
     /// Largest such list.
     const MAX_INDEX_BYTES: u64 = 1 << 30;
     /// Locked by each process that uses the copies, and by the one that fetches.
@@ -116,6 +145,7 @@ mod by_feature {
     /// Time for all tries of a request.
     const RETRY_TIME: Duration = Duration::from_secs(60);
     const MAX_RETRIES: usize = 6;
+    const CHANGED: &str = "the object has changed while it was read: start again when it is complete";
     const NOT_THERE: &str = "check bucket, key and spelling; keys are case-sensitive";
 
     /// The copies of one source, locked while this value is there.
@@ -234,7 +264,10 @@ mod by_feature {
     /// Locks a folder, which is made, against its removal.
     fn lock(folder: &Path) -> std::io::Result<File> {
         loop {
-            private_folder(folder)?;
+            match private_folder(folder) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                made => made?,
+            }
             let path = folder.join(LOCK);
             let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
             let file = match file {
@@ -253,9 +286,12 @@ mod by_feature {
 
     /// Removes a folder that no other process uses.
     fn remove_unused(folder: &Path, lock: &File) {
-        if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // What is left, the next start removes.
-            let _ = fs::remove_dir_all(folder);
+        let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return };
+        let gone = folder.with_file_name(format!("{GONE}{name}-{}", std::process::id()));
+        // Under another name, for it is not gone at once, and another process may come. What is left, the next start removes.
+        if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() && fs::rename(folder, &gone).is_ok()
+        {
+            let _ = fs::remove_dir_all(gone);
         }
     }
 
@@ -263,6 +299,10 @@ mod by_feature {
     fn remove_abandoned(parent: &Path, own: &Path) {
         for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
             let folder = entry.path();
+            if entry.file_name().as_encoded_bytes().starts_with(GONE.as_bytes()) {
+                let _ = fs::remove_dir_all(folder);
+                continue;
+            }
             let Ok(lock) = open_regular(&folder.join(LOCK)) else { continue };
             if folder != own {
                 remove_unused(&folder, &lock);
@@ -284,11 +324,21 @@ mod by_feature {
             max_retries: MAX_RETRIES,
             retry_timeout: RETRY_TIME,
         };
-        let options =
-            ClientOptions::new().with_connect_timeout(Duration::from_secs(10)).with_timeout_disabled();
+        let options = ClientOptions::new()
+            .with_connect_timeout(Duration::from_secs(10))
+            .with_timeout_disabled()
+            .with_read_timeout(READ_TIMEOUT);
         if let "http" | "https" | "hf" = scheme {
             let (url, options) =
                 if scheme == "hf" { hugging_face(rest, options)? } else { (address.to_owned(), options) };
+            if rest.split('/').next().is_some_and(|host| host.contains('@')) {
+                let hint =
+                    "a password in an address shows in files and lists of processes: sign a link instead"
+                        .to_owned();
+                return Err(("the address holds a user".to_owned(), hint));
+            }
+            let query = SIGNED.lock().unwrap_or_else(PoisonError::into_inner).get(&url).cloned();
+            let url = query.map_or(url.clone(), |query| format!("{url}?{query}"));
             let plain = url.split(['?', '#']).next().unwrap_or_default();
             let name = plain.rsplit('/').next().unwrap_or_default().to_owned();
             if name.is_empty() || is_pattern(&name) {
@@ -311,8 +361,9 @@ mod by_feature {
         let root = format!("{scheme}://{bucket}/");
         let store: Box<dyn ObjectStore> = match scheme {
             "s3" => {
-                let is_plain = std::env::vars()
-                    .any(|(name, value)| name.starts_with("AWS_ENDPOINT") && value.starts_with("http://"));
+                let is_plain = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"]
+                    .iter()
+                    .any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")));
                 let builder = AmazonS3Builder::from_env().with_url(&root).with_retry(retry);
                 let builder = builder.with_client_options(options.with_allow_http(is_plain));
                 Box::new(builder.build().map_err(failed)?)
@@ -327,7 +378,12 @@ mod by_feature {
             }
         };
         let typed = key.trim_end_matches('/').to_owned();
-        let fixed = match typed.find(['*', '?', '[', '{']) {
+        if bucket.is_empty() || !(typed.is_empty() || without_lists(&typed).iter().all(|key| is_inside(key)))
+        {
+            let hint = "write it as SCHEME://BUCKET/KEY, without empty parts, `.` and `..`".to_owned();
+            return Err(("the address is not one of a bucket and a key".to_owned(), hint));
+        }
+        let fixed = match typed.find(['*', '?', '[', '{']).filter(|_| is_pattern(&typed)) {
             Some(at) => typed[..at].rsplit_once('/').map_or("", |(before, _)| before),
             None => &typed,
         };
@@ -375,7 +431,13 @@ mod by_feature {
         };
         let due: Vec<&(String, ObjectMeta)> = objects.iter().filter(|object| !is_there(object)).collect();
         let n_bytes: u64 = due.iter().map(|(_, meta)| meta.size).sum();
-        if due.is_empty() {
+        let all: BTreeMap<&String, Known> =
+            objects.iter().map(|(name, meta)| (name, Known::of(meta))).collect();
+        // A folder or a pattern would find what the store no longer has.
+        for name in known.keys().filter(|name| !all.contains_key(name)) {
+            let _ = fs::remove_file(home.join(name));
+        }
+        if due.is_empty() && known.len() == all.len() {
             debug!("{address}: {} objects were fetched before", objects.len());
             return Ok(());
         }
@@ -383,22 +445,19 @@ mod by_feature {
         info!("fetching {} objects of {address}, {}", due.len(), mib(n_bytes));
         let mut jobs = Vec::new();
         for (name, meta) in &due {
-            let path = home.join(name);
-            let file = new_file(&path).map_err(|error| on_disk(&path, &error))?;
+            let path = folder.join(NEW).join(name);
+            new_file(&path).map_err(|error| on_disk(&path, &error))?;
             // Not every server knows ranges.
             let part = if source.is_single { u64::MAX } else { PART_BYTES };
             let starts = (0..meta.size.max(1)).step_by(usize::try_from(part).unwrap_or(usize::MAX));
-            let file = std::sync::Arc::new(file);
-            jobs.extend(starts.map(|start| {
-                (file.clone(), path.clone(), meta, start..meta.size.min(start.saturating_add(part)))
-            }));
+            jobs.extend(
+                starts.map(|start| (path.clone(), meta, start..meta.size.min(start.saturating_add(part)))),
+            );
         }
         let n_requests = jobs.len();
         let store = &*source.store;
-        let mut parts = stream::iter(
-            jobs.into_iter().map(|(file, path, meta, range)| part(store, file, path, meta, range)),
-        )
-        .buffer_unordered(CONCURRENT);
+        let parts = jobs.into_iter().map(|(path, meta, range)| part(store, path, meta, range));
+        let mut parts = stream::iter(parts).buffer_unordered(CONCURRENT);
         let (mut n_done, mut reported) = (0, Instant::now());
         while let Some(n) = parts.try_next().await? {
             n_done += n;
@@ -413,9 +472,14 @@ mod by_feature {
             }
         }
         drop(parts);
+        for (name, _) in &due {
+            let path = home.join(name);
+            let parent = path.parent().map_or(Ok(()), private_parents);
+            // Who has mapped an earlier version keeps it.
+            let moved = parent.and_then(|()| fs::rename(folder.join(NEW).join(name), &path));
+            moved.map_err(|error| on_disk(&path, &error))?;
+        }
         // Last, so that an interrupted fetch is repeated.
-        let all: BTreeMap<&String, Known> =
-            objects.iter().map(|(name, meta)| (name, Known::of(meta))).collect();
         let written = new_file(&index)
             .and_then(|mut file| file.write_all(&serde_json::to_vec(&all).unwrap_or_default()));
         written.map_err(|error| on_disk(&index, &error))?;
@@ -427,11 +491,12 @@ mod by_feature {
         Ok(())
     }
 
+    fn private_parents(path: &Path) -> std::io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+    }
+
     fn new_file(path: &Path) -> std::io::Result<File> {
-        if let Some(parent) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        }
-        // A file that a run has mapped keeps its content.
+        path.parent().map_or(Ok(()), private_parents)?;
         let _ = fs::remove_file(path);
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
     }
@@ -440,7 +505,13 @@ mod by_feature {
     async fn named(source: &Source) -> Result<Vec<(String, ObjectMeta)>, Fault> {
         let Source { store, key, typed, is_single, .. } = source;
         if *is_single {
-            let meta = store.head(key).await.map_err(|error| said(&error))?;
+            // A signed link may be for GET alone.
+            let meta = match store.head(key).await {
+                Ok(meta) => meta,
+                Err(_) => {
+                    store.get_opts(key, GetOptions::default()).await.map_err(|error| said(&error))?.meta
+                }
+            };
             return Ok(vec![(typed.clone(), meta)]);
         }
         if !is_pattern(typed) && !typed.is_empty() {
@@ -463,12 +534,16 @@ mod by_feature {
             }
         };
         let n_listed = listed.len();
+        let listed: Vec<_> = listed.into_iter().map(|meta| (meta.location.to_string(), meta)).collect();
+        // Some tools mark folders by objects of no bytes.
+        let folders: BTreeSet<String> =
+            listed.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.0.to_owned())).collect();
+        let is_marker = |name: &str, meta: &ObjectMeta| {
+            meta.size == 0 && (folders.contains(name) || formats::by_name(Path::new(name)).is_none())
+        };
         let objects: Vec<_> = listed
             .into_iter()
-            .map(|meta| (meta.location.to_string(), meta))
-            .filter(|(name, _)| {
-                is_named(name) && !name.split('/').any(|part| part == ".." || part.is_empty())
-            })
+            .filter(|(name, meta)| is_named(name) && is_inside(name) && !is_marker(name, meta))
             .collect();
         if objects.is_empty() {
             let endings = formats::usual_endings();
@@ -482,21 +557,32 @@ mod by_feature {
         Ok(objects)
     }
 
+    /// Whether a name stays below the folder that it is joined to.
+    fn is_inside(name: &str) -> bool {
+        Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
+            && !name.split('/').any(str::is_empty)
+    }
+
     /// Fetches a range of an object to its file; returns the number of bytes.
     async fn part(
         store: &dyn ObjectStore,
-        file: std::sync::Arc<File>,
         path: PathBuf,
         meta: &ObjectMeta,
         range: std::ops::Range<u64>,
     ) -> Result<u64, Fault> {
         let is_whole = range.start == 0 && range.end == meta.size;
         let options = GetOptions {
-            if_match: meta.e_tag.clone(),
+            // A weak tag matches nothing.
+            if_match: meta.e_tag.clone().filter(|tag| !tag.starts_with("W/")),
             range: (!is_whole).then(|| GetRange::Bounded(range.clone())),
             ..GetOptions::default()
         };
         let answer = store.get_opts(&meta.location, options).await.map_err(|error| said(&error))?;
+        if Known::of(&answer.meta) != Known::of(meta) {
+            return Err((format!("{} has changed while it was read", meta.location), CHANGED.to_owned()));
+        }
+        let file =
+            open_unlinked(OpenOptions::new().write(true), &path).map_err(|error| on_disk(&path, &error))?;
         let mut bytes = answer.into_stream();
         let mut at = range.start;
         while let Some(chunk) = bytes.next().await {
@@ -511,7 +597,7 @@ mod by_feature {
                 at - range.start,
                 range.end - range.start
             );
-            return Err((text, "start again: objects that are complete are not fetched again".to_owned()));
+            return Err((text, "start again; if it happens again, check the network".to_owned()));
         }
         Ok(at - range.start)
     }
@@ -547,9 +633,7 @@ mod by_feature {
                 "the credentials are refused: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (GOOGLE_*, AZURE_*, HF_TOKEN), their rights to list \
                  and read, and the clock; for a public bucket of S3 set AWS_SKIP_SIGNATURE=true"
             }
-            Error::Precondition { .. } => {
-                "the object has changed while it was read: start again when it is complete"
-            }
+            Error::Precondition { .. } => CHANGED,
             _ if text.contains("169.254.169.254") => {
                 "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
             }
@@ -574,5 +658,16 @@ mod tests {
             assert!(!is_address(path), "{path}");
         }
         assert_eq!(local_path(Path::new("a.csv")).unwrap(), Path::new("a.csv"));
+    }
+
+    #[test]
+    fn signatures_leave_the_arguments() {
+        let args = ["train", "https://h/a.csv?sig=1&x=2", r#"data.train="http://h/b.csv?s=3""#, "a?b"];
+        let hidden = hide_signatures(args.map(OsString::from));
+        assert_eq!(
+            hidden,
+            ["train", "https://h/a.csv", r#"data.train="http://h/b.csv""#, "a?b"].map(OsString::from)
+        );
+        assert_eq!(SIGNED.lock().unwrap().get("https://h/a.csv").map(String::as_str), Some("sig=1&x=2"));
     }
 }

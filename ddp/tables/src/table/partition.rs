@@ -14,15 +14,31 @@ pub fn is_partition(folder: &Path) -> bool {
 
 /// Names and values of the columns in the folders of `path`, below the folder that the config names.
 pub fn columns_of(path: &Path, spec: &SourceSpec<'_>) -> Vec<(String, String)> {
-    if path == Path::new(spec.source) {
-        return Vec::new();
-    }
-    let inside = path.strip_prefix(spec.source).unwrap_or(path);
+    let inside = below(path, spec.source);
     let folders = inside.parent().into_iter().flat_map(Path::components);
     let columns = folders.filter_map(|folder| split(folder.as_os_str().to_str()?));
     columns
         .map(|(name, value)| (decoded(name), decoded(if value == NO_VALUE { "" } else { value })))
         .collect()
+}
+
+/// The part of `path` below what `source` names. The copies of an address lie below folders of its scheme, its bucket and its key.
+fn below<'a>(path: &'a Path, source: &str) -> &'a Path {
+    let after = |end: &Path| {
+        let found = path.ancestors().find(|above| above.ends_with(end))?;
+        path.strip_prefix(found).ok()
+    };
+    let found = match source.split_once("://") {
+        // One file.
+        Some(("http" | "https" | "hf", _)) => Some(Path::new("")),
+        Some((scheme, rest)) => {
+            let bucket = rest.split('/').next().unwrap_or_default();
+            after(&Path::new(scheme).join(rest.trim_end_matches('/')))
+                .or_else(|| after(&Path::new(scheme).join(bucket)))
+        }
+        None => path.strip_prefix(source).ok(),
+    };
+    found.unwrap_or(path)
 }
 
 fn split(folder: &str) -> Option<(&str, &str)> {
@@ -71,5 +87,11 @@ mod tests {
         assert_eq!(columns("rows/*/x", "rows/k=__HIVE_DEFAULT_PARTITION__/x"), [pair("k", "")]);
         assert_eq!(columns("rows/k=1/x.parquet", "rows/k=1/x.parquet"), []);
         assert_eq!(columns("rows", "rows/50%=a/x"), [pair("50%", "a")]);
+        // Copies of objects.
+        let copy = |key: &str| format!("/tmp/user=me/0123/s3/b/{key}");
+        assert_eq!(columns("s3://b/rows/", &copy("rows/y=1/x.csv")), [pair("y", "1")]);
+        assert_eq!(columns("s3://b/y=1/x.csv", &copy("y=1/x.csv")), []);
+        assert_eq!(columns("s3://b/rows/*/x.csv", &copy("rows/y=1/x.csv")), [pair("y", "1")]);
+        assert_eq!(columns("https://h/x.csv", "/tmp/user=me/0123/https/x.csv"), []);
     }
 }
