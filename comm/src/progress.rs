@@ -172,11 +172,11 @@ impl Progress {
     pub(crate) fn lose(&self) {
         let saves = self.survivor.limit().is_some();
         self.is_ending.store(!saves, SeqCst);
+        self.is_lost.store(true, SeqCst);
         if saves {
-            // The watchdog's thread looks no more, and the training thread must not wait for it.
+            // The watchdog's thread looks no more, and the training thread must not wait for it. Last, so that one which waits finds the loss.
             self.left();
         }
-        self.is_lost.store(true, SeqCst);
     }
 
     pub(crate) fn is_lost(&self) -> bool {

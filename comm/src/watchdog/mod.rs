@@ -238,7 +238,7 @@ impl Watchdog {
         }
     }
 
-    /// From now on the loss of a rank is followed by a save: collectives in host memory return [`CommError::RankLost`], the training
+    /// From now on the loss of a rank is followed by a save: collectives in host memory return [`RankLost`](crate::CommError::RankLost), the training
     /// threads [offer](Watchdog::offer_save) what they hold, and all ranks end after one has saved, or this time. None ends them at once.
     pub fn saves_for(&self, limit: Option<Duration>) {
         if let Some(running) = self.0.get() {

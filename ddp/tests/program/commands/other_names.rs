@@ -184,11 +184,7 @@ fn missing_files_are_named_by_their_neighbors() {
     ];
     refused(folder.path(), "stray.csv --plain --target y", &parts);
     refused(folder.path(), "other.csv", &["hint: relative paths start at the current folder"]);
-    refused(
-        folder.path(),
-        "train --data https://localhost:1/x.csv",
-        &["https://localhost:1/x.csv"],
-    );
+    refused(folder.path(), "train --data https://localhost:1/x.csv", &["https://localhost:1/x.csv"]);
 }
 
 #[test]

@@ -198,7 +198,8 @@ fn a_launcher_that_hangs_is_ended() {
 #[test]
 fn a_job_without_progress_is_given_up() {
     let launched = Launched::new();
-    let no_checkpoints = [ENDLESS, &["--set", "checkpoint.every_steps=0", "--quiet"]].concat();
+    let no_checkpoints = ["--set", "checkpoint.every_steps=0", "--set", "watchdog.save_s=0", "--quiet"];
+    let no_checkpoints = [ENDLESS, &no_checkpoints].concat();
     let job = start(launched.command(&["-n", "2"], &no_checkpoints));
     let metrics = launched.out().join("metrics.jsonl");
     let mut seen = Vec::new();

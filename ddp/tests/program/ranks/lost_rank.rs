@@ -102,10 +102,12 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
         assert!(stderr.contains(part), "no {part:?} in:\n{stderr}");
     }
     if name == "STOP" {
-        assert!(
-            stderr.trim_end().lines().last().unwrap().starts_with("hint: "),
-            "not the last line:\n{stderr}"
-        );
+        // Then one line about the state of the others.
+        let is_of_save = |line: &&str| line.contains("saved the state after step ");
+        let last = stderr.trim_end().lines().rfind(|line| !is_of_save(line));
+        assert!(last.unwrap().starts_with("hint: "), "not the last line:\n{stderr}");
+        let is_on_cpu = !std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap().contains(" on cuda:");
+        assert_eq!(stderr.contains("has saved the state after step "), is_on_cpu, "{stderr}");
     }
     let events = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     let last: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
