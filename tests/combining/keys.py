@@ -295,6 +295,7 @@ RULES = {
     # A test takes seconds; a rank that waits for a busy core is not lost.
     "watchdog.timeout_s": one_of(30.0, 60.0),
     "watchdog.interval_s": one_of(0.1, 0.5),
+    "watchdog.save_s": one_of(0.0, 30.0),
     "run.file_mode": one_of("600", "640", "666"),
 }
 

@@ -42,6 +42,7 @@ mod bottleneck;
 mod late_ranks;
 mod bad_steps;
 mod step_inputs;
+mod update;
 mod step;
 mod matmul_choices;
 #[doc(hidden)]

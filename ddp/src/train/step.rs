@@ -21,11 +21,12 @@ use crate::exchange::{BackwardInputs, ExchangeError, MicroStep, UpdateBucket};
 use crate::model::{AllRanks, DropoutStep, LossHead, Network};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};
-use crate::train::error::{Result, TrainError};
+use crate::train::error::Result;
 use crate::train::options::TrainerOptions;
 use crate::train::step_info::{PlannedStep, StepInfo, StepRequest, StepShape};
 use crate::train::step_inputs::{ScalarsMemory, StepInputs};
 use crate::train::step_times::{HostClock, STEP_END, StepPart};
+use crate::train::update::{Sharing, update, update_by_block};
 
 /// Purpose of running a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -533,98 +534,4 @@ fn move_to_exchanged(world: &World, model: &mut Network) -> Result<()> {
     model.move_weights(|len, dtype| world.exchange_zeros(MemoryUse::Parameters, &[len], dtype, device))?;
     // The pool would keep the memory of the old ones.
     Ok(memory::empty_cache_of(device)?)
-}
-
-/// Division of an update among ranks.
-struct Sharing<'a> {
-    shard_plan: &'a ShardPlan,
-    short_gather: Option<&'a ShortGather>,
-    whole_parameters: Option<&'a mut WholeParameters>,
-}
-
-/// Updates the weights whose reduced gradients this rank holds: all of them, or its shard of each block, whose weights the ranks
-/// then gather while the next block is updated.
-///
-/// Without a gather in a short format the master weights are sent in f32, and the compute weights are rounded from them again, so that
-/// every rank holds the model. It costs as many bytes as the second half of an all-reduce.
-fn update(
-    world: &World,
-    model: &mut Network,
-    optimizer: &mut Optimizer,
-    grads: &Gradients,
-    sharing: Sharing<'_>,
-    scale: UpdateScale<'_>,
-) -> Result<()> {
-    let Sharing { shard_plan, short_gather, whole_parameters } = sharing;
-    if let Some(whole_parameters) = whole_parameters {
-        let weights = model.own_weights().view();
-        let reduced = |shard: &Shard| grads.of_shard(shard);
-        whole_parameters.complete(world, weights, optimizer, reduced, shard_plan, scale)?;
-    }
-    if !shard_plan.is_sharded() {
-        return update_shard(model, optimizer, grads, shard_plan.rest(), scale);
-    }
-    let flat_len = model.layout().flat_len();
-    let mut weights = model.weights_mut();
-    if short_gather.is_none() {
-        // They are rounded from the gathered weights below.
-        weights.compute = None;
-    }
-    world.tensor_group().scope(|scope| {
-        for (index, block) in shard_plan.blocks().iter().enumerate() {
-            let (mut of_block, after) = weights.split_at(block.len())?;
-            weights = after;
-            let own = shard_plan.own_shard(block);
-            let range = own.flat.start - block.start..own.flat.end - block.start;
-            let own_weights = of_block.reborrow().range(&range)?;
-            optimizer.step_on(own_weights, grads.of_shard(&own)?, scale, own.flat, own.state_start)?;
-            match short_gather {
-                Some(short_gather) => short_gather.start(scope, block, index, of_block)?,
-                None => {
-                    scope.all_gather_in_place(of_block.master)?;
-                }
-            }
-            scope.progress()?;
-        }
-        Ok::<_, TrainError>(())
-    })?;
-    if short_gather.is_none() {
-        model.refresh_compute_weights(0..flat_len)?;
-    }
-    Ok(())
-}
-
-/// Updates the weights of ranks that share memory block by block: reduces a block, unless all blocks were reduced for their norm,
-/// updates this rank's shard, and gathers the weights, while they are in cache.
-fn update_by_block(
-    world: &World,
-    model: &mut Network,
-    optimizer: &mut Optimizer,
-    grads: &mut Gradients,
-    shard_plan: &ShardPlan,
-    is_reduced: bool,
-    scale: UpdateScale<'_>,
-) -> Result<()> {
-    for block in shard_plan.blocks() {
-        if !is_reduced {
-            shard_plan.reduce(world, grads.flat_mut(), block)?;
-        }
-        update_shard(model, optimizer, grads, shard_plan.own_shard(block), scale)?;
-        shard_plan.gather(world, model.weights_mut().master, block)?;
-        // The other ranks' shards arrive as f32 weights only.
-        model.refresh_compute_weights(block.clone())?;
-    }
-    update_shard(model, optimizer, grads, shard_plan.rest(), scale)
-}
-
-fn update_shard(
-    model: &mut Network,
-    optimizer: &mut Optimizer,
-    grads: &Gradients,
-    shard: Shard,
-    scale: UpdateScale<'_>,
-) -> Result<()> {
-    let own_grads = grads.of_shard(&shard)?;
-    let weights = model.weights_mut().range(&shard.flat)?;
-    Ok(optimizer.step_on(weights, own_grads, scale, shard.flat, shard.state_start)?)
 }
