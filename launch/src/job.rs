@@ -131,8 +131,9 @@ impl Job {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
         let (mut last_look, mut n_looks, mut resident_bytes) = (self.started, 0, 0);
-        let save_limit = OnceCell::new();
+        let (save_limit, loss_limit) = (OnceCell::new(), OnceCell::new());
         let save = || *save_limit.get_or_init(|| watch.save_limit());
+        let loss = || *loss_limit.get_or_init(|| watch.loss_limit());
         let ended = loop {
             if let Some(ended) = self.started_here.ended(save) {
                 break ended;
@@ -176,7 +177,10 @@ impl Job {
                 // Ranks that train have a watchdog; a single rank, or one that is still starting, has none. Ranks that train need
                 // no launcher.
                 let is_needed = |pid: &i32| ranks.contains(pid) || !watch.has_events();
-                if frozen.is_lost(processes::frozen().into_iter().filter(is_needed).collect()) {
+                // The watchdog of other ranks comes first, since they save what they have.
+                let has_watchdog = watch.has_events() && (n_ranks > 1 || !self.is_local);
+                let patience = if has_watchdog { loss() } else { Duration::ZERO };
+                if frozen.is_lost(processes::frozen().into_iter().filter(is_needed).collect(), patience) {
                     self.started_here.end();
                     break Ended::Frozen;
                 }
@@ -252,14 +256,15 @@ struct Frozen {
 }
 
 impl Frozen {
-    /// Whether one of `pids`, the processes that are frozen now, has been frozen in too many consecutive checks.
-    fn is_lost(&mut self, pids: BTreeSet<i32>) -> bool {
+    /// Whether one of `pids`, the processes that are frozen now, has been frozen in too many consecutive checks, those of the time
+    /// `patience` not counted.
+    fn is_lost(&mut self, pids: BTreeSet<i32>, patience: Duration) -> bool {
         self.pids = match self.n_looks {
             0 => pids,
             _ => self.pids.intersection(&pids).copied().collect(),
         };
         self.n_looks = if self.pids.is_empty() { 0 } else { self.n_looks + 1 };
-        self.n_looks > FROZEN_LOOKS
+        self.n_looks > FROZEN_LOOKS + (patience.as_secs_f64() / LOOK.as_secs_f64()).ceil() as usize
     }
 }
 
@@ -334,7 +339,10 @@ mod tests {
     #[test]
     fn a_process_is_lost_when_it_was_frozen_at_many_looks_in_a_row() {
         let looks = |frozen: &mut Frozen, pids: &[i32], n: usize| {
-            (0..n).map(|_| frozen.is_lost(pids.iter().copied().collect())).filter(|lost| *lost).count()
+            (0..n)
+                .map(|_| frozen.is_lost(pids.iter().copied().collect(), Duration::ZERO))
+                .filter(|lost| *lost)
+                .count()
         };
         let mut frozen = Frozen::default();
         assert_eq!(looks(&mut frozen, &[1, 2], FROZEN_LOOKS), 0);
@@ -344,5 +352,12 @@ mod tests {
         assert_eq!(looks(&mut frozen, &[], 1), 0, "it continues");
         assert_eq!(looks(&mut frozen, &[1], FROZEN_LOOKS), 0);
         assert_eq!(looks(&mut frozen, &[2], FROZEN_LOOKS), 0, "another one");
+        let mut frozen = Frozen::default();
+        let with_watchdog = |_| frozen.is_lost(BTreeSet::from([2]), 3 * LOOK);
+        assert_eq!(
+            (0..FROZEN_LOOKS + 4).position(with_watchdog),
+            Some(FROZEN_LOOKS + 3),
+            "its watchdog is gone too"
+        );
     }
 }

@@ -106,6 +106,14 @@ impl RunWatch {
         self.config().and_then(|config| config.watchdog.save_limit()).unwrap_or_default()
     }
 
+    /// Time within which the ranks notice that one of them is frozen, and one of them has saved; 0 without a watchdog.
+    pub(crate) fn loss_limit(&self) -> Duration {
+        let watchdog = self.config().map(|config| config.watchdog).filter(|watchdog| watchdog.enabled);
+        watchdog.map_or(Duration::ZERO, |watchdog| {
+            watchdog.timeout() + 2 * watchdog.interval() + watchdog.save_limit().unwrap_or_default()
+        })
+    }
+
     /// Step of the newest checkpoint that looks intact.
     pub(crate) fn newest_step(&self) -> Option<u64> {
         let search = CheckpointStore::of_run(&self.out).newest(u64::MAX, |_| Ok(())).ok()?;

@@ -64,6 +64,10 @@ pub struct RunState {
     /// Algorithms and forms of matmuls that were chosen by time on rank 0's GPU; the first line names GPU model and library.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matmul_choices: Vec<String>,
+    /// Lines of `metrics.jsonl` of the last step, in a checkpoint of a rank that saved after another one was lost: the rank that writes
+    /// the events may have ended before these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_events: Vec<String>,
     /// Course of the training loss, which the end of the run judges.
     #[serde(default, skip_serializing_if = "Course::is_empty")]
     pub course: Course,

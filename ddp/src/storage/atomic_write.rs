@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
+use super::unfinished::is_running;
 use super::user_file::{create_new, open_regular};
 pub use super::write_error::WriteError;
 
@@ -17,7 +18,6 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
 
 /// Same as [`write_atomic`] for content that `write` produces in pieces: writes, syncs and renames a temporary file next to
 /// `path`, then syncs the folder.
-/// renamed, then the folder is synced.
 ///
 /// # Errors
 /// [`WriteError`]; the old file is unchanged.
@@ -52,7 +52,7 @@ pub(crate) fn remove_leftovers(path: &Path) -> Vec<String> {
     let prefix = format!(".{}.", name.to_string_lossy());
     let is_leftover = |name: &str| {
         let pid = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".tmp")?.parse::<u32>().ok());
-        pid.is_some_and(|pid| pid == std::process::id() || !Path::new("/proc").join(pid.to_string()).exists())
+        pid.is_some_and(|pid| pid == std::process::id() || !is_running(pid))
     };
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());

@@ -70,8 +70,18 @@ impl Unfinished {
     }
 }
 
+/// Whether a process with this id runs on this host. A zombie has ended: nobody may ever ask for its status, as in a container whose
+/// first process waits for none.
+pub fn is_running(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    // After the name, which may contain any character.
+    stat.is_ok_and(|stat| {
+        stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
+    })
+}
+
 /// Removes a temporary file if the process that wrote it has ended, that is, if its lock is free. On file systems without locks,
-/// `is_alive` returns whether a process with the writer's id exists, and the file must be old.
+/// `is_alive` returns whether the writer runs, and the file must be old.
 pub fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
     let Ok(file) = open_unlinked(OpenOptions::new().write(true), path) else { return };
     let is_old = || {
@@ -92,6 +102,18 @@ pub fn remove_left_over(path: &Path, is_alive: impl FnOnce() -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zombie_does_not_run() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // Its status is not asked for.
+        while is_running(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(Path::new(&format!("/proc/{}", child.id())).exists() && is_running(std::process::id()));
+        child.wait().unwrap();
+        assert!(!is_running(child.id()));
+    }
 
     #[test]
     fn files_are_removed_unless_they_are_complete() {

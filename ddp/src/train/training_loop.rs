@@ -56,6 +56,8 @@ pub struct TrainingLoop<'a> {
     first_step: u64,
     /// Cursor up to which the rows of all ranks are in the state's proof.
     gathered: u64,
+    /// Events of the last step, on each rank.
+    last_events: Vec<Event>,
     /// Step and cursor whose evaluations are complete.
     evaluated_at: Option<(u64, u64)>,
     /// Whether the weights after the last step were judged by an evaluation.
@@ -100,10 +102,12 @@ impl<'a> TrainingLoop<'a> {
         progress: Box<dyn Progress>,
         mut state: RunState,
     ) -> Self {
+        state.last_events.clear();
         TrainingLoop {
             evaluations,
             first_step: state.step,
             gathered: state.cursor,
+            last_events: Vec::new(),
             evaluated_at: None,
             is_judged: false,
             is_evaluation_stopped: false,

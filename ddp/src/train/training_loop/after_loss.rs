@@ -8,7 +8,7 @@ use tracing::error;
 
 use super::{Ending, TrainingLoop};
 use crate::data::order::epoch_proof::RowsHash;
-use crate::report::metrics::Event;
+use crate::report::metrics::{Event, json_line};
 use crate::train::autosave::AfterLoss;
 use crate::train::error::{Result, Stop, TrainError};
 use crate::train::setup::batch_plan;
@@ -34,6 +34,10 @@ impl TrainingLoop<'_> {
 
     /// Writes an event, unless a rank is lost, perhaps this one while it was frozen: the report of that is the last line.
     pub(super) fn write_event(&mut self, event: &Event) -> Result<()> {
+        if let Some(step) = event.step_of_training() {
+            self.last_events.retain(|event| event.step_of_training() == Some(step));
+            self.last_events.push(event.clone());
+        }
         self.check_all_are_here()?;
         Ok(self.metrics.write(event)?)
     }
@@ -78,6 +82,11 @@ impl TrainingLoop<'_> {
         let ends_epoch = cursor > 0 && self.state.rows_of_epoch() == 0;
         let is_due = ends_epoch || self.evaluations.is_due(step);
         self.state.evaluation_is_due = is_due && self.evaluated_at != Some((step, cursor));
+        // The rank that writes them may be the one that was lost. What is evaluated again is written then.
+        let is_of_step = |event: &&Event| event.step_of_training() == Some(step);
+        let events = self.last_events.iter().filter(is_of_step);
+        let events = events.filter(|event| !self.state.evaluation_is_due || matches!(event, Event::Step(_)));
+        self.state.last_events = events.map(|event| json_line(event).trim_end().to_owned()).collect();
         let plan = batch_plan(self.plan.config, self.plan.data, self.plan.partition);
         let rows: RowsHash = plan.rows_hash(self.plan.data.train.len(), self.gathered..cursor);
         self.state.proof.current.merge(&rows);

@@ -147,7 +147,7 @@ pub(super) fn open_metrics(
         return Ok(observed(MetricsSink::create(&path, stdout)?, None));
     };
     let step = manifest.run.step;
-    let (sink, loss) = MetricsSink::resume(&path, stdout, step)?;
+    let (sink, loss) = MetricsSink::resume(&path, stdout, step, &manifest.run.last_events)?;
     let mut metrics = observed(sink, Some(step));
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
     metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before, lost: loss }))?;

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use ddp::storage::unfinished::is_running;
 use ddp::storage::user_file::{create_new, open_regular};
 use ddp::storage::write_error::WriteError;
 use flate2::write::GzEncoder;
@@ -125,9 +126,7 @@ fn remove_left_over(folder: &Path) {
             let process = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(ENDING)?.rsplit('.').next()?.parse().ok());
-            let has_ended = |process: u32| {
-                process != std::process::id() && !Path::new(&format!("/proc/{process}")).exists()
-            };
+            let has_ended = |process: u32| process != std::process::id() && !is_running(process);
             if process.is_some_and(has_ended) {
                 let _ = fs::remove_file(entry.path());
             }

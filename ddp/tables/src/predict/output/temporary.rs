@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ddp::storage::unfinished::{Unfinished, remove_left_over};
+use ddp::storage::unfinished::{Unfinished, is_running, remove_left_over};
 use ddp::storage::user_file::open_unlinked;
 
 const ENDING: &str = ".predict";
@@ -69,7 +69,7 @@ impl Temporary {
                 .strip_prefix(&begin)
                 .and_then(|rest| rest.strip_suffix(ENDING)?.rsplit('.').next()?.parse::<u32>().ok());
             if let Some(process) = process {
-                remove_left_over(&entry.path(), || Path::new(&format!("/proc/{process}")).exists());
+                remove_left_over(&entry.path(), || is_running(process));
             }
         }
     }
