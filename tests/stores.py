@@ -38,9 +38,9 @@ class Store(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self):
+    def __init__(self, handler=None):
         self.objects, self.sent, self.requests, self.faults, self.lock = {}, {}, [], {}, threading.Lock()
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -49,6 +49,14 @@ class Store(http.server.ThreadingHTTPServer):
 
     def put(self, path, data):
         self.objects[path] = data
+
+    def has_bucket(self, name):
+        return any(path.startswith(name + "/") for path in list(self.objects))
+
+    def fault(self, command, path):
+        """The fault to make of a request, if any. Called with the lock."""
+        due = self.faults.get(command) or []
+        return due.pop(0) if due else None
 
     def forget(self):
         self.sent, self.requests, self.faults = {}, [], {}
@@ -80,13 +88,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, query = urllib.parse.unquote(parts.path).lstrip("/"), urllib.parse.parse_qs(parts.query)
         with store.lock:
             store.requests.append((self.command, path, dict(self.headers)))
-            fault = store.faults.get(self.command) or []
-            now = fault.pop(0) if fault else None
-        if now == "reset":
+            now = store.fault(self.command, path)
+        if now in ("reset", "lost"):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
-        if now == "slow":
-            time.sleep(2)
+        if now in ("slow", "late"):
+            time.sleep(2 if now == "slow" else 0.3)
         if isinstance(now, int):
             headers = [("Retry-After", "1")] if now == 503 else []
             code = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}[now]
@@ -94,13 +101,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         if "list-type" in query:
             prefix = path.split("/")[0] + "/" + query.get("prefix", [""])[0]
-            found = sorted(name for name in store.objects if name.startswith(prefix))
-            if not any(name.startswith(path.split("/")[0] + "/") for name in store.objects):
+            objects = dict(store.objects)
+            found = sorted(name for name in objects if name.startswith(prefix))
+            if not store.has_bucket(path.split("/")[0]):
                 self.reply(404, b"<Error><Code>NoSuchBucket</Code><Message>The bucket does not exist</Message></Error>")
                 return
             items = "".join(
                 f"<Contents><Key>{name.split('/', 1)[1]}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-                f"<ETag>&quot;{tag(store.objects[name])}&quot;</ETag><Size>{len(store.objects[name])}</Size></Contents>" for name in found)
+                f"<ETag>&quot;{tag(objects[name])}&quot;</ETag><Size>{len(objects[name])}</Size></Contents>" for name in found)
             body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{items}</ListBucketResult>"
             self.reply(200, body.encode(), [("Content-Type", "application/xml")])
             return
@@ -132,7 +140,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def tag(data):
-    return hashlib.md5(data).hexdigest()
+    """The entity tag of an object: its own, if it has one."""
+    return getattr(data, "tag", None) or hashlib.md5(data).hexdigest()
 
 
 def table(n, seed):

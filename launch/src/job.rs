@@ -159,7 +159,7 @@ impl Job {
                 let is_late = |since: Instant| {
                     since.elapsed() > GRACE && (n_ranks == 0 || since.elapsed() > GRACE + save())
                 };
-                if over.since(n_ranks, n_ended, watch).is_some_and(is_late) {
+                if over.since(n_ranks, n_ended, watch).is_some_and(is_late) && !watch.is_uploading() {
                     self.started_here.end();
                     break Ended::Hung;
                 }
@@ -188,7 +188,7 @@ impl Job {
             std::thread::sleep(POLL);
         };
         if matches!(ended, Ended::Signal(_)) && watch.has_events() {
-            self.wait_until_saved(requests);
+            self.wait_until_saved(requests, watch);
         }
         let n_left = processes::kill_all(KILL_DEADLINE);
         if n_left > 0 {
@@ -211,9 +211,10 @@ impl Job {
     }
 
     /// Waits for the ranks, which notice that their launcher has ended.
-    fn wait_until_saved(&self, requests: &mut StopRequests) {
+    fn wait_until_saved(&self, requests: &mut StopRequests, watch: &RunWatch) {
         let started = Instant::now();
-        while !processes::running(&self.program).is_empty() && started.elapsed() < SAVE_DEADLINE {
+        let is_in_time = || started.elapsed() < SAVE_DEADLINE || watch.is_uploading();
+        while !processes::running(&self.program).is_empty() && is_in_time() {
             if let Some(Request::EndNow(_)) = requests.poll() {
                 return;
             }

@@ -11,7 +11,7 @@ use ddp::config::Config;
 use ddp::exit_code;
 use ddp::run_folder::done::Done;
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
-use ddp::run_folder::run_id;
+use ddp::run_folder::{UPLOADING_FILE, run_id};
 use ddp::storage::user_file::{open_regular, read_regular};
 use serde::Deserialize;
 
@@ -19,6 +19,8 @@ use serde::Deserialize;
 const MAX_CONFIG_BYTES: u64 = 1 << 24;
 /// Number of bytes at the end of the metrics file that always contain the last event.
 const TAIL_BYTES: u64 = 1 << 16;
+/// Time for which a sign of a rank holds.
+const SIGN: Duration = Duration::from_secs(15);
 
 /// The folder of a run.
 #[derive(Debug)]
@@ -112,6 +114,12 @@ impl RunWatch {
         watchdog.map_or(Duration::ZERO, |watchdog| {
             watchdog.timeout() + 2 * watchdog.interval() + watchdog.save_limit().unwrap_or_default()
         })
+    }
+
+    /// Whether the end of the run is on its way to a bucket.
+    pub(crate) fn is_uploading(&self) -> bool {
+        let touched = fs::metadata(self.out.join(UPLOADING_FILE)).and_then(|data| data.modified());
+        touched.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < SIGN))
     }
 
     /// Step of the newest checkpoint that looks intact.

@@ -9,6 +9,7 @@ pub mod error;
 pub mod report;
 pub mod cli;
 pub mod exit;
+pub mod bucket;
 pub mod commands;
 
 pub use error::{Error, Result};

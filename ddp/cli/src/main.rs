@@ -9,7 +9,6 @@ use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_tables::open::remote;
-use ddp_train::Error;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
     bench, checkpoint, config, data, describe, devices, doctor, eval, find, launch, live, man, plan, predict,
@@ -18,6 +17,7 @@ use ddp_train::commands::{
 use ddp_train::exit::{conclude, conclude_usage};
 use ddp_train::report::log::{Log, error_line};
 use ddp_train::report::stdout::say;
+use ddp_train::{Error, bucket};
 use tracing::info;
 
 /// The commit given by `launch/build`. It is read only in this file, so that a new commit recompiles the program but not the
@@ -92,7 +92,10 @@ fn main() -> ExitCode {
     if !cli.taken.is_empty() {
         info!("{}", cli.taken.join(", "));
     }
+    let mut cli = cli;
+    let fetched = bucket::fetch_runs(&world, &mut cli.command);
     let result = match &cli.command {
+        _ if fetched.is_err() => fetched,
         Command::Train(args) => train::train(&world, &log, &signals, args),
         Command::Launch(args) => launch::launch(&world, &signals, args),
         Command::FindLr(args) => find::find_lr(&world, &log, args),

@@ -27,5 +27,8 @@ mod lease;
 pub mod requests;
 pub mod folder;
 
+/// File in the folder of a run that is touched while its end is on the way to a bucket.
+pub const UPLOADING_FILE: &str = ".uploading";
+
 pub use error::FolderError;
 pub use folder::{Existing, RunDir};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use ddp::run_folder::folder::RUNS;
 
-use super::{RunConfigArgs, count, device, local_path};
+use super::{RunConfigArgs, count, device, out_folder};
 
 /// `ddp-train report`
 #[derive(Debug, Clone, Args)]
@@ -89,8 +89,8 @@ pub struct DescribeArgs {
                         Exit status 1 if a check fails; warnings are no failure."
 )]
 pub struct DoctorArgs {
-    /// Output folder of the run, whose file system is tried
-    #[arg(long, value_name = "DIR", default_value = RUNS, value_parser = local_path())]
+    /// Output folder of the run, of this host or of a bucket, where what a run does is tried
+    #[arg(long, value_name = "DIR", default_value = RUNS, value_parser = out_folder())]
     pub out: PathBuf,
 
     /// Print the result as one JSON object

@@ -47,6 +47,7 @@ use ddp::run_folder::folder::is_default_name;
 use ddp::train::resume::ResumeFrom;
 use ddp::train::trainer::GraphMode;
 use ddp_kernels::OTHER_DEVICES;
+use ddp_tables::open::remote;
 
 pub use self::bench::{
     AllreducePath, BenchAddmmArgs, BenchAllreduceArgs, BenchCheckpointArgs, BenchCommand, BenchCopyArgs,
@@ -269,8 +270,8 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub run: RunConfigArgs,
 
-    /// Output folder of the run [default: runs/NAME-TIME]
-    #[arg(long, value_name = "DIR", value_parser = local_path())]
+    /// Output folder of the run, of this host or of a bucket, as s3://BUCKET/FOLDER [default: runs/NAME-TIME]
+    #[arg(long, value_name = "DIR", value_parser = out_folder())]
     pub out: Option<PathBuf>,
 
     /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
@@ -569,10 +570,20 @@ fn missing_target(text: &str) -> Result<MissingTarget, String> {
 /// Parses a path of results, which no store takes.
 fn local_path() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| match path.to_str().filter(|text| text.contains("://")) {
-        Some(address) => Err(format!(
-            "{address} is an address, and results go to a folder of this host or a mount: copy them from there (docs/buckets.md)"
-        )),
+        Some(address) => {
+            Err(format!("{address} is an address, and this is written to a path of this host or a mount"))
+        }
         None => Ok(path),
+    })
+}
+
+/// Parses the folder of a run, which may be one of a bucket.
+fn out_folder() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.to_str().filter(|text| text.contains("://")) {
+        Some(address) if !remote::takes_results(address) => {
+            Err(format!("results go to a folder of this host, or of a bucket at s3://, gs:// or az:// (docs/buckets.md), not to {address}"))
+        }
+        _ => Ok(path),
     })
 }
 

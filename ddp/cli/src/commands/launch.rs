@@ -13,6 +13,7 @@ use ddp::train::stop_signals::StopSignals;
 use ddp_comm::World;
 use ddp_launch::{JobOptions, LaunchError, LauncherChoice, Training, refuse_launcher, supervise};
 
+use crate::bucket::{BucketRun, is_mount};
 use crate::cli::{Cli, Command, LaunchArgs, LauncherName, RankCount, TrainArgs};
 use crate::error::Result;
 use crate::exit::Stop;
@@ -82,7 +83,7 @@ impl TrainCommand {
         };
         let line = ["ddp-train", "train"].map(OsString::from).into_iter().chain(words.iter().cloned());
         let args = match Cli::parse_arguments(line.collect(), None) {
-            Ok(Cli { command: Command::Train(args), .. }) => args,
+            Ok(Cli { command: Command::Train(args), .. }) => BucketRun::of(&args, is_mount(&args)).1,
             Ok(_) => unreachable!("the line begins with `train`"),
             Err(usage) => {
                 // Stderr may be closed.

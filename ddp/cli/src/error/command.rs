@@ -326,18 +326,57 @@ pub enum CommandError {
         address: Option<String>,
         source: io::Error,
     },
+    /// Another process writes the run at this address.
+    #[error("{address} is in use by {holder}")]
+    #[diagnostic(help("wait until it has ended, or choose another folder with --out"))]
+    BucketBusy { address: String, holder: String },
+    /// The address holds a run.
+    #[error("{address} holds a run")]
+    #[diagnostic(help(
+        "--resume auto continues it, --overwrite deletes it; or choose another folder with --out"
+    ))]
+    BucketHoldsRun { address: String },
+    /// Another process has become the writer of the run.
+    #[error("another process has taken over {address}: nothing more of this run goes there")]
+    #[diagnostic(help(
+        "one of them was cut off from the store for longer than half a minute; end one of the two"
+    ))]
+    BucketTaken { address: String },
+    /// The run has ended, and its bucket does not have all of it.
+    #[error("{address} does not have all of the run: {reason}")]
+    #[diagnostic(help(
+        "the run's files are in {}; the same command with --resume auto on this host brings them there",
+        home.display()
+    ))]
+    NotInBucket { address: String, home: PathBuf, reason: String },
+    /// Shards of the optimizer state would lie in homes of several hosts.
+    #[error("comm.zero saves shards on each of several hosts, and {address} gets the files of one")]
+    #[diagnostic(help("use comm.zero = 0, or a folder that all hosts see"))]
+    BucketShards { address: String },
+    /// The store writes whatever the condition.
+    #[error("{address} writes objects although they have changed")]
+    #[diagnostic(help(
+        "runs there would not notice each other: use a store with conditional writes (If-None-Match, If-Match)"
+    ))]
+    BucketConditions { address: String },
+    /// No thread for the bucket.
+    #[error("can't bring results to the bucket: {source}")]
+    #[diagnostic(help("allow this process more threads"))]
+    BucketThread { source: io::Error },
 }
 
 impl CommandError {
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::ManPage { .. } | Self::NoRequest { .. } => exit_code::IO,
+            Self::ManPage { .. } | Self::NoRequest { .. } | Self::NotInBucket { .. } => exit_code::IO,
             Self::SelfCheck { .. }
             | Self::Doctor { .. }
             | Self::NoRate { .. }
             | Self::NoAnswer { .. }
             | Self::NoTrace { .. }
+            | Self::BucketTaken { .. }
+            | Self::BucketThread { .. }
             | Self::NoWatchdog { .. } => exit_code::FAILED,
             Self::NoGpuToCheck { .. }
             | Self::OtherWorldSize { .. }

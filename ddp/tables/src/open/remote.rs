@@ -5,16 +5,24 @@
 //! size and entity tag, so each one is fetched once per host, and again if it has changed. Without `data.cache` the last process removes
 //! the folder; what a killed one leaves, the next start removes.
 
+mod terms;
+mod signed;
+mod mount;
+#[cfg(feature = "stores")]
+mod store;
+#[cfg(feature = "stores")]
+mod bucket;
 #[cfg(feature = "stores")]
 mod fetch;
 
-use std::collections::HashMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ddp::data::error::{DataError, Result};
 
+pub use self::signed::hide_signatures;
+use self::signed::shown;
+use self::terms::Fault;
+pub use self::terms::{If, Object, Take, checkpoint, complete_checkpoints};
 use crate::error::TableError;
 
 /// Beginnings of addresses that name objects.
@@ -32,45 +40,157 @@ pub fn is_address(source: &str) -> bool {
 /// # Errors
 /// [`TableError::Store`] with the address and what the store has said.
 pub(crate) fn local(source: &str, keep: Option<&str>) -> Result<String> {
-    fetch::local(source, keep.map(Path::new)).map_err(|(reason, hint)| {
-        DataError::from(TableError::Store { source_name: shown(source).to_owned(), reason, hint })
-    })
+    fetch::local(source, keep.map(Path::new), Take::Rows).map_err(|fault| of_store(source, fault))
 }
 
-/// The queries of signed links that were typed, by their links without it: they are secrets, so nothing else gets them.
-static SIGNED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
-
-/// Takes the queries of signed links out of the arguments of a command; only what fetches knows them from then on.
-pub fn hide_signatures(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let hide = |arg: OsString| {
-        let Some(text) = arg.to_str() else { return arg };
-        let Some(begin) = ["https://", "http://"].iter().find_map(|scheme| text.find(scheme)) else {
-            return arg;
-        };
-        let (before, link) = text.split_at(begin);
-        let end = link.find(['"', '\'', ' ', ']']).unwrap_or(link.len());
-        let (link, after) = link.split_at(end);
-        let Some((bare, query)) = link.split_once('?') else { return arg };
-        SIGNED.lock().unwrap_or_else(PoisonError::into_inner).insert(bare.to_owned(), query.to_owned());
-        format!("{before}{bare}{after}").into()
-    };
-    args.into_iter().map(hide).collect()
+fn of_store(source: &str, (reason, hint): Fault) -> DataError {
+    TableError::Store { source_name: shown(source).to_owned(), reason, hint }.into()
 }
 
-/// The address without the query of a signed link.
-fn shown(source: &str) -> &str {
-    source.split_once('?').filter(|_| source.starts_with("http")).map_or(source, |(link, _)| link)
+/// Whether results can go to an address: stores whose objects can be written under a condition.
+pub fn takes_results(address: &str) -> bool {
+    is_address(address) && !address.starts_with("http") && !address.starts_with("hf://")
 }
 
-/// The local path of one object, such as a model; a path of this host stays.
+/// The folder of this host with what `take` says of the objects below `address`, which it fetches; a path of this host stays. The last
+/// process that uses it removes it.
 ///
 /// # Errors
-/// Same as for rows.
-pub fn local_path(path: &Path) -> Result<PathBuf> {
+/// [`TableError::Store`] with the address and what the store has said.
+pub fn local_run(path: &Path, take: Take) -> Result<PathBuf> {
     match path.to_str().filter(|text| is_address(text)) {
-        Some(address) => local(address, None).map(PathBuf::from),
+        Some(address) => {
+            fetch::local(address, None, take).map(PathBuf::from).map_err(|fault| of_store(address, fault))
+        }
         None => Ok(path.to_owned()),
     }
+}
+
+/// A folder of a bucket, in a store or mounted. Names of objects are relative to it. All calls wait for the store, which is asked again
+/// after errors of the server and of the network for up to a minute.
+#[derive(Debug)]
+pub struct Bucket {
+    address: String,
+    folder: BucketFolder,
+}
+
+#[derive(Debug)]
+enum BucketFolder {
+    Store(bucket::Folder),
+    Mount(PathBuf),
+}
+
+impl Bucket {
+    /// Opens the folder at `address`, or, for a path, of a mounted bucket; asks the store nothing.
+    ///
+    /// # Errors
+    /// [`TableError::Store`] if the address names no such folder or its store is not configured, as from all other calls with what the
+    /// store has said.
+    pub fn open(address: &str) -> Result<Self> {
+        let folder = if is_address(address) {
+            BucketFolder::Store(bucket::Folder::open(address).map_err(|fault| of_store(address, fault))?)
+        } else {
+            BucketFolder::Mount(mount::home(address))
+        };
+        Ok(Bucket { address: address.to_owned(), folder })
+    }
+
+    /// Names and sizes in bytes of the objects below the folder `below`.
+    ///
+    /// # Errors
+    /// See [`Bucket::open`].
+    pub fn list(&self, below: &str) -> Result<Vec<(String, u64)>> {
+        self.said(match &self.folder {
+            BucketFolder::Store(folder) => folder.list(below),
+            BucketFolder::Mount(home) => mount::list(home, below),
+        })
+    }
+
+    /// A small object, if it is there.
+    ///
+    /// # Errors
+    /// See [`Bucket::open`].
+    pub fn get(&self, name: &str) -> Result<Option<Object>> {
+        self.said(match &self.folder {
+            BucketFolder::Store(folder) => folder.get(name),
+            BucketFolder::Mount(home) => mount::get(home, name),
+        })
+    }
+
+    /// Writes a small object; returns its entity tag, or none if `condition` did not hold.
+    ///
+    /// # Errors
+    /// See [`Bucket::open`].
+    pub fn put(&self, name: &str, bytes: Vec<u8>, condition: If<'_>) -> Result<Option<String>> {
+        self.said(match &self.folder {
+            BucketFolder::Store(folder) => folder.put(name, bytes, condition),
+            BucketFolder::Mount(home) => mount::put(home, name, &bytes, condition),
+        })
+    }
+
+    /// Writes a file as an object; returns its number of bytes, or none if there is no such file.
+    ///
+    /// # Errors
+    /// See [`Bucket::open`].
+    pub fn upload(&self, name: &str, path: &Path) -> Result<Option<u64>> {
+        self.said(match &self.folder {
+            BucketFolder::Store(folder) => folder.upload(name, path),
+            BucketFolder::Mount(home) => mount::upload(home, name, path),
+        })
+    }
+
+    /// Deletes an object, if it is there.
+    ///
+    /// # Errors
+    /// See [`Bucket::open`].
+    pub fn delete(&self, name: &str) -> Result<()> {
+        self.said(match &self.folder {
+            BucketFolder::Store(folder) => folder.delete(name),
+            BucketFolder::Mount(home) => mount::delete(home, name),
+        })
+    }
+
+    /// Brings what `take` says of the objects into a folder.
+    ///
+    /// # Errors
+    /// See [`Bucket::open`].
+    pub fn fetch(&self, take: Take, to: &Path) -> Result<()> {
+        let failed = |error: std::io::Error| {
+            let hint = "free some space, or name another folder with TMPDIR".to_owned();
+            of_store(&self.address, (format!("can't write to {}: {error}", to.display()), hint))
+        };
+        match &self.folder {
+            BucketFolder::Store(_) => {
+                let copies = local_run(Path::new(&self.address), take)?;
+                move_into(&copies, to).map_err(failed)
+            }
+            BucketFolder::Mount(home) => {
+                take.chosen(self.list("")?, "").into_iter().try_for_each(|(name, _)| {
+                    let path = to.join(&name);
+                    mount::copy(&home.join(&name), &path).map(drop).map_err(failed)
+                })
+            }
+        }
+    }
+
+    fn said<T>(&self, result: Result<T, Fault>) -> Result<T> {
+        result.map_err(|fault| of_store(&self.address, fault))
+    }
+}
+
+/// Moves all files below a folder into another one of the same file system.
+fn move_into(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let path = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir_all(&path)?;
+            move_into(&entry.path(), &path)?;
+        } else {
+            std::fs::rename(entry.path(), path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes the copies of this process that no other one uses, and that are not to be kept.
@@ -78,19 +198,59 @@ pub fn release() {
     fetch::release();
 }
 
-/// The reason why a source cannot be read, and what to do.
-type Fault = (String, String);
+#[cfg(not(feature = "stores"))]
+mod bucket {
+    use std::path::Path;
+
+    use super::Fault;
+    use super::fetch::absent;
+    use super::terms::{If, Object};
+
+    /// No value of it is there.
+    #[derive(Debug)]
+    pub(super) enum Folder {}
+
+    impl Folder {
+        pub(super) fn open(_: &str) -> Result<Self, Fault> {
+            absent()
+        }
+
+        pub(super) fn list(&self, _: &str) -> Result<Vec<(String, u64)>, Fault> {
+            match *self {}
+        }
+
+        pub(super) fn get(&self, _: &str) -> Result<Option<Object>, Fault> {
+            match *self {}
+        }
+
+        pub(super) fn put(&self, _: &str, _: Vec<u8>, _: If<'_>) -> Result<Option<String>, Fault> {
+            match *self {}
+        }
+
+        pub(super) fn upload(&self, _: &str, _: &Path) -> Result<Option<u64>, Fault> {
+            match *self {}
+        }
+
+        pub(super) fn delete(&self, _: &str) -> Result<(), Fault> {
+            match *self {}
+        }
+    }
+}
 
 #[cfg(not(feature = "stores"))]
 mod fetch {
     use std::path::Path;
 
-    use super::Fault;
+    use super::terms::{Fault, Take};
 
-    pub(super) fn local(_: &str, _: Option<&Path>) -> Result<String, Fault> {
+    pub(super) fn local(_: &str, _: Option<&Path>, _: Take) -> Result<String, Fault> {
+        absent()
+    }
+
+    pub(super) fn absent<T>() -> Result<T, Fault> {
         let hint = "the wheel and the image can; or build with `DDP_FEATURES=parquet,stores ./launch/build`; or copy the files to a path \
                     that all hosts see";
-        Err(("this build reads no object stores (feature `stores`)".to_owned(), hint.to_owned()))
+        Err(("this build has no object stores (feature `stores`)".to_owned(), hint.to_owned()))
     }
 
     pub(super) fn release() {}
@@ -110,17 +270,6 @@ mod tests {
         for path in ["a.csv", "./s3:/b", "builtin:digits", "/s3://b"] {
             assert!(!is_address(path), "{path}");
         }
-        assert_eq!(local_path(Path::new("a.csv")).unwrap(), Path::new("a.csv"));
-    }
-
-    #[test]
-    fn signatures_leave_the_arguments() {
-        let args = ["train", "https://h/a.csv?sig=1&x=2", r#"data.train="http://h/b.csv?s=3""#, "a?b"];
-        let hidden = hide_signatures(args.map(OsString::from));
-        assert_eq!(
-            hidden,
-            ["train", "https://h/a.csv", r#"data.train="http://h/b.csv""#, "a?b"].map(OsString::from)
-        );
-        assert_eq!(SIGNED.lock().unwrap().get("https://h/a.csv").map(String::as_str), Some("sig=1&x=2"));
+        assert_eq!(local_run(Path::new("a"), Take::Model).unwrap(), Path::new("a"));
     }
 }

@@ -15,7 +15,7 @@ use ddp_kernels::{Device, TensorRef};
 use tracing::info;
 
 use crate::fit::preprocess::Preprocessor;
-use crate::open::remote;
+use crate::open::remote::{self, Take};
 use crate::predict::error::Result;
 use crate::source::KnownFeatures;
 
@@ -202,7 +202,7 @@ pub fn is_active(world: &World, path: &Path) -> Result<bool> {
 /// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
 /// file if it exists, else, and while a run is in progress there, to its newest checkpoint.
 fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)> {
-    let path = &*remote::local_path(path)?;
+    let path = &*remote::local_run(path, Take::Model)?;
     let inside = path.join(MODEL_FILE);
     let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
     let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");

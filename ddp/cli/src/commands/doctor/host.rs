@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Instant;
 
 use ddp::host_memory;
 use ddp::host_memory::{MemoryKills, size};
+use ddp::run_folder::FolderError;
 use ddp::run_folder::file_system::{MEASURED_BYTES, measure_file_system};
 use ddp::run_folder::logs::Probe;
 use ddp_comm::World;
+use ddp_tables::open::remote;
 use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 
 use super::finding::Finding;
+use crate::bucket;
 use crate::commands::train::sees;
 use crate::error::Result;
 
@@ -103,11 +107,18 @@ const FEW_BYTES: u64 = 1 << 30;
 
 /// Tries what a run does in its output folder, or where that will be made. Collective.
 pub(super) fn out(world: &World, out: &Path) -> Result<Vec<Finding>> {
+    if let Some(address) = out.to_str().filter(|text| remote::is_address(text)) {
+        let findings = if world.rank().0 == 0 { vec![bucket_finding(address)] } else { Vec::new() };
+        return Ok(findings.into_iter().map(Finding::of_job).collect());
+    }
     let measured = if world.rank().0 == 0 { Some(measure_file_system(out)) } else { None };
     let mut findings = Vec::new();
     let mut folder = Vec::new();
     match &measured {
         None => {}
+        Some(Err(FolderError::Unsuited { .. })) => {
+            findings.push(bucket_finding(&out.display().to_string()));
+        }
         Some(Err(error)) => findings.push(Finding::fail(
             error.to_string(),
             miette::Diagnostic::help(error).map(|hint| hint.to_string()).unwrap_or_default(),
@@ -140,6 +151,22 @@ pub(super) fn out(world: &World, out: &Path) -> Result<Vec<Finding>> {
     let mut findings: Vec<_> = findings.into_iter().map(Finding::of_job).collect();
     findings.extend(unseen(world, folder)?);
     Ok(findings)
+}
+
+/// Tries what a run does in a bucket, in a store or mounted.
+fn bucket_finding(address: &str) -> Finding {
+    let started = Instant::now();
+    match bucket::try_calls(address) {
+        Ok(()) => Finding::ok(format!(
+            "`{address}`: list, write, write under a condition, read back and delete work, in {:.0} ms together",
+            started.elapsed().as_secs_f64() * 1e3
+        )),
+        Err((call, error)) => {
+            let text = error.to_string();
+            let (fact, hint) = text.split_once("\nhint: ").unwrap_or((&text, ""));
+            Finding::fail(format!("can't {call}: {fact}"), hint.to_owned())
+        }
+    }
 }
 
 /// A warning on a rank that does not see the folder of rank 0. Collective.

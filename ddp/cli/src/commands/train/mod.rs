@@ -38,6 +38,7 @@ use ddp_kernels::{Device, MemoryUse};
 use tracing::{debug, field, info, info_span};
 
 pub(crate) use self::prepare::{Plan, Ready, Run};
+use crate::bucket::{self, BucketRun, Mirror};
 use crate::cli::TrainArgs;
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
 pub(crate) use crate::commands::train::outputs::{sees, train_command};
@@ -80,16 +81,45 @@ fn run(
     signals.prepare(world);
     expect_world(world, args.expect_world)?;
     expect_hosts(world, args.expect_hosts)?;
+    let is_mount = [u8::from(world.rank().0 == 0 && !args.dry_run && bucket::is_mount(args))];
+    let is_mount = world.group().all_gather_bytes(&is_mount)?[0] == [1];
+    let (bucket, mut args) = BucketRun::of(args, is_mount);
+    world.collective_result(bucket::fetch_source(&mut args))?;
+    let mut mirror = match &bucket {
+        Some(run) if !args.dry_run => run.begin(world, &args)?,
+        _ => None,
+    };
+    let ended = train_at_home(world, log, signals, &args, failed, bucket.as_ref(), &mut mirror);
+    match mirror {
+        // A failure is reported at once; the bucket has all but perhaps the newest checkpoint.
+        Some(mirror) if matches!(ended, Err(Stop::Failed(_))) => mirror.give_up(),
+        Some(mirror) => mirror.finish(None)?,
+        None => {}
+    }
+    ended
+}
+
+/// Trains in a folder of this host.
+fn train_at_home(
+    world: &World,
+    log: &Log,
+    signals: &StopSignals,
+    args: &TrainArgs,
+    failed: &mut FailedRun,
+    bucket: Option<&BucketRun>,
+    mirror: &mut Option<Mirror>,
+) -> Result<(), Stop> {
     let (run, trainer, resumed) = Run::prepare(world, log, args, Watched::Run(failed.clone()))?;
     if args.dry_run {
         info!("dry run: config, data and model are in order; nothing was trained");
         return Ok(());
     }
+    bucket.map_or(Ok(()), |bucket| bucket.check_shards(world, run.plan.config.comm.zero))?;
     if let Some(reason) = signals.begin_run(world)? {
         info!("{}", unsaved(&reason));
         return Err(Stop::Requested(reason));
     }
-    run.train(trainer, resumed, signals, failed)
+    run.train(trainer, resumed, signals, failed, mirror)
 }
 
 /// Refuses a world of another size than `expected`: such as a world of one in each process, of a launcher that does not fit.
@@ -134,9 +164,11 @@ impl<'w> Run<'w> {
         mut resumed: Option<Resumed>,
         signals: &StopSignals,
         failed: &mut FailedRun,
+        mirror: &mut Option<Mirror>,
     ) -> Result<(), Stop> {
         let Run { world, device, data, plan: Plan { config, .. }, .. } = self;
         let folder = self.open_folder(resumed.as_ref())?;
+        world.collective_result(mirror.as_mut().map_or(Ok(()), Mirror::start))?;
         self.warn(&trainer);
         let mut left_out = None;
         // Once, and again from each checkpoint to which the run returns.
@@ -172,7 +204,7 @@ impl<'w> Run<'w> {
         };
         world.watchdog().enter(Phase::End);
         debug_memory(*device);
-        self.finish(training, &mut trainer, folder.owned.as_ref(), failed)
+        self.finish(training, &mut trainer, folder.owned.as_ref(), failed, mirror)
     }
 
     /// Opens the folder of the run and its logs. Collective.
@@ -298,6 +330,7 @@ impl<'w> Run<'w> {
         trainer: &mut Trainer<'_>,
         folder: Option<&RunDir>,
         failed: &FailedRun,
+        mirror: &mut Option<Mirror>,
     ) -> Result<(), Stop> {
         let Run { world, args, data, plan: Plan { config, .. }, .. } = self;
         let deleted = folder.filter(|folder| folder.is_gone()).map(|folder| folder.path().to_owned());
@@ -317,6 +350,7 @@ impl<'w> Run<'w> {
             page::write_complete(path);
             let done =
                 Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() };
+            mirror.take().map_or(Ok(()), |mirror| mirror.finish(Some(&done)))?;
             failed.complete(|| done.write(path))?;
         }
         Ok(())

@@ -26,6 +26,7 @@ use ddp::train::training_loop::is_long_enough;
 use ddp_comm::{Launcher, World};
 use tracing::{info, warn};
 
+use crate::bucket::address_of;
 use crate::cli::{Bind, TrainArgs};
 use crate::error::Result;
 use crate::exit::Stop;
@@ -45,7 +46,8 @@ pub(super) fn check_file_system(world: &World, args: &TrainArgs, resumed: Option
         return Ok(());
     }
     let out = match (&args.out, resumed) {
-        (Some(out), _) => out.clone(),
+        // It was checked before.
+        (Some(_), _) => return Ok(()),
         (None, Some(resumed)) => resumed.run_folder().to_owned(),
         (None, None) => PathBuf::from(folder::RUNS),
     };
@@ -195,7 +197,9 @@ pub(super) fn save(
 
 /// The command that resumes the run in `folder`, started as this one was.
 pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
-    train_command(world, args, &["--resume".to_owned(), folder.path().display().to_string()])
+    let folder = folder.path();
+    let run = address_of(folder).unwrap_or_else(|| folder.display().to_string());
+    train_command(world, args, &["--resume".to_owned(), run])
 }
 
 /// A command that trains with these `words`, started as this one was, on as many ranks and with the flags that a config does not hold.

@@ -4,27 +4,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file::{open_regular, open_unlinked, read_regular};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
-use object_store::http::HttpBuilder;
-use object_store::path::Path as Key;
-use object_store::{
-    BackoffConfig, ClientOptions, GetOptions, GetRange, HeaderMap, ObjectMeta, ObjectStore,
-    ObjectStoreExt as _, RetryConfig,
-};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt as _};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
 
-use super::{Fault, SIGNED, shown};
+use super::signed::shown;
+use super::store::{CHANGED, NOT_THERE, Source, is_inside, open, said};
+use super::terms::{Fault, Take};
 use crate::formats;
 use crate::open::pattern::{is_pattern, without_lists};
 
@@ -34,8 +28,6 @@ const INDEX: &str = ".objects.json";
 const NEW: &str = ".new";
 /// Begin of the name of a folder that is being removed.
 const GONE: &str = ".gone-";
-/// Time without a byte after which a request is tried again.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest such list.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
 /// Locked by each process that uses the copies, and by the one that fetches.
@@ -47,11 +39,6 @@ const CONCURRENT: usize = 8;
 const PART_BYTES: u64 = 16 << 20;
 /// Time between two lines about the progress.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Time for all tries of a request.
-const RETRY_TIME: Duration = Duration::from_secs(60);
-const MAX_RETRIES: usize = 6;
-const CHANGED: &str = "the object has changed while it was read: start again when it is complete";
-const NOT_THERE: &str = "check bucket, key and spelling; keys are case-sensitive";
 
 /// The copies of one source, locked while this value is there.
 struct Held {
@@ -64,8 +51,8 @@ struct Held {
 /// The copies that this process uses, by source and folder.
 static HELD: LazyLock<Mutex<HashMap<Id, Held>>> = LazyLock::new(Mutex::default);
 
-/// An address, and the folder of `data.cache`.
-type Id = (String, Option<PathBuf>);
+/// An address, the folder of `data.cache`, and what is taken.
+type Id = (String, Option<PathBuf>, Take);
 
 /// An object as it was when it was fetched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,25 +68,13 @@ impl Known {
     }
 }
 
-/// A store, and the keys in it that a source names.
-struct Source {
-    store: Box<dyn ObjectStore>,
-    key: Key,
-    /// Path of the store below the folder of copies.
-    place: String,
-    /// The key as typed, with wildcards.
-    typed: String,
-    /// Whether the address is one object whatever its name, of a server that lists nothing.
-    is_single: bool,
-}
-
-pub(super) fn local(address: &str, keep: Option<&Path>) -> Result<String, Fault> {
-    let id = (address.to_owned(), keep.map(Path::to_owned));
+pub(super) fn local(address: &str, keep: Option<&Path>, take: Take) -> Result<String, Fault> {
+    let id = (address.to_owned(), keep.map(Path::to_owned), take);
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(found) = held.get(&id) {
         return Ok(found.local.clone());
     }
-    let copies = copy(address, keep)?;
+    let copies = copy(address, keep, take)?;
     let local = copies.local.clone();
     held.insert(id, copies);
     Ok(local)
@@ -114,7 +89,7 @@ pub(super) fn release() {
     }
 }
 
-fn copy(address: &str, keep: Option<&Path>) -> Result<Held, Fault> {
+fn copy(address: &str, keep: Option<&Path>, take: Take) -> Result<Held, Fault> {
     let source = open(address)?;
     let parent = match keep {
         Some(keep) => keep.join("objects"),
@@ -125,12 +100,13 @@ fn copy(address: &str, keep: Option<&Path>) -> Result<Held, Fault> {
     private_folder(&parent).map_err(|error| on_disk(&parent, &error))?;
     let mut hash = Fingerprint::default();
     hash.text(address);
+    hash.text(take.name());
     let folder = parent.join(format!("{:016x}", hash.finish()));
     if keep.is_none() {
         remove_abandoned(&parent, &folder);
     }
     let lock = lock(&folder).map_err(|error| on_disk(&folder, &error))?;
-    let copied = copy_locked(address, &source, &folder);
+    let copied = copy_locked(address, &source, take, &folder);
     if copied.is_err() && keep.is_none() {
         remove_unused(&folder, &lock);
     }
@@ -155,7 +131,7 @@ fn private_folder(path: &Path) -> std::io::Result<()> {
 }
 
 /// Fetches while no other process does.
-fn copy_locked(address: &str, source: &Source, folder: &Path) -> Result<(), Fault> {
+fn copy_locked(address: &str, source: &Source, take: Take, folder: &Path) -> Result<(), Fault> {
     let path = folder.join(FETCH_LOCK);
     let fetching = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let fetching = fetching.map_err(|error| on_disk(&path, &error))?;
@@ -163,7 +139,7 @@ fn copy_locked(address: &str, source: &Source, folder: &Path) -> Result<(), Faul
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| (error.to_string(), "allow this process more threads".to_owned()))?;
-    runtime.block_on(fetch(shown(address), source, folder))
+    runtime.block_on(fetch(shown(address), source, take, folder))
 }
 
 /// Locks a folder, which is made, against its removal.
@@ -218,106 +194,9 @@ fn on_disk(path: &Path, error: &std::io::Error) -> Fault {
     (format!("can't write their copies to {}: {error}", path.display()), hint)
 }
 
-fn open(address: &str) -> Result<Source, Fault> {
-    let (scheme, rest) = address.split_once("://").expect("checked by the caller");
-    let failed = |error: object_store::Error| said(&error);
-    let retry = RetryConfig {
-        backoff: BackoffConfig::default(),
-        max_retries: MAX_RETRIES,
-        retry_timeout: RETRY_TIME,
-    };
-    let options = ClientOptions::new()
-        .with_connect_timeout(Duration::from_secs(10))
-        .with_timeout_disabled()
-        .with_read_timeout(READ_TIMEOUT);
-    if let "http" | "https" | "hf" = scheme {
-        let (url, options) =
-            if scheme == "hf" { hugging_face(rest, options)? } else { (address.to_owned(), options) };
-        if rest.split('/').next().is_some_and(|host| host.contains('@')) {
-            let hint = "a password in an address shows in files and lists of processes: sign a link instead"
-                .to_owned();
-            return Err(("the address holds a user".to_owned(), hint));
-        }
-        let query = SIGNED.lock().unwrap_or_else(PoisonError::into_inner).get(&url).cloned();
-        let url = query.map_or(url.clone(), |query| format!("{url}?{query}"));
-        let plain = url.split(['?', '#']).next().unwrap_or_default();
-        let name = plain.rsplit('/').next().unwrap_or_default().to_owned();
-        if name.is_empty() || is_pattern(&name) {
-            let hint = "name one file; a server of plain HTTPS lists nothing".to_owned();
-            return Err(("the address names no file".to_owned(), hint));
-        }
-        let options = options.with_allow_http(scheme == "http" || url.starts_with("http://"));
-        let store = HttpBuilder::new().with_url(&url).with_client_options(options).with_retry(retry).build();
-        let store = Box::new(store.map_err(failed)?);
-        return Ok(Source {
-            store,
-            key: Key::default(),
-            place: scheme.to_owned(),
-            typed: name,
-            is_single: true,
-        });
-    }
-    let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let root = format!("{scheme}://{bucket}/");
-    let store: Box<dyn ObjectStore> = match scheme {
-        "s3" => {
-            let is_plain = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"]
-                .iter()
-                .any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")));
-            let builder = AmazonS3Builder::from_env().with_url(&root).with_retry(retry);
-            let builder = builder.with_client_options(options.with_allow_http(is_plain));
-            Box::new(builder.build().map_err(failed)?)
-        }
-        "gs" => {
-            let builder = GoogleCloudStorageBuilder::from_env().with_url(&root).with_retry(retry);
-            Box::new(builder.with_client_options(options).build().map_err(failed)?)
-        }
-        _ => {
-            let builder = MicrosoftAzureBuilder::from_env().with_url(&root).with_retry(retry);
-            Box::new(builder.with_client_options(options).build().map_err(failed)?)
-        }
-    };
-    let typed = key.trim_end_matches('/').to_owned();
-    if bucket.is_empty() || !(typed.is_empty() || without_lists(&typed).iter().all(|key| is_inside(key))) {
-        let hint = "write it as SCHEME://BUCKET/KEY, without empty parts, `.` and `..`".to_owned();
-        return Err(("the address is not one of a bucket and a key".to_owned(), hint));
-    }
-    let fixed = match typed.find(['*', '?', '[', '{']).filter(|_| is_pattern(&typed)) {
-        Some(at) => typed[..at].rsplit_once('/').map_or("", |(before, _)| before),
-        None => &typed,
-    };
-    let key = Key::parse(fixed)
-        .map_err(|error| (error.to_string(), "write the key as the store lists it".to_owned()))?;
-    Ok(Source { store, key, place: format!("{scheme}/{bucket}"), typed, is_single: false })
-}
-
-/// The address of a file of a data set of Hugging Face, `datasets/OWNER/NAME[@REVISION]/PATH`, and the token for it.
-///
-/// Source: the Hub's documentation, "Download files", for the form `/resolve/REVISION/PATH`.
-fn hugging_face(rest: &str, options: ClientOptions) -> Result<(String, ClientOptions), Fault> {
-    let parts: Vec<&str> = rest.splitn(4, '/').collect();
-    let &["datasets", owner, name, file] = &parts[..] else {
-        let hint = "for example hf://datasets/OWNER/NAME/data/train.parquet, with NAME@REVISION for another one than main".to_owned();
-        return Err(("the address names no file of a data set".to_owned(), hint));
-    };
-    let (name, revision) = name.split_once('@').unwrap_or((name, "main"));
-    let host = std::env::var("HF_ENDPOINT").unwrap_or_else(|_| "https://huggingface.co".to_owned());
-    let url = format!("{}/datasets/{owner}/{name}/resolve/{revision}/{file}", host.trim_end_matches('/'));
-    let options =
-        match std::env::var("HF_TOKEN").ok().and_then(|token| format!("Bearer {token}").parse().ok()) {
-            Some(token) => {
-                let mut headers = HeaderMap::new();
-                headers.insert("authorization", token);
-                options.with_default_headers(headers)
-            }
-            None => options,
-        };
-    Ok((url, options))
-}
-
 /// Brings the copies in `folder` up to date.
-async fn fetch(address: &str, source: &Source, folder: &Path) -> Result<(), Fault> {
-    let objects = named(source).await?;
+async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Result<(), Fault> {
+    let objects = named(source, take).await?;
     let home = folder.join(&source.place);
     let index = folder.join(INDEX);
     let known: BTreeMap<String, Known> = read_regular(&index, MAX_INDEX_BYTES)
@@ -329,7 +208,7 @@ async fn fetch(address: &str, source: &Source, folder: &Path) -> Result<(), Faul
         known.get(name) == Some(&Known::of(meta)) && size.is_ok_and(|size| size == meta.size)
     };
     let due: Vec<&(String, ObjectMeta)> = objects.iter().filter(|object| !is_there(object)).collect();
-    let n_bytes: u64 = due.iter().map(|(_, meta)| meta.size).sum();
+    let n_bytes: u64 = due.iter().filter(|(name, _)| !take.is_by_size(name)).map(|(_, meta)| meta.size).sum();
     let all: BTreeMap<&String, Known> = objects.iter().map(|(name, meta)| (name, Known::of(meta))).collect();
     // A folder or a pattern would find what the store no longer has.
     for name in known.keys().filter(|name| !all.contains_key(name)) {
@@ -344,7 +223,11 @@ async fn fetch(address: &str, source: &Source, folder: &Path) -> Result<(), Faul
     let mut jobs = Vec::new();
     for (name, meta) in &due {
         let path = folder.join(NEW).join(name);
-        new_file(&path).map_err(|error| on_disk(&path, &error))?;
+        let file = new_file(&path).map_err(|error| on_disk(&path, &error))?;
+        if take.is_by_size(name) {
+            file.set_len(meta.size).map_err(|error| on_disk(&path, &error))?;
+            continue;
+        }
         // Not every server knows ranges.
         let part = if source.is_single { u64::MAX } else { PART_BYTES };
         let starts = (0..meta.size.max(1)).step_by(usize::try_from(part).unwrap_or(usize::MAX));
@@ -400,7 +283,7 @@ fn new_file(path: &Path) -> std::io::Result<File> {
 }
 
 /// The objects that a source names, with their names below its place.
-async fn named(source: &Source) -> Result<Vec<(String, ObjectMeta)>, Fault> {
+async fn named(source: &Source, take: Take) -> Result<Vec<(String, ObjectMeta)>, Fault> {
     let Source { store, key, typed, is_single, .. } = source;
     if *is_single {
         // A signed link may be for GET alone.
@@ -423,7 +306,9 @@ async fn named(source: &Source) -> Result<Vec<(String, ObjectMeta)>, Fault> {
         without_lists(typed).iter().filter_map(|pattern| glob::Pattern::new(pattern).ok()).collect();
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     let is_named = |name: &str| {
-        if is_pattern(typed) {
+        if take != Take::Rows {
+            true
+        } else if is_pattern(typed) {
             patterns.iter().any(|pattern| pattern.matches_with(name, options))
         } else {
             formats::by_name(Path::new(name)).is_some()
@@ -441,6 +326,7 @@ async fn named(source: &Source) -> Result<Vec<(String, ObjectMeta)>, Fault> {
         .into_iter()
         .filter(|(name, meta)| is_named(name) && is_inside(name) && !is_marker(name, meta))
         .collect();
+    let objects = take.chosen(objects, typed);
     if objects.is_empty() {
         let endings = formats::usual_endings();
         let what = if n_listed == 0 {
@@ -451,12 +337,6 @@ async fn named(source: &Source) -> Result<Vec<(String, ObjectMeta)>, Fault> {
         return Err((what, NOT_THERE.to_owned()));
     }
     Ok(objects)
-}
-
-/// Whether a name stays below the folder that it is joined to.
-fn is_inside(name: &str) -> bool {
-    Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
-        && !name.split('/').any(str::is_empty)
 }
 
 /// Fetches a range of an object to its file; returns the number of bytes.
@@ -500,40 +380,4 @@ async fn part(
 
 fn mib(bytes: u64) -> String {
     ddp::report::units::mib(bytes)
-}
-
-/// Words of a store, with all causes, and a remedy.
-fn said(error: &object_store::Error) -> Fault {
-    use object_store::Error;
-    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    let mut text = error.to_string();
-    for cause in causes.map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text += &format!(": {cause}");
-        }
-    }
-    // Links in it may be signed.
-    let words = text
-        .split(' ')
-        .map(|word| if word.contains("://") { word.split('?').next().unwrap_or(word) } else { word });
-    text = words.collect::<Vec<_>>().join(" ");
-    // Stores answer in XML.
-    let inside = |tag: &str| Some(text.split_once(&format!("<{tag}>"))?.1.split_once("</")?.0.to_owned());
-    if let (Some(code), Some(message)) = (inside("Code"), inside("Message")) {
-        text = format!("{code}: {message}");
-    }
-    let hint = match error {
-        Error::NotFound { .. } => NOT_THERE,
-        _ if text.starts_with("NoSuch") => NOT_THERE,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            "the credentials are refused: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (GOOGLE_*, AZURE_*, HF_TOKEN), their rights to list \
-             and read, and the clock; for a public bucket of S3 set AWS_SKIP_SIGNATURE=true"
-        }
-        Error::Precondition { .. } => CHANGED,
-        _ if text.contains("169.254.169.254") => {
-            "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
-        }
-        _ => "check the network, AWS_ENDPOINT_URL and AWS_REGION; docs/buckets.md",
-    };
-    (text, hint.to_owned())
 }

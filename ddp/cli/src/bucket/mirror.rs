@@ -1,0 +1,341 @@
+//! Brings the files of a run's home to its bucket, on a thread of its own while the run goes on, and all of them at its end.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use ddp::checkpoint::{CheckpointStore, MANIFEST_FILE, step_of};
+use ddp::report::units::mib;
+use ddp::run_folder::done::{DONE_FILE, Done};
+use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, LAST_FILE, METRICS_FILE, MODEL_FILE, REPORT_FILE};
+use ddp::run_folder::{UPLOADING_FILE, run_id};
+use ddp::storage::atomic_write::write_atomic;
+use ddp::storage::user_file::read_regular;
+use ddp_tables::open::remote::{Bucket, If, checkpoint, complete_checkpoints};
+use tracing::{debug, info, warn};
+
+use super::owner::{Beat, Owner};
+use crate::error::command::CommandError;
+use crate::error::{Error, Result};
+
+/// Time between two looks at the home.
+const LOOK: Duration = Duration::from_millis(500);
+/// Time between two copies of a file that grows.
+const PACE: Duration = Duration::from_secs(10);
+/// Most bytes per second for copies of a file that grows, since each one is whole.
+const BYTES_PER_S: u64 = 1 << 20;
+/// Time between two signs that the end of the run is on its way to the bucket.
+const SIGN: Duration = Duration::from_secs(1);
+/// Objects that disappear when the run no longer has the files.
+const REMOVED: [&str; 4] = [DONE_FILE, LAST_FILE, MODEL_FILE, REPORT_FILE];
+const BEST: &str = "best";
+/// Largest manifest.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// The mirror of a run, on rank 0.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    address: String,
+    home: PathBuf,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The run has no folder yet.
+    Begun(Bucket, Owner),
+    On {
+        thread: JoinHandle<()>,
+        ask: Sender<Ask>,
+    },
+    Ended,
+}
+
+/// A demand on the thread, which answers to the sender.
+#[derive(Debug)]
+struct Ask {
+    /// The last object of a complete run.
+    done: Option<Vec<u8>>,
+    answer: Sender<Result<u64>>,
+}
+
+impl Mirror {
+    pub(super) fn new(address: String, home: PathBuf, bucket: Bucket, owner: Owner) -> Self {
+        Mirror { address, home, state: State::Begun(bucket, owner) }
+    }
+
+    /// Starts to mirror the home, which is claimed. What tells whose run it is comes first.
+    ///
+    /// # Errors
+    /// Errors of the store, of a new thread.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        let State::Begun(bucket, owner) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Ok(());
+        };
+        let thread_error = |source| CommandError::BucketThread { source };
+        let beat = Beat::start(owner, Bucket::open(&self.address)?).map_err(thread_error)?;
+        let mut work = Work::new(self, bucket, beat);
+        for name in [CONFIG_FILE, run_id::RUN_ID_FILE] {
+            work.copy(name)?;
+        }
+        work.remove_absent()?;
+        let (ask, asked) = channel::<Ask>();
+        let loop_ = move || {
+            let mut said = String::new();
+            loop {
+                match asked.recv_timeout(LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {
+                        let failed =
+                            work.pass(false).err().map(|error| error.to_string()).unwrap_or_default();
+                        if !failed.is_empty() && failed != said {
+                            warn!(
+                                "{failed}\nhint: the run goes on, and tries again; until then its files are in {}",
+                                work.home.display()
+                            );
+                        }
+                        said = failed;
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Ok(Ask { done, answer }) => {
+                        let ended = work.end(done);
+                        let _ = answer.send(ended);
+                    }
+                }
+            }
+            work.beat.end();
+        };
+        let thread = std::thread::Builder::new().name("bucket".to_owned()).spawn(loop_);
+        let thread = thread.map_err(thread_error)?;
+        self.state = State::On { thread, ask };
+        Ok(())
+    }
+
+    /// Ends at once. The run can be continued from what the bucket has, and from the home.
+    pub(crate) fn give_up(self) {
+        if let State::Begun(bucket, owner) = self.state {
+            owner.end(&bucket);
+        }
+    }
+
+    /// Brings all that is missing to the bucket and ends; `done` says that the run is complete. Waits for the bucket.
+    ///
+    /// # Errors
+    /// [`CommandError::NotInBucket`]
+    pub(crate) fn finish(self, done: Option<&Done>) -> Result<()> {
+        let (thread, ask) = match self.state {
+            State::On { thread, ask } => (thread, ask),
+            State::Begun(bucket, owner) => {
+                owner.end(&bucket);
+                return Ok(());
+            }
+            State::Ended => return Ok(()),
+        };
+        let (answer, answered) = channel();
+        let done = done.and_then(|done| serde_json::to_vec(done).ok());
+        let started = Instant::now();
+        let _ = ask.send(Ask { done, answer });
+        let sign = self.home.join(UPLOADING_FILE);
+        let ended = loop {
+            match answered.recv_timeout(SIGN) {
+                Ok(ended) => break ended,
+                Err(RecvTimeoutError::Disconnected) => {
+                    break Err(
+                        CommandError::BucketThread { source: std::io::Error::other("it ended") }.into()
+                    );
+                }
+                // To `launch`, which would end ranks that have said their last word.
+                Err(RecvTimeoutError::Timeout) => drop(write_atomic(&sign, b"")),
+            }
+        };
+        let _ = fs::remove_file(&sign);
+        drop(ask);
+        let _ = thread.join();
+        let (address, home) = (self.address, self.home);
+        let n_bytes = ended.map_err(|error| {
+            let reason = error.to_string();
+            Error::from(CommandError::NotInBucket { address: address.clone(), home, reason })
+        })?;
+        info!(
+            "{address} has all of the run; the last {} took {:.1} s",
+            mib(n_bytes),
+            started.elapsed().as_secs_f64()
+        );
+        Ok(())
+    }
+}
+
+/// The thread's state.
+struct Work {
+    address: String,
+    home: PathBuf,
+    bucket: Bucket,
+    beat: Beat,
+    /// Files as they were copied, and when.
+    copied: BTreeMap<String, (Stamp, Instant)>,
+    /// The newest checkpoint that the bucket has, with its manifest.
+    sent: Option<(u64, Stamp)>,
+    n_bytes: u64,
+}
+
+/// Length and time of change of a file.
+type Stamp = (u64, Option<SystemTime>);
+
+/// That of a regular file.
+fn stamp(path: &Path) -> Option<Stamp> {
+    let data = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+    Some((data.len(), data.modified().ok()))
+}
+
+impl Work {
+    fn new(run: &Mirror, bucket: Bucket, beat: Beat) -> Self {
+        let (address, home) = (run.address.clone(), run.home.clone());
+        Work { address, home, bucket, beat, copied: BTreeMap::new(), sent: None, n_bytes: 0 }
+    }
+
+    /// Copies what is new. `is_last`: also what was copied a moment ago.
+    fn pass(&mut self, is_last: bool) -> Result<()> {
+        self.check_writer()?;
+        let steps = CheckpointStore::of_run(&self.home).steps().map_err(ddp::Error::from)?;
+        // The newest alone counts, however slow the bucket is.
+        if let Some(step) = steps.last().copied() {
+            let stamp = stamp(&self.home.join(checkpoint(step)).join(MANIFEST_FILE));
+            let sent = stamp.map(|stamp| (step, stamp));
+            if sent.is_some() && sent != self.sent && self.copy_checkpoint(step)? {
+                self.sent = sent;
+                self.prune(&steps, step)?;
+            }
+        }
+        for name in self.files() {
+            let pace = |(len, _): Stamp| PACE.max(Duration::from_secs(len / BYTES_PER_S));
+            let is_fresh = self.copied.get(&name).is_some_and(|(of, at)| at.elapsed() < pace(*of));
+            if is_last || !is_fresh {
+                self.copy(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_writer(&self) -> Result<()> {
+        if self.beat.is_lost() {
+            return Err(CommandError::BucketTaken { address: self.address.clone() }.into());
+        }
+        Ok(())
+    }
+
+    /// Copies all and says so; returns the number of bytes that it took.
+    fn end(&mut self, done: Option<Vec<u8>>) -> Result<u64> {
+        let before = self.n_bytes;
+        self.pass(true)?;
+        self.remove_absent()?;
+        if let Some(done) = done {
+            self.bucket.put(DONE_FILE, done, If::Always)?;
+        }
+        Ok(self.n_bytes - before)
+    }
+
+    /// Names of the files of the run but its checkpoints, the model last.
+    fn files(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let read = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().collect::<Vec<_>>();
+        for entry in read(&self.home) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.file_type() {
+                Ok(kind) if kind.is_file() => names.push(name),
+                Ok(kind) if kind.is_dir() && name != CHECKPOINTS => {
+                    let inside = read(&entry.path()).into_iter();
+                    names.extend(
+                        inside.map(|entry| format!("{name}/{}", entry.file_name().to_string_lossy())),
+                    );
+                }
+                _ => {}
+            }
+        }
+        names.retain(|name| !name.split('/').any(|part| part.starts_with('.')) && name != DONE_FILE);
+        names.sort_by_key(|name| (name == MODEL_FILE, name != METRICS_FILE, name.clone()));
+        names
+    }
+
+    /// Copies a file, unless it is as it was.
+    fn copy(&mut self, name: &str) -> Result<()> {
+        let path = self.home.join(name);
+        if let Some(stamp) =
+            stamp(&path).filter(|stamp| self.copied.get(name).is_none_or(|(of, _)| of != stamp))
+        {
+            self.n_bytes += self.bucket.upload(name, &path)?.unwrap_or_default();
+            self.copied.insert(name.to_owned(), (stamp, Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Copies a checkpoint, its manifest last; returns false if it is gone meanwhile.
+    fn copy_checkpoint(&mut self, step: u64) -> Result<bool> {
+        let (began, prefix) = (Instant::now(), checkpoint(step));
+        let manifest_name = format!("{prefix}{MANIFEST_FILE}");
+        let folder = self.home.join(&prefix);
+        let Ok(manifest) = read_regular(&folder.join(MANIFEST_FILE), MAX_BYTES) else { return Ok(false) };
+        match self.bucket.get(&manifest_name)? {
+            Some(there) if there.bytes == manifest => return Ok(true),
+            // Of the same step, by a run that went another way from an older checkpoint.
+            Some(_) => self.bucket.delete(&manifest_name)?,
+            None => {}
+        }
+        let before = self.n_bytes;
+        let Ok(parts) = fs::read_dir(&folder) else { return Ok(false) };
+        for part in parts.flatten().filter(|part| part.file_name() != MANIFEST_FILE) {
+            let name = format!("{prefix}{}", part.file_name().to_string_lossy());
+            let Some(n) = self.bucket.upload(&name, &part.path())? else { return Ok(false) };
+            self.n_bytes += n;
+        }
+        self.check_writer()?;
+        if self.bucket.put(&manifest_name, manifest.clone(), If::Absent)?.is_none() {
+            // A request that was tried again may have been answered before.
+            let there = self.bucket.get(&manifest_name)?;
+            if there.is_none_or(|there| there.bytes != manifest) {
+                return Err(CommandError::BucketTaken { address: self.address.clone() }.into());
+            }
+        }
+        debug!(
+            step,
+            bytes = self.n_bytes - before,
+            seconds = began.elapsed().as_secs_f64(),
+            "checkpoint in the bucket"
+        );
+        Ok(true)
+    }
+
+    /// Deletes the checkpoints older than `newest` that the run no longer has, but not that of its best evaluation.
+    fn prune(&mut self, own: &[u64], newest: u64) -> Result<()> {
+        let best = format!("{CHECKPOINTS}/{BEST}");
+        let marked = match read_regular(&self.home.join(&best), MAX_BYTES) {
+            Ok(name) => {
+                self.bucket.put(&best, name.clone(), If::Always)?;
+                Some(name)
+            }
+            Err(_) => self.bucket.get(&best)?.map(|object| object.bytes),
+        };
+        let marked = marked.and_then(|name| step_of(String::from_utf8(name).ok()?.trim()));
+        let objects = self.bucket.list(CHECKPOINTS)?;
+        let complete = complete_checkpoints(objects.iter().map(|(name, _)| name.as_str()));
+        let step = |name: &str| step_of(name.split('/').nth(1)?);
+        let is_gone = |step: &u64| *step < newest && !own.contains(step) && Some(*step) != marked;
+        for old in complete.into_iter().filter(is_gone) {
+            self.bucket.delete(&format!("{}{MANIFEST_FILE}", checkpoint(old)))?;
+        }
+        for (name, _) in objects.iter().filter(|(name, _)| step(name).is_some_and(|step| is_gone(&step))) {
+            self.bucket.delete(name)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes objects of files that the run has no longer.
+    fn remove_absent(&mut self) -> Result<()> {
+        let is_absent = |name: &&str| !self.home.join(name).exists();
+        for name in REMOVED.iter().copied().filter(is_absent) {
+            self.bucket.delete(name)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! A folder of a bucket: its objects are listed, read, written and deleted one by one, some only if nobody else has written them.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use ddp::storage::user_file::open_regular;
+use futures_util::TryStreamExt as _;
+use object_store::path::Path as Key;
+use object_store::{
+    Error, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion, WriteMultipart,
+};
+
+use super::store::{self, Source, is_inside, said};
+use super::terms::{Fault, If, Object};
+
+/// Bytes of a request of a large object.
+const PART_BYTES: usize = 16 << 20;
+/// Parts on their way at a time.
+const CONCURRENT: usize = 4;
+/// Largest object that is read into memory.
+const MAX_BYTES: u64 = 1 << 30;
+
+pub(super) struct Folder {
+    source: Source,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl std::fmt::Debug for Folder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Folder").field("key", &self.source.key).finish_non_exhaustive()
+    }
+}
+
+impl Folder {
+    pub(super) fn open(address: &str) -> Result<Self, Fault> {
+        let source = store::open(address)?;
+        if source.is_single || source.typed != source.key.as_ref() || source.typed.is_empty() {
+            let hint = "write it as s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER";
+            return Err(("the address names no folder of a bucket".to_owned(), hint.to_owned()));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|error| (error.to_string(), "allow this process more threads".to_owned()))?;
+        Ok(Folder { source, runtime })
+    }
+
+    fn key(&self, name: &str) -> Key {
+        name.split('/')
+            .filter(|part| !part.is_empty())
+            .fold(self.source.key.clone(), |key, part| key.join(part))
+    }
+
+    pub(super) fn list(&self, below: &str) -> Result<Vec<(String, u64)>, Fault> {
+        let (home, below) = (&self.source.key, self.key(below));
+        let listed = self.runtime.block_on(self.source.store.list(Some(&below)).try_collect::<Vec<_>>());
+        let listed = listed.map_err(|error| said(&error))?;
+        let name = |key: &Key| {
+            let rest = key.as_ref().strip_prefix(home.as_ref())?.strip_prefix('/')?;
+            is_inside(rest).then(|| rest.to_owned())
+        };
+        Ok(listed.iter().filter_map(|meta| Some((name(&meta.location)?, meta.size))).collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Result<Option<Object>, Fault> {
+        self.runtime.block_on(async {
+            let answer = match self.source.store.get(&self.key(name)).await {
+                Err(Error::NotFound { .. }) => return Ok(None),
+                answer => answer.map_err(|error| said(&error))?,
+            };
+            if answer.meta.size > MAX_BYTES {
+                return Err((
+                    format!("{name} has {} bytes", answer.meta.size),
+                    "is it the folder of a run?".into(),
+                ));
+            }
+            let tag = answer.meta.e_tag.clone();
+            let bytes = answer.bytes().await.map_err(|error| said(&error))?.to_vec();
+            Ok(Some(Object { bytes, tag }))
+        })
+    }
+
+    pub(super) fn put(&self, name: &str, bytes: Vec<u8>, condition: If<'_>) -> Result<Option<String>, Fault> {
+        let mode = match condition {
+            If::Always => PutMode::Overwrite,
+            If::Absent => PutMode::Create,
+            If::Unchanged(tag) => {
+                PutMode::Update(UpdateVersion { e_tag: Some(tag.to_owned()), version: None })
+            }
+        };
+        let options = PutOptions { mode, ..PutOptions::default() };
+        let key = self.key(name);
+        let put = self.source.store.put_opts(&key, PutPayload::from(bytes), options);
+        match self.runtime.block_on(put) {
+            Ok(PutResult { e_tag, .. }) => Ok(Some(e_tag.unwrap_or_default())),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(None),
+            Err(error) => Err(said(&error)),
+        }
+    }
+
+    pub(super) fn upload(&self, name: &str, path: &Path) -> Result<Option<u64>, Fault> {
+        let unread = |error: std::io::Error| {
+            (format!("can't read {}: {error}", path.display()), "check the disk".to_owned())
+        };
+        let mut file = match open_regular(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(unread)?,
+        };
+        let mut chunk = Vec::new();
+        let mut next = || {
+            chunk.clear();
+            std::io::Read::take(&mut file, PART_BYTES as u64).read_to_end(&mut chunk)?;
+            Ok(chunk.clone())
+        };
+        let first = next().map_err(unread)?;
+        if first.len() < PART_BYTES {
+            let n_bytes = first.len() as u64;
+            return self.put(name, first, If::Always).map(|_| Some(n_bytes));
+        }
+        self.runtime.block_on(async {
+            let parts = self.source.store.put_multipart(&self.key(name)).await;
+            let parts = parts.map_err(|error| said(&error))?;
+            let mut writer = WriteMultipart::new_with_chunk_size(parts, PART_BYTES);
+            let (mut bytes, mut n_bytes) = (first, 0);
+            while !bytes.is_empty() {
+                n_bytes += bytes.len() as u64;
+                writer.wait_for_capacity(CONCURRENT).await.map_err(|error| said(&error))?;
+                writer.put(bytes.into());
+                bytes = next().map_err(unread)?;
+            }
+            writer.finish().await.map_err(|error| said(&error))?;
+            Ok(Some(n_bytes))
+        })
+    }
+
+    pub(super) fn delete(&self, name: &str) -> Result<(), Fault> {
+        match self.runtime.block_on(self.source.store.delete(&self.key(name))) {
+            Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(said(&error)),
+        }
+    }
+}
