@@ -239,7 +239,7 @@ class Trial:
                 raise Broken("refused before the first step", str(ended))
             raise self.program.check_refusal(ended)
         if ended.status == FAILED and OF_NUMBERS.search(ended.stderr):
-            raise Diverged(ended.stderr.strip().split("\n")[0])
+            raise Diverged("\n".join(line for line in ended.stderr.splitlines() if line.startswith("error: ")) or str(ended))
         raise Broken("a config that is accepted trains", str(ended))
 
     def stop_at(self, name, step, *sets, ranks=None, more=()):

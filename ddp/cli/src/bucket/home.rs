@@ -16,7 +16,6 @@ use ddp::storage::user_file::read_regular;
 use ddp::train::resume::ResumeFrom;
 use ddp_comm::World;
 use ddp_tables::open::remote::{self, Bucket, Take, complete_checkpoints};
-use tracing::info;
 
 use super::mirror::Mirror;
 use super::owner::{OWNER, Owner};
@@ -37,6 +36,8 @@ pub(crate) struct BucketRun {
     pub(super) home: PathBuf,
     /// Whether it continues what is there.
     resumes: bool,
+    /// Whether there must be a run.
+    is_there: bool,
 }
 
 /// The home of the run at `address`.
@@ -72,6 +73,7 @@ impl BucketRun {
     /// - `is_mount`: see [`is_mount`]
     pub(crate) fn of(args: &TrainArgs, is_mount: bool) -> (Option<Self>, TrainArgs) {
         let mut args = args.clone();
+        let is_there = args.out.is_none();
         if let Some(ResumeFrom::Path(path)) = &args.resume
             && args.out.is_none()
             && (path.to_str().is_some_and(remote::takes_results) || address_of(path).is_some())
@@ -90,7 +92,7 @@ impl BucketRun {
             None => address_of(out),
         };
         let resumes = matches!(args.resume, Some(ResumeFrom::Auto));
-        let run = address.map(|address| BucketRun { home: home(&address), address, resumes });
+        let run = address.map(|address| BucketRun { home: home(&address), address, resumes, is_there });
         args.out = run.as_ref().map(|run| run.home.clone()).or(args.out);
         (run, args)
     }
@@ -143,6 +145,10 @@ impl BucketRun {
         let has_run = objects.iter().any(|(name, _)| is_of_run(name));
         // A start of the same job that came to no checkpoint.
         let is_own = args.job_id.is_some() && before.is_some_and(|before| before.job_id == args.job_id);
+        if self.is_there && !has_run {
+            owner.end(&bucket);
+            return Err(CommandError::BucketWithoutRun { address: self.address.clone() }.into());
+        }
         if self.resumes {
             let ids = [bucket.get(run_id::RUN_ID_FILE)?.map(|object| object.bytes), read_id(&self.home)];
             if ids[0].is_none() || ids[0] != ids[1] {
@@ -150,23 +156,16 @@ impl BucketRun {
             }
             self.bring(&bucket)?;
         } else if has_run && !args.overwrite && !is_own {
+            owner.end(&bucket);
             return Err(CommandError::BucketHoldsRun { address: self.address.clone() }.into());
-        } else {
-            for (name, _) in objects.iter().filter(|(name, _)| name != OWNER) {
-                // Manifests come first: what is left is no checkpoint.
-                if name.ends_with(ddp::checkpoint::MANIFEST_FILE) {
-                    bucket.delete(name)?;
-                }
-            }
-            for (name, _) in objects.iter().filter(|(name, _)| name != OWNER) {
-                bucket.delete(name)?;
-            }
+        } else if !args.overwrite {
             self.empty()?;
         }
         self.make()?;
         write_atomic(&self.home.join(ADDRESS_FILE), self.address.as_bytes()).map_err(ddp::Error::from)?;
-        info!("results go to {}; until they are there they are in {}", self.address, self.home.display());
-        Ok(Mirror::new(self.address.clone(), self.home.clone(), bucket, owner))
+        // Only when config and data are checked.
+        let replaces = has_run && !self.resumes;
+        Ok(Mirror::new(self.address.clone(), self.home.clone(), bucket, owner, replaces))
     }
 
     /// Fetches what the bucket has of the run into the home, unless that has as new a checkpoint.
@@ -211,6 +210,11 @@ impl BucketRun {
 /// The address whose home is this folder, if it is one.
 pub(crate) fn address_of(home: &Path) -> Option<String> {
     String::from_utf8(read_regular(&home.join(ADDRESS_FILE), MAX_ADDRESS_BYTES).ok()?).ok()
+}
+
+/// The name of the folder of a run for users: the address, for a home.
+pub(crate) fn shown(folder: &Path) -> PathBuf {
+    address_of(folder).map_or_else(|| folder.to_owned(), PathBuf::from)
 }
 
 fn read_id(home: &Path) -> Option<Vec<u8>> {

@@ -17,7 +17,7 @@ use ddp::storage::user_file::read_regular;
 use ddp_tables::open::remote::{Bucket, If, checkpoint, complete_checkpoints};
 use tracing::{debug, info, warn};
 
-use super::owner::{Beat, Owner};
+use super::owner::{Beat, OWNER, Owner};
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 
@@ -40,6 +40,8 @@ const MAX_BYTES: u64 = 1 << 30;
 pub(crate) struct Mirror {
     address: String,
     home: PathBuf,
+    /// Whether the bucket still has another run, to be deleted.
+    replaces: bool,
     state: State,
 }
 
@@ -63,8 +65,8 @@ struct Ask {
 }
 
 impl Mirror {
-    pub(super) fn new(address: String, home: PathBuf, bucket: Bucket, owner: Owner) -> Self {
-        Mirror { address, home, state: State::Begun(bucket, owner) }
+    pub(super) fn new(address: String, home: PathBuf, bucket: Bucket, owner: Owner, replaces: bool) -> Self {
+        Mirror { address, home, replaces, state: State::Begun(bucket, owner) }
     }
 
     /// Starts to mirror the home, which is claimed. What tells whose run it is comes first.
@@ -78,6 +80,9 @@ impl Mirror {
         let thread_error = |source| CommandError::BucketThread { source };
         let beat = Beat::start(owner, Bucket::open(&self.address)?).map_err(thread_error)?;
         let mut work = Work::new(self, bucket, beat);
+        if self.replaces {
+            work.delete_all()?;
+        }
         for name in [CONFIG_FILE, run_id::RUN_ID_FILE] {
             work.copy(name)?;
         }
@@ -110,6 +115,7 @@ impl Mirror {
         let thread = std::thread::Builder::new().name("bucket".to_owned()).spawn(loop_);
         let thread = thread.map_err(thread_error)?;
         self.state = State::On { thread, ask };
+        info!("results go to {}; until they are there they are in {}", self.address, self.home.display());
         Ok(())
     }
 
@@ -134,6 +140,7 @@ impl Mirror {
             State::Ended => return Ok(()),
         };
         let (answer, answered) = channel();
+        let is_complete = done.is_some();
         let done = done.and_then(|done| serde_json::to_vec(done).ok());
         let started = Instant::now();
         let _ = ask.send(Ask { done, answer });
@@ -154,10 +161,19 @@ impl Mirror {
         drop(ask);
         let _ = thread.join();
         let (address, home) = (self.address, self.home);
-        let n_bytes = ended.map_err(|error| {
-            let reason = error.to_string();
-            Error::from(CommandError::NotInBucket { address: address.clone(), home, reason })
+        let n_bytes = ended.map_err(|error| match error {
+            taken @ Error::Command(CommandError::BucketTaken { .. }) => taken,
+            error => {
+                let reason = error.to_string();
+                let reason = reason.split("\nhint: ").next().unwrap_or_default().to_owned();
+                CommandError::NotInBucket { address: address.clone(), home: home.clone(), reason }.into()
+            }
         })?;
+        if is_complete {
+            // The bucket has them; the rest is small, and tells a supervisor how the run has ended.
+            let _ = fs::remove_dir_all(home.join(CHECKPOINTS));
+            let _ = [MODEL_FILE, LAST_FILE].map(|name| fs::remove_file(home.join(name)));
+        }
         info!(
             "{address} has all of the run; the last {} took {:.1} s",
             mib(n_bytes),
@@ -197,7 +213,9 @@ impl Work {
 
     /// Copies what is new. `is_last`: also what was copied a moment ago.
     fn pass(&mut self, is_last: bool) -> Result<()> {
-        self.check_writer()?;
+        if self.beat.is_lost() {
+            return Err(self.taken());
+        }
         let steps = CheckpointStore::of_run(&self.home).steps().map_err(ddp::Error::from)?;
         // The newest alone counts, however slow the bucket is.
         if let Some(step) = steps.last().copied() {
@@ -218,16 +236,22 @@ impl Work {
         Ok(())
     }
 
+    /// Asks before what counts, because the beat may not have noticed.
     fn check_writer(&self) -> Result<()> {
-        if self.beat.is_lost() {
-            return Err(CommandError::BucketTaken { address: self.address.clone() }.into());
+        match self.beat.check(&self.bucket)? {
+            true => Ok(()),
+            false => Err(self.taken()),
         }
-        Ok(())
+    }
+
+    fn taken(&self) -> Error {
+        CommandError::BucketTaken { address: self.address.clone() }.into()
     }
 
     /// Copies all and says so; returns the number of bytes that it took.
     fn end(&mut self, done: Option<Vec<u8>>) -> Result<u64> {
         let before = self.n_bytes;
+        self.check_writer()?;
         self.pass(true)?;
         self.remove_absent()?;
         if let Some(done) = done {
@@ -289,12 +313,14 @@ impl Work {
             let Some(n) = self.bucket.upload(&name, &part.path())? else { return Ok(false) };
             self.n_bytes += n;
         }
+        // A run that continues from here has the events before.
+        self.copy(METRICS_FILE)?;
         self.check_writer()?;
         if self.bucket.put(&manifest_name, manifest.clone(), If::Absent)?.is_none() {
             // A request that was tried again may have been answered before.
             let there = self.bucket.get(&manifest_name)?;
             if there.is_none_or(|there| there.bytes != manifest) {
-                return Err(CommandError::BucketTaken { address: self.address.clone() }.into());
+                return Err(self.taken());
             }
         }
         debug!(
@@ -320,11 +346,24 @@ impl Work {
         let objects = self.bucket.list(CHECKPOINTS)?;
         let complete = complete_checkpoints(objects.iter().map(|(name, _)| name.as_str()));
         let step = |name: &str| step_of(name.split('/').nth(1)?);
-        let is_gone = |step: &u64| *step < newest && !own.contains(step) && Some(*step) != marked;
-        for old in complete.into_iter().filter(is_gone) {
+        let is_old = |step: &u64| *step < newest && !own.contains(step) && Some(*step) != marked;
+        for old in complete.iter().copied().filter(is_old) {
             self.bucket.delete(&format!("{}{MANIFEST_FILE}", checkpoint(old)))?;
         }
+        // Also what a killed process has left of others.
+        let is_gone = |step: &u64| is_old(step) || (*step != newest && !complete.contains(step));
         for (name, _) in objects.iter().filter(|(name, _)| step(name).is_some_and(|step| is_gone(&step))) {
+            self.bucket.delete(name)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the run that was there before.
+    fn delete_all(&self) -> Result<()> {
+        let mut objects = self.bucket.list("")?;
+        // Manifests first: what is left is no checkpoint.
+        objects.sort_by_key(|(name, _)| !name.ends_with(MANIFEST_FILE));
+        for (name, _) in objects.iter().filter(|(name, _)| name != OWNER) {
             self.bucket.delete(name)?;
         }
         Ok(())

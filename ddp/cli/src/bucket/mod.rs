@@ -16,12 +16,13 @@ mod home;
 use std::path::PathBuf;
 
 use ddp::data::error::DataError;
+use ddp::run_folder::folder::REPORT_FILE;
 use ddp::run_folder::run_id;
 use ddp::train::resume::ResumeFrom;
 use ddp_comm::World;
 use ddp_tables::open::remote::{self, Bucket, If, Take};
 
-pub(crate) use self::home::{BucketRun, address_of, is_mount};
+pub(crate) use self::home::{BucketRun, is_mount, shown};
 pub(crate) use self::mirror::Mirror;
 use crate::cli::{CheckpointCommand, Command, RunsCommand, TrainArgs};
 use crate::error::Error;
@@ -38,6 +39,17 @@ pub fn fetch_runs(world: &World, command: &mut Command) -> Result<(), Stop> {
         *path = remote::local_run(path, take)?;
         Ok(())
     };
+    if let Command::Checkpoint(CheckpointCommand::Prune(args)) = command
+        && args.path.to_str().is_some_and(remote::is_address)
+    {
+        return Err(CommandError::BucketPrune { path: args.path.clone() }.into());
+    }
+    if let Command::Report(args) = command
+        && args.out.is_none()
+        && args.runs.iter().any(|run| run.to_str().is_some_and(remote::is_address))
+    {
+        args.out = Some(REPORT_FILE.into());
+    }
     let fetched = match world.rank().0 {
         0 => runs_of(command).into_iter().try_for_each(fetch),
         _ => Ok(()),
@@ -99,7 +111,6 @@ fn runs_of(command: &mut Command) -> Vec<(&mut PathBuf, Take)> {
             CheckpointCommand::Verify(args) => vec![(&mut args.path, Take::Run)],
             CheckpointCommand::Show(args) => vec![(&mut args.path, Take::Run)],
             CheckpointCommand::Average(args) => args.paths.iter_mut().map(|path| (path, Take::Run)).collect(),
-            // It deletes, and the bucket is the run's.
             CheckpointCommand::Prune(_) => Vec::new(),
             CheckpointCommand::Export(args) => vec![(&mut args.path, Take::Run)],
         },

@@ -1,6 +1,6 @@
 //! The writer of the run at an address. Only one process is it: it writes an object that it renews, each time only if nobody else has.
 
-use std::path::Path;
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ddp::run_folder::run_id;
+use ddp::storage::unfinished::is_running;
 use ddp_tables::open::remote::{Bucket, If};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
@@ -33,6 +34,7 @@ pub(super) struct Owner {
 /// Renews the object on a thread of its own, since a large file may be on its way for minutes.
 #[derive(Debug)]
 pub(super) struct Beat {
+    nonce: String,
     is_lost: Arc<AtomicBool>,
     end: Sender<()>,
     thread: JoinHandle<()>,
@@ -45,6 +47,7 @@ impl Beat {
     /// Errors of a new thread.
     pub(super) fn start(mut owner: Owner, bucket: Bucket) -> std::io::Result<Self> {
         let (end, ended) = channel();
+        let nonce = owner.record.nonce.clone();
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
         let renew = move || loop {
@@ -59,7 +62,18 @@ impl Beat {
             }
         };
         let thread = std::thread::Builder::new().name("bucket beat".to_owned()).spawn(renew)?;
-        Ok(Beat { is_lost, end, thread })
+        Ok(Beat { nonce, is_lost, end, thread })
+    }
+
+    /// Asks the store whether this process is still the writer.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub(super) fn check(&self, bucket: &Bucket) -> Result<bool> {
+        if own(bucket, &self.nonce)?.is_none() {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+        Ok(!self.is_lost())
     }
 
     /// Whether another process has become the writer.
@@ -78,6 +92,9 @@ impl Beat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     host: String,
+    /// Boot and namespace of processes, in which `pid` means something.
+    #[serde(default)]
+    place: String,
     pid: u32,
     /// A random number, for each process another one.
     nonce: String,
@@ -108,9 +125,10 @@ impl Owner {
             Ok(object.and_then(|object| Some((object.tag?, parsed(&object.bytes)?))))
         };
         let mut before = read()?;
+        let place = place();
         let is_dead = |of: &Record| {
-            let is_here = of.host == host && of.pid != std::process::id();
-            of.has_ended || (is_here && !Path::new(&format!("/proc/{}", of.pid)).exists())
+            let is_here = of.place == place && of.pid != std::process::id();
+            of.has_ended || (is_here && !is_running(of.pid))
         };
         let since = Instant::now();
         while let Some((tag, record)) = before.as_ref().filter(|(_, record)| !is_dead(record)) {
@@ -132,6 +150,7 @@ impl Owner {
         }
         let record = Record {
             host: host.to_owned(),
+            place,
             pid: std::process::id(),
             nonce: run_id::random().unwrap_or_default(),
             job_id: job_id.map(str::to_owned),
@@ -139,7 +158,9 @@ impl Owner {
             has_ended: false,
         };
         let condition = before.as_ref().map_or(If::Absent, |(tag, _)| If::Unchanged(tag));
-        let tag = write(bucket, &record, condition)?.ok_or_else(|| busy(None))?;
+        let Some(tag) = write(bucket, &record, condition)? else {
+            return Err(busy(read()?.map(|(_, record)| record).as_ref()).into());
+        };
         let owner = Owner { record, tag };
         Ok((owner, before.map(|(_, record)| record)))
     }
@@ -165,7 +186,22 @@ fn write(bucket: &Bucket, record: &Record, condition: If<'_>) -> Result<Option<S
     let text = serde_json::to_vec(record).unwrap_or_default();
     Ok(match bucket.put(OWNER, text.clone(), condition)? {
         Some(tag) => Some(tag),
-        // A request that was tried again may have been answered before.
-        None => bucket.get(OWNER)?.filter(|object| object.bytes == text).and_then(|object| object.tag),
+        // A request whose answer was lost has been done all the same.
+        None => own(bucket, &record.nonce)?,
     })
+}
+
+/// The entity tag of the object, if the process with this nonce has written it.
+fn own(bucket: &Bucket, nonce: &str) -> Result<Option<String>> {
+    let object = bucket.get(OWNER)?;
+    let is_own =
+        |text: &[u8]| serde_json::from_slice::<Record>(text).is_ok_and(|record| record.nonce == nonce);
+    Ok(object.filter(|object| is_own(&object.bytes)).and_then(|object| object.tag))
+}
+
+/// Boot of this host and namespace of its processes. Containers may share the name of a host.
+fn place() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
 }

@@ -336,6 +336,16 @@ pub enum CommandError {
         "--resume auto continues it, --overwrite deletes it; or choose another folder with --out"
     ))]
     BucketHoldsRun { address: String },
+    /// The address to resume from holds no run.
+    #[error("{address} holds no run")]
+    #[diagnostic(help(
+        "check the address: `ddp-train runs ls` lists the runs of a folder; `--out {address} --resume auto` starts a new one"
+    ))]
+    BucketWithoutRun { address: String },
+    /// Checkpoints in a bucket are not pruned by hand.
+    #[error("{}: `checkpoint prune` works in a folder of this host", path.display())]
+    #[diagnostic(help("a run in a bucket keeps as many as `checkpoint.keep` says, when it goes on"))]
+    BucketPrune { path: PathBuf },
     /// Another process has become the writer of the run.
     #[error("another process has taken over {address}: nothing more of this run goes there")]
     #[diagnostic(help(

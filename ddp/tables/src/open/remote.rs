@@ -100,10 +100,13 @@ impl Bucket {
     /// # Errors
     /// See [`Bucket::open`].
     pub fn list(&self, below: &str) -> Result<Vec<(String, u64)>> {
-        self.said(match &self.folder {
-            BucketFolder::Store(folder) => folder.list(below),
-            BucketFolder::Mount(home) => mount::list(home, below),
-        })
+        self.said(
+            below,
+            match &self.folder {
+                BucketFolder::Store(folder) => folder.list(below),
+                BucketFolder::Mount(home) => mount::list(home, below),
+            },
+        )
     }
 
     /// A small object, if it is there.
@@ -111,10 +114,13 @@ impl Bucket {
     /// # Errors
     /// See [`Bucket::open`].
     pub fn get(&self, name: &str) -> Result<Option<Object>> {
-        self.said(match &self.folder {
-            BucketFolder::Store(folder) => folder.get(name),
-            BucketFolder::Mount(home) => mount::get(home, name),
-        })
+        self.said(
+            name,
+            match &self.folder {
+                BucketFolder::Store(folder) => folder.get(name),
+                BucketFolder::Mount(home) => mount::get(home, name),
+            },
+        )
     }
 
     /// Writes a small object; returns its entity tag, or none if `condition` did not hold.
@@ -122,10 +128,13 @@ impl Bucket {
     /// # Errors
     /// See [`Bucket::open`].
     pub fn put(&self, name: &str, bytes: Vec<u8>, condition: If<'_>) -> Result<Option<String>> {
-        self.said(match &self.folder {
-            BucketFolder::Store(folder) => folder.put(name, bytes, condition),
-            BucketFolder::Mount(home) => mount::put(home, name, &bytes, condition),
-        })
+        self.said(
+            name,
+            match &self.folder {
+                BucketFolder::Store(folder) => folder.put(name, bytes, condition),
+                BucketFolder::Mount(home) => mount::put(home, name, &bytes, condition),
+            },
+        )
     }
 
     /// Writes a file as an object; returns its number of bytes, or none if there is no such file.
@@ -133,10 +142,13 @@ impl Bucket {
     /// # Errors
     /// See [`Bucket::open`].
     pub fn upload(&self, name: &str, path: &Path) -> Result<Option<u64>> {
-        self.said(match &self.folder {
-            BucketFolder::Store(folder) => folder.upload(name, path),
-            BucketFolder::Mount(home) => mount::upload(home, name, path),
-        })
+        self.said(
+            name,
+            match &self.folder {
+                BucketFolder::Store(folder) => folder.upload(name, path),
+                BucketFolder::Mount(home) => mount::upload(home, name, path),
+            },
+        )
     }
 
     /// Deletes an object, if it is there.
@@ -144,10 +156,13 @@ impl Bucket {
     /// # Errors
     /// See [`Bucket::open`].
     pub fn delete(&self, name: &str) -> Result<()> {
-        self.said(match &self.folder {
-            BucketFolder::Store(folder) => folder.delete(name),
-            BucketFolder::Mount(home) => mount::delete(home, name),
-        })
+        self.said(
+            name,
+            match &self.folder {
+                BucketFolder::Store(folder) => folder.delete(name),
+                BucketFolder::Mount(home) => mount::delete(home, name),
+            },
+        )
     }
 
     /// Brings what `take` says of the objects into a folder.
@@ -173,8 +188,8 @@ impl Bucket {
         }
     }
 
-    fn said<T>(&self, result: Result<T, Fault>) -> Result<T> {
-        result.map_err(|fault| of_store(&self.address, fault))
+    fn said<T>(&self, name: &str, result: Result<T, Fault>) -> Result<T> {
+        result.map_err(|fault| of_store(format!("{}/{name}", self.address).trim_end_matches('/'), fault))
     }
 }
 

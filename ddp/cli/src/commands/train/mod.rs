@@ -343,11 +343,12 @@ impl<'w> Run<'w> {
         world.collective_result(
             deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
         )?;
-        training.finish(folder.map(RunDir::path), trainer)?;
+        let shown = folder.map(|folder| bucket::shown(folder.path()));
+        training.finish(shown.as_deref(), trainer)?;
         // Last of all: it says that nothing of the run is missing.
         if let Some(folder) = folder {
             let path = folder.path();
-            page::write_complete(path);
+            page::write_complete(path, &bucket::shown(path));
             let done =
                 Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() };
             mirror.take().map_or(Ok(()), |mirror| mirror.finish(Some(&done)))?;

@@ -26,7 +26,7 @@ use ddp::train::training_loop::is_long_enough;
 use ddp_comm::{Launcher, World};
 use tracing::{info, warn};
 
-use crate::bucket::address_of;
+use crate::bucket::shown;
 use crate::cli::{Bind, TrainArgs};
 use crate::error::Result;
 use crate::exit::Stop;
@@ -85,6 +85,7 @@ pub(super) fn is_complete(
         if args.job_id.is_some() {
             Done { job_id: args.job_id.clone(), ..done }.write(run)?;
         }
+        let run = shown(run);
         let run = run.display();
         info!(
             "{run} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {run}` evaluates it; more `--epochs` \
@@ -197,8 +198,7 @@ pub(super) fn save(
 
 /// The command that resumes the run in `folder`, started as this one was.
 pub(super) fn resume_command(world: &World, args: &TrainArgs, folder: &RunDir) -> String {
-    let folder = folder.path();
-    let run = address_of(folder).unwrap_or_else(|| folder.display().to_string());
+    let run = shown(folder.path()).display().to_string();
     train_command(world, args, &["--resume".to_owned(), run])
 }
 

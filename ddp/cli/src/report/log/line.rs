@@ -244,7 +244,9 @@ impl LogOptions {
         }
         let directives = directives.split(',').map(str::trim);
         // A later directive overrides an earlier one for the same target.
-        let all = std::iter::once(level).chain(directives.filter(|directive| !directive.is_empty()));
+        // Each try of a request to a store is a line of its library.
+        let level = [level, "object_store=warn"].into_iter().take(if self.verbosity == 0 { 2 } else { 1 });
+        let all = level.chain(directives.filter(|directive| !directive.is_empty()));
         all.collect::<Vec<_>>().join(",").parse().map_err(|error: ParseError| error.to_string())
     }
 }

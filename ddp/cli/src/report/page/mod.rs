@@ -45,12 +45,14 @@ pub(crate) fn make(runs: &[PathBuf]) -> Result<String, (PathBuf, io::Error)> {
 }
 
 /// Writes the page into the folder of a complete run; a failure is a warning.
-pub(crate) fn write_complete(run: &Path) {
+///
+/// - `shown`: the name of the folder for users
+pub(crate) fn write_complete(run: &Path, shown: &Path) {
     match write(run) {
-        Ok(path) => info!("report: {}", path.display()),
+        Ok(_) => info!("report: {}", shown.join(REPORT_FILE).display()),
         Err(error) => warn!(
             "can't write the report of the run: {error}\nhint: `ddp-train report {}` writes it",
-            run.display()
+            shown.display()
         ),
     }
 }

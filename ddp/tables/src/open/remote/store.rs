@@ -19,7 +19,8 @@ use crate::open::pattern::{is_pattern, without_lists};
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for all tries of a request.
 const RETRY_TIME: Duration = Duration::from_secs(60);
-const MAX_RETRIES: usize = 6;
+/// More than fit into it.
+const MAX_RETRIES: usize = 100;
 /// Remedies.
 pub(super) const CHANGED: &str = "the object has changed while it was read: start again when it is complete";
 pub(super) const NOT_THERE: &str = "check bucket, key and spelling; keys are case-sensitive";
@@ -168,6 +169,12 @@ pub(super) fn said(error: &object_store::Error) -> Fault {
              and read, and the clock; for a public bucket of S3 set AWS_SKIP_SIGNATURE=true"
         }
         Error::Precondition { .. } => CHANGED,
+        _ if ["InternalError", "SlowDown", "ServiceUnavailable", "500", "503"]
+            .iter()
+            .any(|code| text.contains(code)) =>
+        {
+            "the store fails, also after tries for a minute: start again later"
+        }
         _ if text.contains("169.254.169.254") => {
             "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
         }
