@@ -48,11 +48,23 @@ fn home(address: &str) -> PathBuf {
     parent().join(format!("{:016x}", hash.finish())).join(name)
 }
 
-/// Whether the folder `--out` is one of a mounted bucket, which has no rename, so that no run can work in it.
-pub(crate) fn is_mount(args: &TrainArgs) -> bool {
-    let out = args.out.as_ref().filter(|out| !out.to_str().is_some_and(remote::is_address));
-    out.is_some_and(|out| matches!(check_file_system(out), Err(FolderError::Unsuited { .. })))
+/// Whether the folder `--out` is one of a mounted bucket, in which files can be made but not renamed, appended to or synced, so that no
+/// run can work in it.
+///
+/// # Errors
+/// [`FolderError::Unsuited`] for a file system in which no files can be made.
+pub(crate) fn is_mount(args: &TrainArgs) -> Result<bool, FolderError> {
+    let Some(out) = args.out.as_ref().filter(|out| !out.to_str().is_some_and(remote::is_address)) else {
+        return Ok(false);
+    };
+    match check_file_system(out) {
+        Err(FolderError::Unsuited { call, .. }) if !MAKING.contains(&call) => Ok(true),
+        checked => checked.map(|()| false),
+    }
 }
+
+/// Calls without which a file system holds no run in any way.
+const MAKING: [&str; 3] = ["make a folder", "make a file", "write a file"];
 
 fn parent() -> PathBuf {
     std::env::temp_dir().join(format!("ddp-train-runs-{}", rustix::process::getuid().as_raw()))

@@ -238,10 +238,7 @@ impl Work {
 
     /// Asks before what counts, because the beat may not have noticed.
     fn check_writer(&self) -> Result<()> {
-        match self.beat.check(&self.bucket)? {
-            true => Ok(()),
-            false => Err(self.taken()),
-        }
+        if self.beat.check(&self.bucket)? { Ok(()) } else { Err(self.taken()) }
     }
 
     fn taken(&self) -> Error {

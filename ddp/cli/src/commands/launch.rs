@@ -83,7 +83,7 @@ impl TrainCommand {
         };
         let line = ["ddp-train", "train"].map(OsString::from).into_iter().chain(words.iter().cloned());
         let args = match Cli::parse_arguments(line.collect(), None) {
-            Ok(Cli { command: Command::Train(args), .. }) => BucketRun::of(&args, is_mount(&args)).1,
+            Ok(Cli { command: Command::Train(args), .. }) => BucketRun::of(&args, is_mount(&args)?).1,
             Ok(_) => unreachable!("the line begins with `train`"),
             Err(usage) => {
                 // Stderr may be closed.

@@ -176,37 +176,63 @@ fn one_call_of_another_rank_fails() {
     check(2, 1, false, false);
 }
 
-/// Mounts of object stores lack calls. Nothing is trained, and nothing is left.
+/// Mounts of object stores lack calls. A run works elsewhere then, and is mirrored there.
 #[test]
-fn a_file_system_without_the_calls_of_a_run_is_refused_at_the_start() {
+fn a_file_system_without_the_calls_of_a_run_holds_mirrored_runs() {
     let Some(library) = library() else { return };
-    for (call, errno, words) in [
-        ("rename", Errno::NOSYS, "rename a file over another one: Function not implemented"),
-        ("rename folder", Errno::PERM, "rename a folder: Operation not permitted"),
-        ("fsync", Errno::INVAL, "sync a file: Invalid argument"),
-        ("mkdir", Errno::OPNOTSUPP, "make a folder: Operation not supported"),
-    ] {
-        let (folder, rows) = (temp_dir(), temp_dir());
+    for (call, errno) in [("rename", Errno::NOSYS), ("rename folder", Errno::PERM), ("fsync", Errno::INVAL)] {
+        let (folder, rows, homes) = (temp_dir(), temp_dir(), [temp_dir(), temp_dir()]);
         let config = config(rows.path(), true);
         let (out, log) = (folder.path().join("out"), rows.path().join("calls"));
-        let mut command = DiskFault { errno, ..DiskFault::NONE }.apply(
-            train(1, &config, &out, &[]),
-            library,
-            folder.path(),
-            &log,
-        );
-        command.env("FAIL_CALL", call);
-        let outcome = run(command);
-        assert_eq!(outcome.status.code(), Some(74), "{call}: {}", outcome.stderr);
-        let start = format!("error: output folder `{}`: its file system can't {words}", out.display());
-        assert!(outcome.stderr.starts_with(&start), "{call}: {}", outcome.stderr);
+        let start = |home: usize, more: &[&str]| {
+            let fault = DiskFault { errno, ..DiskFault::NONE };
+            let words =
+                ["train", config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--device", "cpu"];
+            let mut command = fault.apply(single(&[&words[..], more].concat()), library, folder.path(), &log);
+            command.env("FAIL_CALL", call).env("TMPDIR", homes[home].path());
+            run(command)
+        };
+        let stopped = start(0, &["--set", "train.stop_after_steps=2"]);
+        assert_eq!(stopped.status.code(), Some(85), "{call}: {} {}", stopped.status, stopped.stderr);
+        assert!(stopped.stderr.contains("until they are there they are in"), "{call}: {}", stopped.stderr);
+        let again = start(0, &[]);
+        assert_eq!(again.status.code(), Some(2), "{call}: {}", again.stderr);
         assert!(
-            outcome.stderr.contains("\nhint: name a folder on a local disk"),
+            again.stderr.contains("holds a run\nhint: --resume auto continues it"),
             "{call}: {}",
-            outcome.stderr
+            again.stderr
         );
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{call}: something is left");
+        // From a host that has nothing of it.
+        let resumed = start(1, &["--resume", "auto"]);
+        assert_eq!(resumed.status.code(), Some(0), "{call}: {}", resumed.stderr);
+        assert!(resumed.stderr.contains("resuming after step 2"), "{call}: {}", resumed.stderr);
+        let undisturbed = rows.path().join("undisturbed");
+        run_ok(train(1, &config, &undisturbed, &[]));
+        let weights = |run: &Path| read_weights(&run.join("model.safetensors"));
+        assert!(same_bits(&weights(&out), &weights(&undisturbed)), "{call}");
+        for name in ["done.json", "metrics.jsonl", "config.toml", "report.html"] {
+            assert!(out.join(name).exists(), "{call}: {name}");
+        }
+        run_ok(single(&["checkpoint", "verify", out.to_str().unwrap()]));
     }
+}
+
+/// Nothing is trained, and nothing is left.
+#[test]
+fn a_file_system_that_makes_no_files_is_refused_at_the_start() {
+    let Some(library) = library() else { return };
+    let (folder, rows) = (temp_dir(), temp_dir());
+    let config = config(rows.path(), true);
+    let (out, log) = (folder.path().join("out"), rows.path().join("calls"));
+    let fault = DiskFault { errno: Errno::OPNOTSUPP, ..DiskFault::NONE };
+    let mut command = fault.apply(train(1, &config, &out, &[]), library, folder.path(), &log);
+    command.env("FAIL_CALL", "mkdir");
+    let outcome = run(command);
+    assert_eq!(outcome.status.code(), Some(74), "{}", outcome.stderr);
+    let start = format!("error: output folder `{}`: its file system can't make a folder: ", out.display());
+    assert!(outcome.stderr.starts_with(&start), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\nhint: name a folder on a local disk"), "{}", outcome.stderr);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "something is left");
 }
 
 /// The lease replaces the lock.

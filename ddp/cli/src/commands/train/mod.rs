@@ -81,8 +81,9 @@ fn run(
     signals.prepare(world);
     expect_world(world, args.expect_world)?;
     expect_hosts(world, args.expect_hosts)?;
-    let is_mount = [u8::from(world.rank().0 == 0 && !args.dry_run && bucket::is_mount(args))];
-    let is_mount = world.group().all_gather_bytes(&is_mount)?[0] == [1];
+    let is_mount = if world.rank().0 == 0 && !args.dry_run { bucket::is_mount(args) } else { Ok(false) };
+    let is_mount = world.collective_result(is_mount)?;
+    let is_mount = world.group().all_gather_bytes(&[u8::from(is_mount)])?[0] == [1];
     let (bucket, mut args) = BucketRun::of(args, is_mount);
     world.collective_result(bucket::fetch_source(&mut args))?;
     let mut mirror = match &bucket {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use ddp::checkpoint::MANIFEST_FILE;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file::{open_regular, open_unlinked, read_regular};
+use rustix::io::Errno;
 use serde::de::IgnoredAny;
 
 use super::terms::{Fault, If, Object};
@@ -78,7 +79,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> io::Result<u64> {
     let mut source = open_regular(from)?;
     let mut file = create(to, false)?;
     let n_bytes = io::copy(&mut source, &mut file)?;
-    file.sync_all().map(|()| n_bytes)
+    sync(&file).map(|()| n_bytes)
 }
 
 pub(super) fn delete(home: &Path, name: &str) -> Result<(), Fault> {
@@ -104,7 +105,21 @@ fn create(path: &Path, is_new: bool) -> io::Result<File> {
 
 fn write(mut file: File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
-    file.sync_all()
+    sync(&file)
+}
+
+/// Brings a file to the store, which mounts without this call do when it is closed.
+fn sync(file: &File) -> io::Result<()> {
+    match file.sync_all() {
+        Err(error)
+            if [Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP]
+                .map(Errno::raw_os_error)
+                .contains(&error.raw_os_error().unwrap_or_default()) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 fn tag(bytes: &[u8]) -> String {
