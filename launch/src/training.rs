@@ -1,6 +1,6 @@
 //! The training run of a job: the arguments of its first start and of its restarts.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,8 @@ const START_FLAGS: [(&str, bool); 6] = [
 pub struct Training<'a> {
     /// Arguments as typed, without the word `train`.
     pub words: &'a [OsString],
+    /// The folder of a bucket to which the results go, in place of the run folder.
+    pub address: Option<&'a str>,
     /// Whether the arguments name the run folder.
     pub names_folder: bool,
     /// Whether the arguments give the number of ranks.
@@ -55,6 +57,7 @@ impl Training<'_> {
         n_micro: Option<usize>,
     ) -> Vec<OsString> {
         let mut line = self.head(id, n_ranks);
+        let out = self.address.map_or(out.as_os_str(), OsStr::new);
         line.extend(["--out".into(), out.into(), "--resume".into(), "auto".into()]);
         let mut words = self.words.iter();
         while let Some(word) = words.next() {
@@ -98,6 +101,7 @@ mod tests {
         let has = |flag: &str| words.iter().any(|word| word == flag);
         Training {
             words,
+            address: None,
             names_folder: has("--out"),
             names_world: has("--expect-world"),
             may_use_gpus: false,

@@ -73,11 +73,12 @@ impl Unfinished {
 /// Whether a process with this id runs on this host. A zombie has ended: nobody may ever ask for its status, as in a container whose
 /// first process waits for none.
 pub fn is_running(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    // After the name, which may contain any character.
-    stat.is_ok_and(|stat| {
-        stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X']))
-    })
+    match fs::read_to_string(format!("/proc/{process}/stat")) {
+        // After the name, which may contain any character.
+        Ok(stat) => stat.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with(['Z', 'X'])),
+        // Of another user, it may be hidden, but not be missing.
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
 }
 
 /// Removes a temporary file if the process that wrote it has ended, that is, if its lock is free. On file systems without locks,

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use ddp::checkpoint::CheckpointStore;
 use ddp::config::ZeroStage;
+use ddp::run_folder::done::DONE_FILE;
 use ddp::run_folder::file_system::check_file_system;
-use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, MODEL_FILE};
+use ddp::run_folder::folder::METRICS_FILE;
 use ddp::run_folder::{FolderError, run_id};
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::fingerprint::Fingerprint;
@@ -16,24 +17,28 @@ use ddp::storage::user_file::read_regular;
 use ddp::train::resume::ResumeFrom;
 use ddp_comm::World;
 use ddp_tables::open::remote::{self, Bucket, Take, complete_checkpoints};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
 
-use super::mirror::Mirror;
-use super::owner::{OWNER, Owner};
+use super::mirror::{FETCHED, Mirror, is_of_run};
+use super::owner::Owner;
 use crate::cli::TrainArgs;
-use crate::error::Result;
 use crate::error::command::CommandError;
+use crate::error::{Error, Result};
 use crate::exit::Stop;
 
 /// The file in a home that holds the address.
 const ADDRESS_FILE: &str = ".bucket";
 const MAX_ADDRESS_BYTES: u64 = 1 << 16;
 
+/// Calls without which a file system holds no run in any way.
+const MAKING: [&str; 3] = ["make a folder", "make a file", "write a file"];
+
 /// A run at an address.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct BucketRun {
-    pub(super) address: String,
-    /// The folder of this host in which it works.
-    pub(super) home: PathBuf,
+    /// An address, or the path of a mounted bucket.
+    pub(crate) address: String,
     /// Whether it continues what is there.
     resumes: bool,
     /// Whether there must be a run.
@@ -44,27 +49,9 @@ pub(crate) struct BucketRun {
 fn home(address: &str) -> PathBuf {
     let mut hash = Fingerprint::default();
     hash.text(address);
-    let name = address.rsplit('/').next().unwrap_or_default();
+    let name = address.rsplit('/').next().filter(|name| !["", ".", ".."].contains(name)).unwrap_or("run");
     parent().join(format!("{:016x}", hash.finish())).join(name)
 }
-
-/// Whether the folder `--out` is one of a mounted bucket, in which files can be made but not renamed, appended to or synced, so that no
-/// run can work in it.
-///
-/// # Errors
-/// [`FolderError::Unsuited`] for a file system in which no files can be made.
-pub(crate) fn is_mount(args: &TrainArgs) -> Result<bool, FolderError> {
-    let Some(out) = args.out.as_ref().filter(|out| !out.to_str().is_some_and(remote::is_address)) else {
-        return Ok(false);
-    };
-    match check_file_system(out) {
-        Err(FolderError::Unsuited { call, .. }) if !MAKING.contains(&call) => Ok(true),
-        checked => checked.map(|()| false),
-    }
-}
-
-/// Calls without which a file system holds no run in any way.
-const MAKING: [&str; 3] = ["make a folder", "make a file", "write a file"];
 
 fn parent() -> PathBuf {
     std::env::temp_dir().join(format!("ddp-train-runs-{}", rustix::process::getuid().as_raw()))
@@ -74,39 +61,75 @@ fn parent() -> PathBuf {
 fn own_parent() -> std::io::Result<()> {
     let found = fs::symlink_metadata(parent())?;
     let is_own = found.is_dir() && found.uid() == rustix::process::getuid().as_raw();
-    is_own
-        .then_some(())
-        .ok_or_else(|| std::io::Error::other("its folder belongs to another user, or is a link"))
+    let foreign = || std::io::Error::other("its folder belongs to another user, or is a link");
+    is_own.then_some(()).ok_or_else(foreign)
+}
+
+/// Whether a folder is one of a mounted bucket, in which files can be made but not renamed, appended to or synced, so that no run can
+/// work in it.
+fn is_mount(folder: &Path) -> Result<bool, FolderError> {
+    match check_file_system(folder) {
+        Err(FolderError::Unsuited { call, .. }) if !MAKING.contains(&call) => Ok(true),
+        checked => checked.map(|()| false),
+    }
 }
 
 impl BucketRun {
-    /// The run of `args`, if its results go to a bucket, and the arguments with its home in place of the address.
+    /// The run of `args`, if its results go to a bucket. Looks at folders of this host.
     ///
-    /// - `is_mount`: see [`is_mount`]
-    pub(crate) fn of(args: &TrainArgs, is_mount: bool) -> (Option<Self>, TrainArgs) {
-        let mut args = args.clone();
+    /// # Errors
+    /// [`FolderError::Unsuited`] for a file system in which no files can be made.
+    pub(crate) fn named_by(args: &TrainArgs) -> Result<Option<Self>, FolderError> {
         let is_there = args.out.is_none();
-        if let Some(ResumeFrom::Path(path)) = &args.resume
-            && args.out.is_none()
-            && (path.to_str().is_some_and(remote::takes_results) || address_of(path).is_some())
-        {
-            // It continues where it is.
-            args.out = Some(path.clone());
-            args.resume = Some(ResumeFrom::Auto);
-        }
-        let Some(out) = &args.out else { return (None, args) };
-        let address = match out.to_str().filter(|text| remote::is_address(text)) {
-            Some(address) => Some(address.trim_end_matches('/').to_owned()),
-            None if is_mount => {
-                Some(std::path::absolute(out).unwrap_or_else(|_| out.clone()).display().to_string())
-            }
-            // The home itself, which a restart names.
-            None => address_of(out),
+        let folder = match (&args.out, &args.resume) {
+            (Some(out), _) => out,
+            (None, Some(ResumeFrom::Path(path))) => path,
+            _ => return Ok(None),
         };
-        let resumes = matches!(args.resume, Some(ResumeFrom::Auto));
-        let run = address.map(|address| BucketRun { home: home(&address), address, resumes, is_there });
-        args.out = run.as_ref().map(|run| run.home.clone()).or(args.out);
-        (run, args)
+        let address = match folder.to_str().filter(|text| remote::is_address(text)) {
+            // Others are only read.
+            Some(address) if is_there && !remote::takes_results(address) => None,
+            Some(address) => Some(address.trim_end_matches('/').to_owned()),
+            None => match address_of(folder) {
+                Some(address) => Some(address),
+                None if !args.dry_run && (!is_there || folder.is_dir()) && is_mount(folder)? => {
+                    Some(std::path::absolute(folder).unwrap_or_else(|_| folder.clone()).display().to_string())
+                }
+                None => None,
+            },
+        };
+        let resumes = is_there || matches!(args.resume, Some(ResumeFrom::Auto));
+        Ok(address.map(|address| BucketRun { address, resumes, is_there }))
+    }
+
+    /// Same as [`BucketRun::named_by`] on all ranks by the folders of rank 0, and puts the home in place of the address. Collective.
+    ///
+    /// # Errors
+    /// See [`BucketRun::named_by`].
+    pub(crate) fn find(world: &World, args: &mut TrainArgs) -> Result<Option<Self>, Stop> {
+        let named = if world.rank().0 == 0 { Self::named_by(args) } else { Ok(None) };
+        let named = world.collective_result(named)?;
+        let text = serde_json::to_vec(&named).unwrap_or_default();
+        let run: Option<Self> =
+            serde_json::from_slice(&world.group().all_gather_bytes(&text)?[0]).unwrap_or_default();
+        if let Some(run) = &run {
+            run.name_home(args);
+        }
+        Ok(run)
+    }
+
+    /// Puts the home in place of the address.
+    pub(crate) fn name_home(&self, args: &mut TrainArgs) {
+        args.out = Some(self.home());
+        if self.resumes {
+            args.resume = Some(ResumeFrom::Auto);
+            args.overwrite = false;
+        }
+    }
+
+    /// The folder of this host in which the run works.
+    pub(crate) fn home(&self) -> PathBuf {
+        home(&self.address)
     }
 
     /// Refuses shards of the optimizer state in homes of several hosts. Collective.
@@ -122,82 +145,123 @@ impl BucketRun {
         Ok(())
     }
 
-    /// Makes rank 0's process the writer, and the homes of all hosts what the run continues from, or empty. Collective.
+    /// Makes rank 0's process the writer, and fetches what the run continues from into the homes of all hosts. Collective.
     ///
     /// # Errors
-    /// [`CommandError::BucketBusy`], [`CommandError::BucketHoldsRun`]; errors of the store.
-    pub(crate) fn begin(&self, world: &World, args: &TrainArgs) -> Result<Option<Mirror>, Stop> {
+    /// [`CommandError::BucketBusy`], [`CommandError::BucketHoldsRun`], [`CommandError::BucketWithoutRun`]; errors of the store.
+    pub(crate) fn begin(&mut self, world: &World, args: &mut TrainArgs) -> Result<Option<Mirror>, Stop> {
         let begun = match world.rank().0 {
             0 => self.begin_first(world.hostname(), args).map(Some),
             _ => Ok(None),
         };
         let begun = world.collective_result(begun)?;
+        self.resumes = world.group().all_gather_bytes(&[u8::from(self.resumes)])?[0] == [1];
+        self.name_home(args);
         let hosts = world.group().all_gather_bytes(world.hostname().as_bytes())?;
         let is_other_host = world.local_rank().0 == 0 && hosts[0] != world.hostname().as_bytes();
         let fetched = if is_other_host && self.resumes {
-            // Rank 0 has decided already.
-            self.empty().and_then(|()| self.bring(&Bucket::open(&self.address)?))
+            // Rank 0 has decided already, and has the events.
+            let fetch = || {
+                self.empty()?;
+                self.bring(&Bucket::open(&self.address)?)?;
+                let _ = [FETCHED, DONE_FILE].map(|name| fs::remove_file(self.home().join(name)));
+                Ok(())
+            };
+            fetch()
         } else {
             Ok(())
         };
-        world.collective_result(fetched)?;
+        world.collective_result::<(), Error>(fetched)?;
         Ok(begun)
     }
 
-    fn begin_first(&self, host: &str, args: &TrainArgs) -> Result<Mirror> {
+    fn begin_first(&mut self, host: &str, args: &TrainArgs) -> Result<Mirror> {
         let bucket = Bucket::open(&self.address)?;
-        let (owner, before) = Owner::take(&bucket, &self.address, host, args.job_id.as_deref())?;
-        let objects = bucket.list("")?;
-        let is_of_run = |name: &str| {
-            name == CONFIG_FILE
-                || name == MODEL_FILE
-                || name == run_id::RUN_ID_FILE
-                || name.starts_with(CHECKPOINTS)
-        };
-        let has_run = objects.iter().any(|(name, _)| is_of_run(name));
-        // A start of the same job that came to no checkpoint.
-        let is_own = args.job_id.is_some() && before.is_some_and(|before| before.job_id == args.job_id);
+        let has_run = bucket.list("")?.iter().any(|(name, _)| is_of_run(name));
         if self.is_there && !has_run {
-            owner.end(&bucket);
             return Err(CommandError::BucketWithoutRun { address: self.address.clone() }.into());
         }
-        if self.resumes {
-            let ids = [bucket.get(run_id::RUN_ID_FILE)?.map(|object| object.bytes), read_id(&self.home)];
-            if ids[0].is_none() || ids[0] != ids[1] {
-                self.empty()?;
-            }
-            self.bring(&bucket)?;
-        } else if has_run && !args.overwrite && !is_own {
-            owner.end(&bucket);
+        let is_own = args.job_id.is_some() && Owner::job(&bucket)? == args.job_id;
+        if !self.resumes && has_run && !args.overwrite && !is_own {
             return Err(CommandError::BucketHoldsRun { address: self.address.clone() }.into());
-        } else if !args.overwrite {
-            self.empty()?;
+        }
+        let owner = Owner::take(&bucket, &self.address, host, args.job_id.as_deref())?;
+        match self.prepare(&bucket, args, is_own) {
+            Ok(replaces) => Ok(Mirror::new(self.address.clone(), self.home(), bucket, owner, replaces)),
+            Err(error) => {
+                owner.end(&bucket);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the home what the run continues from, or empty. Returns whether the bucket has another run, to be deleted.
+    ///
+    /// - `is_own`: whether this job has written what is there
+    fn prepare(&mut self, bucket: &Bucket, args: &TrainArgs, is_own: bool) -> Result<bool> {
+        let objects = bucket.list("")?;
+        let has_run = objects.iter().any(|(name, _)| is_of_run(name));
+        // A restart may repeat the words of the first start.
+        self.resumes |= is_own && newest(&objects).is_some();
+        if self.resumes {
+            let id = bucket.get(run_id::RUN_ID_FILE)?.map(|object| object.bytes);
+            if id.is_none()
+                || id != read_regular(&self.home().join(run_id::RUN_ID_FILE), MAX_ADDRESS_BYTES).ok()
+            {
+                self.set_aside()?;
+            }
+            self.bring(bucket)?;
+            if args.job_id.is_some() {
+                // A supervisor would take it for this job's.
+                let _ = fs::remove_file(self.home().join(DONE_FILE));
+            }
+        } else {
+            self.set_aside()?;
         }
         self.make()?;
-        write_atomic(&self.home.join(ADDRESS_FILE), self.address.as_bytes()).map_err(ddp::Error::from)?;
+        write_atomic(&self.home().join(ADDRESS_FILE), self.address.as_bytes()).map_err(ddp::Error::from)?;
         // Only when config and data are checked.
-        let replaces = has_run && !self.resumes;
-        Ok(Mirror::new(self.address.clone(), self.home.clone(), bucket, owner, replaces))
+        Ok(has_run && !self.resumes)
     }
 
     /// Fetches what the bucket has of the run into the home, unless that has as new a checkpoint.
     fn bring(&self, bucket: &Bucket) -> Result<()> {
         let objects = bucket.list("")?;
-        let newest = complete_checkpoints(objects.iter().map(|(name, _)| name.as_str())).pop();
-        let own =
-            CheckpointStore::of_run(&self.home).newest(u64::MAX, |_| Ok(())).map_err(ddp::Error::from)?;
-        let own = own.found.map(|found| found.manifest().run.step);
-        if objects.iter().all(|(name, _)| name == OWNER) || own >= newest.or(Some(0)) && own.is_some() {
+        let own = self.newest_at_home();
+        if !objects.iter().any(|(name, _)| is_of_run(name)) || (own.is_some() && own >= newest(&objects)) {
             return Ok(());
         }
         self.empty()?;
         self.make()?;
-        Ok(bucket.fetch(Take::Start, &self.home)?)
+        bucket.fetch(Take::Start, &self.home())?;
+        let events = self.home().join(METRICS_FILE);
+        if events.exists() {
+            fs::rename(&events, self.home().join(FETCHED)).map_err(|source| self.unwritable(source))?;
+        }
+        Ok(())
+    }
+
+    fn newest_at_home(&self) -> Option<u64> {
+        let search = CheckpointStore::of_run(&self.home()).newest(u64::MAX, |_| Ok(())).ok()?;
+        search.found.map(|found| found.manifest().run.step)
+    }
+
+    /// Removes the home of another run, or gives it another name if it has a checkpoint.
+    fn set_aside(&self) -> Result<()> {
+        let home = self.home();
+        if self.newest_at_home().is_none() {
+            return self.empty();
+        }
+        let aside = home.with_file_name(format!("{}.replaced-{}", file_name(&home), std::process::id()));
+        let renamed = own_parent().and_then(|()| fs::rename(&home, &aside));
+        renamed.map_err(|source| self.unwritable(source))?;
+        warn!("{} held another run than {}: it is {} now", home.display(), self.address, aside.display());
+        Ok(())
     }
 
     /// Removes the home.
     fn empty(&self) -> Result<()> {
-        let empty = || match own_parent().and_then(|()| fs::remove_dir_all(&self.home)) {
+        let empty = || match own_parent().and_then(|()| fs::remove_dir_all(self.home())) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         };
@@ -209,26 +273,34 @@ impl BucketRun {
         let make = || {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(parent())?;
             own_parent()?;
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.home)
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.home())
         };
         Ok(make().map_err(|source| self.unwritable(source))?)
     }
 
     fn unwritable(&self, source: std::io::Error) -> ddp::Error {
-        FolderError::Unwritable { path: self.home.clone(), source }.into()
+        FolderError::Unwritable { path: self.home(), source }.into()
     }
 }
 
-/// The address whose home is this folder, if it is one.
-pub(crate) fn address_of(home: &Path) -> Option<String> {
-    String::from_utf8(read_regular(&home.join(ADDRESS_FILE), MAX_ADDRESS_BYTES).ok()?).ok()
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Step of the newest complete checkpoint among objects.
+fn newest(objects: &[(String, u64)]) -> Option<u64> {
+    complete_checkpoints(objects.iter().map(|(name, _)| name.as_str())).pop()
+}
+
+/// The address whose home is this folder, if it is one. A copy of a home is a folder of its own.
+pub(crate) fn address_of(folder: &Path) -> Option<String> {
+    let address =
+        String::from_utf8(read_regular(&folder.join(ADDRESS_FILE), MAX_ADDRESS_BYTES).ok()?).ok()?;
+    let is_home = std::path::absolute(folder).is_ok_and(|folder| folder == home(&address));
+    is_home.then_some(address)
 }
 
 /// The name of the folder of a run for users: the address, for a home.
 pub(crate) fn shown(folder: &Path) -> PathBuf {
     address_of(folder).map_or_else(|| folder.to_owned(), PathBuf::from)
-}
-
-fn read_id(home: &Path) -> Option<Vec<u8>> {
-    read_regular(&home.join(run_id::RUN_ID_FILE), MAX_ADDRESS_BYTES).ok()
 }

@@ -10,14 +10,17 @@ use std::time::{Duration, Instant, SystemTime};
 use ddp::checkpoint::{CheckpointStore, MANIFEST_FILE, step_of};
 use ddp::report::units::mib;
 use ddp::run_folder::done::{DONE_FILE, Done};
-use ddp::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, LAST_FILE, METRICS_FILE, MODEL_FILE, REPORT_FILE};
-use ddp::run_folder::{UPLOADING_FILE, run_id};
+use ddp::run_folder::folder::{
+    CHECKPOINTS, CONFIG_FILE, FLIGHT_FILE, LAST_FILE, METRICS_FILE, MODEL_FILE, REPORT_FILE,
+};
+use ddp::run_folder::{FolderError, UPLOADING_FILE, run_id};
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::user_file::read_regular;
+use ddp_comm::Watchdog;
 use ddp_tables::open::remote::{Bucket, If, checkpoint, complete_checkpoints};
 use tracing::{debug, info, warn};
 
-use super::owner::{Beat, OWNER, Owner};
+use super::owner::{Beat, Owner};
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 
@@ -32,8 +35,29 @@ const SIGN: Duration = Duration::from_secs(1);
 /// Objects that disappear when the run no longer has the files.
 const REMOVED: [&str; 4] = [DONE_FILE, LAST_FILE, MODEL_FILE, REPORT_FILE];
 const BEST: &str = "best";
+/// Time at the end of a run for a store to answer again.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest manifest.
 const MAX_BYTES: u64 = 1 << 30;
+
+/// Events that were fetched, until the run has claimed its home: a supervisor would take them for those of this attempt.
+pub(super) const FETCHED: &str = ".metrics.jsonl";
+/// Whether an object is one of a run, which a new run replaces.
+pub(super) fn is_of_run(name: &str) -> bool {
+    const FILES: [&str; 9] = [
+        CONFIG_FILE,
+        METRICS_FILE,
+        MODEL_FILE,
+        LAST_FILE,
+        REPORT_FILE,
+        DONE_FILE,
+        FLIGHT_FILE,
+        run_id::RUN_ID_FILE,
+        "checkpoints/best",
+    ];
+    let folders = ["checkpoints/step-", "logs/rank-", "traces/steps-", "tb/"];
+    FILES.contains(&name) || folders.iter().any(|folder| name.starts_with(folder))
+}
 
 /// The mirror of a run, on rank 0.
 #[derive(Debug)]
@@ -83,6 +107,11 @@ impl Mirror {
         if self.replaces {
             work.delete_all()?;
         }
+        let fetched = self.home.join(FETCHED);
+        if fetched.exists() {
+            let back = fs::rename(&fetched, self.home.join(METRICS_FILE));
+            back.map_err(|source| FolderError::Unwritable { path: self.home.clone(), source })?;
+        }
         for name in [CONFIG_FILE, run_id::RUN_ID_FILE] {
             work.copy(name)?;
         }
@@ -130,7 +159,7 @@ impl Mirror {
     ///
     /// # Errors
     /// [`CommandError::NotInBucket`]
-    pub(crate) fn finish(self, done: Option<&Done>) -> Result<()> {
+    pub(crate) fn finish(self, done: Option<&Done>, watchdog: &Watchdog) -> Result<()> {
         let (thread, ask) = match self.state {
             State::On { thread, ask } => (thread, ask),
             State::Begun(bucket, owner) => {
@@ -145,21 +174,27 @@ impl Mirror {
         let started = Instant::now();
         let _ = ask.send(Ask { done, answer });
         let sign = self.home.join(UPLOADING_FILE);
+        // To `launch`, which would end ranks that have reported their end, and to the other ranks.
+        let show_life = || {
+            let _ = write_atomic(&sign, b"");
+            watchdog.tick();
+        };
         let ended = loop {
             match answered.recv_timeout(SIGN) {
                 Ok(ended) => break ended,
                 Err(RecvTimeoutError::Disconnected) => {
-                    break Err(
-                        CommandError::BucketThread { source: std::io::Error::other("it ended") }.into()
-                    );
+                    let source = std::io::Error::other("it ended");
+                    break Err(CommandError::BucketThread { source }.into());
                 }
-                // To `launch`, which would end ranks that have said their last word.
-                Err(RecvTimeoutError::Timeout) => drop(write_atomic(&sign, b"")),
+                Err(RecvTimeoutError::Timeout) => show_life(),
             }
         };
-        let _ = fs::remove_file(&sign);
         drop(ask);
-        let _ = thread.join();
+        while !thread.is_finished() {
+            show_life();
+            std::thread::sleep(LOOK);
+        }
+        let _ = fs::remove_file(&sign);
         let (address, home) = (self.address, self.home);
         let n_bytes = ended.map_err(|error| match error {
             taken @ Error::Command(CommandError::BucketTaken { .. }) => taken,
@@ -213,9 +248,7 @@ impl Work {
 
     /// Copies what is new. `is_last`: also what was copied a moment ago.
     fn pass(&mut self, is_last: bool) -> Result<()> {
-        if self.beat.is_lost() {
-            return Err(self.taken());
-        }
+        self.check_current()?;
         let steps = CheckpointStore::of_run(&self.home).steps().map_err(ddp::Error::from)?;
         // The newest alone counts, however slow the bucket is.
         if let Some(step) = steps.last().copied() {
@@ -236,6 +269,18 @@ impl Work {
         Ok(())
     }
 
+    /// Fails if this process may no longer be the writer: its last sign of life is too old.
+    fn check_current(&self) -> Result<()> {
+        match self.beat.silence() {
+            _ if self.beat.is_lost() => Err(self.taken()),
+            Some(silence) => {
+                Err(CommandError::BucketAway { address: self.address.clone(), seconds: silence.as_secs() }
+                    .into())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Asks before what counts, because the beat may not have noticed.
     fn check_writer(&self) -> Result<()> {
         if self.beat.check(&self.bucket)? { Ok(()) } else { Err(self.taken()) }
@@ -248,6 +293,11 @@ impl Work {
     /// Copies all and says so; returns the number of bytes that it took.
     fn end(&mut self, done: Option<Vec<u8>>) -> Result<u64> {
         let before = self.n_bytes;
+        let since = Instant::now();
+        // A store that answers again gets a sign of life first.
+        while self.beat.silence().is_some() && !self.beat.is_lost() && since.elapsed() < PATIENCE {
+            std::thread::sleep(LOOK);
+        }
         self.check_writer()?;
         self.pass(true)?;
         self.remove_absent()?;
@@ -306,6 +356,7 @@ impl Work {
         let before = self.n_bytes;
         let Ok(parts) = fs::read_dir(&folder) else { return Ok(false) };
         for part in parts.flatten().filter(|part| part.file_name() != MANIFEST_FILE) {
+            self.check_current()?;
             let name = format!("{prefix}{}", part.file_name().to_string_lossy());
             let Some(n) = self.bucket.upload(&name, &part.path())? else { return Ok(false) };
             self.n_bytes += n;
@@ -331,6 +382,7 @@ impl Work {
 
     /// Deletes the checkpoints older than `newest` that the run no longer has, but not that of its best evaluation.
     fn prune(&mut self, own: &[u64], newest: u64) -> Result<()> {
+        self.check_writer()?;
         let best = format!("{CHECKPOINTS}/{BEST}");
         let marked = match read_regular(&self.home.join(&best), MAX_BYTES) {
             Ok(name) => {
@@ -360,7 +412,7 @@ impl Work {
         let mut objects = self.bucket.list("")?;
         // Manifests first: what is left is no checkpoint.
         objects.sort_by_key(|(name, _)| !name.ends_with(MANIFEST_FILE));
-        for (name, _) in objects.iter().filter(|(name, _)| name != OWNER) {
+        for (name, _) in objects.iter().filter(|(name, _)| is_of_run(name)) {
             self.bucket.delete(name)?;
         }
         Ok(())

@@ -6,8 +6,8 @@
 //! <address>/checkpoints/step-<N>/manifest.json    written last, if there is none: a checkpoint is there whole or not at all
 //! ```
 //!
-//! Nothing waits for the bucket but the end of the run. The run continues on any host: its files and the newest checkpoint are fetched
-//! first, unless the home has a newer one of the same run.
+//! No step waits for the bucket; start and end of the run do. The run continues on any host: its files and the newest checkpoint are
+//! fetched first, unless the home has a newer one of the same run.
 
 mod owner;
 mod mirror;
@@ -22,7 +22,7 @@ use ddp::train::resume::ResumeFrom;
 use ddp_comm::World;
 use ddp_tables::open::remote::{self, Bucket, If, Take};
 
-pub(crate) use self::home::{BucketRun, is_mount, shown};
+pub(crate) use self::home::{BucketRun, shown};
 pub(crate) use self::mirror::Mirror;
 use crate::cli::{CheckpointCommand, Command, RunsCommand, TrainArgs};
 use crate::error::Error;

@@ -1,27 +1,28 @@
 //! The writer of the run at an address. Only one process is it: it writes an object that it renews, each time only if nobody else has.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ddp::run_folder::run_id;
 use ddp::storage::unfinished::is_running;
-use ddp_tables::open::remote::{Bucket, If};
+use ddp_tables::open::remote::{Bucket, If, OWNER};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
 
 use crate::error::Result;
 use crate::error::command::CommandError;
 
-/// Name of the object.
-pub(super) const OWNER: &str = ".owner";
 /// Time between two renewals.
 const BEAT: Duration = Duration::from_secs(10);
+/// Time since the last renewal after which a writer begins no request any more: one that is on its way ends within the rest of
+/// [`SILENCE`], for requests end after 25 s and their reads after 15 s.
+const FENCE: Duration = Duration::from_secs(25);
 /// Time without a renewal after which a writer on another host is taken for dead.
-const SILENCE: Duration = Duration::from_secs(35);
+const SILENCE: Duration = Duration::from_secs(66);
 const LOOK: Duration = Duration::from_secs(2);
 
 /// This process as the writer of the run at an address.
@@ -36,6 +37,8 @@ pub(super) struct Owner {
 pub(super) struct Beat {
     nonce: String,
     is_lost: Arc<AtomicBool>,
+    /// Begin of the last renewal that succeeded.
+    renewed: Arc<Mutex<Instant>>,
     end: Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -50,10 +53,13 @@ impl Beat {
         let nonce = owner.record.nonce.clone();
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
+        let renewed = Arc::new(Mutex::new(Instant::now()));
+        let last = renewed.clone();
         let renew = move || loop {
             let has_ended = ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
+            let began = Instant::now();
             match owner.renew(&bucket, has_ended) {
-                Ok(true) => {}
+                Ok(true) => *last.lock().unwrap_or_else(PoisonError::into_inner) = began,
                 Ok(false) => lost.store(true, Ordering::Relaxed),
                 Err(error) => debug!("no sign of life: {error}"),
             }
@@ -62,7 +68,7 @@ impl Beat {
             }
         };
         let thread = std::thread::Builder::new().name("bucket beat".to_owned()).spawn(renew)?;
-        Ok(Beat { nonce, is_lost, end, thread })
+        Ok(Beat { nonce, is_lost, renewed, end, thread })
     }
 
     /// Asks the store whether this process is still the writer.
@@ -74,6 +80,12 @@ impl Beat {
             self.is_lost.store(true, Ordering::Relaxed);
         }
         Ok(!self.is_lost())
+    }
+
+    /// Time since the last sign of life, if it is too long.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        let silence = self.renewed.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        (silence >= FENCE).then_some(silence)
     }
 
     /// Whether another process has become the writer.
@@ -89,8 +101,8 @@ impl Beat {
 }
 
 /// The object.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Record {
     host: String,
     /// Boot and namespace of processes, in which `pid` means something.
     #[serde(default)]
@@ -98,40 +110,41 @@ pub(super) struct Record {
     pid: u32,
     /// A random number, for each process another one.
     nonce: String,
-    pub(super) job_id: Option<String>,
+    job_id: Option<String>,
     n_renewed: u64,
     has_ended: bool,
 }
 
 impl Owner {
-    /// Makes this process the writer, and returns the one before. Waits for the end of the silence of a writer that may be dead.
+    /// Makes this process the writer. Waits for the end of the silence of a writer that may be dead.
     ///
     /// # Errors
     /// [`CommandError::BucketBusy`] if another process writes; errors of the store.
-    pub(super) fn take(
-        bucket: &Bucket,
-        address: &str,
-        host: &str,
-        job_id: Option<&str>,
-    ) -> Result<(Self, Option<Record>)> {
+    pub(super) fn take(bucket: &Bucket, address: &str, host: &str, job_id: Option<&str>) -> Result<Self> {
         let busy = |of: Option<&Record>| {
             let holder =
                 of.map_or("another process".to_owned(), |of| format!("process {} on {}", of.pid, of.host));
             CommandError::BucketBusy { address: address.to_owned(), holder }
         };
+        // One that cannot be read, as of a writer that was killed on a mount, says nothing.
         let read = || -> Result<Option<(String, Record)>> {
-            let object = bucket.get(OWNER)?;
-            let parsed = |text: &[u8]| serde_json::from_slice::<Record>(text).ok();
-            Ok(object.and_then(|object| Some((object.tag?, parsed(&object.bytes)?))))
+            let object = bucket.get(OWNER)?.and_then(|object| Some((object.tag?, object.bytes)));
+            Ok(object.map(|(tag, text)| (tag, serde_json::from_slice(&text).unwrap_or_default())))
         };
         let mut before = read()?;
+        if before.is_none() && bucket.is_mount() {
+            // It may be being renewed: such a mount has no way to do that at once.
+            std::thread::sleep(LOOK);
+            before = read()?;
+        }
         let place = place();
-        let is_dead = |of: &Record| {
-            let is_here = of.place == place && of.pid != std::process::id();
-            of.has_ended || (is_here && !is_running(of.pid))
-        };
+        let is_here = |of: &Record| of.place == place && of.pid != std::process::id();
+        let is_dead = |of: &Record| of.has_ended || (is_here(of) && !is_running(of.pid));
         let since = Instant::now();
         while let Some((tag, record)) = before.as_ref().filter(|(_, record)| !is_dead(record)) {
+            if is_here(record) {
+                return Err(busy(Some(record)).into());
+            }
             if since.elapsed() >= SILENCE {
                 break;
             }
@@ -145,6 +158,7 @@ impl Owner {
                 Some((now, record)) if now != tag && !record.has_ended => {
                     return Err(busy(Some(record)).into());
                 }
+                None if bucket.is_mount() => {}
                 _ => before = now,
             }
         }
@@ -161,8 +175,16 @@ impl Owner {
         let Some(tag) = write(bucket, &record, condition)? else {
             return Err(busy(read()?.map(|(_, record)| record).as_ref()).into());
         };
-        let owner = Owner { record, tag };
-        Ok((owner, before.map(|(_, record)| record)))
+        Ok(Owner { record, tag })
+    }
+
+    /// The job of the last writer.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub(super) fn job(bucket: &Bucket) -> Result<Option<String>> {
+        let object = bucket.get(OWNER)?;
+        Ok(object.and_then(|object| serde_json::from_slice::<Record>(&object.bytes).ok()?.job_id))
     }
 
     /// Says that this process writes no more. Best effort: whoever comes next waits otherwise.
@@ -193,7 +215,11 @@ fn write(bucket: &Bucket, record: &Record, condition: If<'_>) -> Result<Option<S
 
 /// The entity tag of the object, if the process with this nonce has written it.
 fn own(bucket: &Bucket, nonce: &str) -> Result<Option<String>> {
-    let object = bucket.get(OWNER)?;
+    let mut object = bucket.get(OWNER)?;
+    if object.is_none() && bucket.is_mount() {
+        std::thread::sleep(LOOK);
+        object = bucket.get(OWNER)?;
+    }
     let is_own =
         |text: &[u8]| serde_json::from_slice::<Record>(text).is_ok_and(|record| record.nonce == nonce);
     Ok(object.filter(|object| is_own(&object.bytes)).and_then(|object| object.tag))

@@ -270,7 +270,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub run: RunConfigArgs,
 
-    /// Output folder of the run, of this host or of a bucket, as s3://BUCKET/FOLDER [default: runs/NAME-TIME]
+    /// Output folder of the run, or s3://BUCKET/FOLDER [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR", value_parser = out_folder())]
     pub out: Option<PathBuf>,
 

@@ -13,9 +13,10 @@ use ddp::train::stop_signals::StopSignals;
 use ddp_comm::World;
 use ddp_launch::{JobOptions, LaunchError, LauncherChoice, Training, refuse_launcher, supervise};
 
-use crate::bucket::{BucketRun, is_mount};
+use crate::bucket::BucketRun;
 use crate::cli::{Cli, Command, LaunchArgs, LauncherName, RankCount, TrainArgs};
 use crate::error::Result;
+use crate::error::command::CommandError;
 use crate::exit::Stop;
 
 /// Runs a job to its end.
@@ -25,8 +26,12 @@ use crate::exit::Stop;
 pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result<(), Stop> {
     refuse_launcher(world)?;
     let train = TrainCommand::parse(&args.train)?;
+    if let Some(bucket) = train.bucket.as_ref().filter(|_| args.hosts.is_some()) {
+        return Err(CommandError::BucketHosts { address: bucket.address.clone() }.into());
+    }
     let training = Training {
         words: &train.words,
+        address: train.bucket.as_ref().map(|bucket| bucket.address.as_str()),
         names_folder: train.args.out.is_some(),
         names_world: train.args.expect_world.is_some(),
         may_use_gpus: train.args.device != "cpu",
@@ -61,6 +66,8 @@ pub(super) struct TrainCommand {
     pub(super) args: TrainArgs,
     /// Arguments as typed, without the word `train`.
     pub(super) words: Vec<OsString>,
+    /// The run in a bucket, if results go there.
+    pub(super) bucket: Option<BucketRun>,
 }
 
 impl TrainCommand {
@@ -83,7 +90,7 @@ impl TrainCommand {
         };
         let line = ["ddp-train", "train"].map(OsString::from).into_iter().chain(words.iter().cloned());
         let args = match Cli::parse_arguments(line.collect(), None) {
-            Ok(Cli { command: Command::Train(args), .. }) => BucketRun::of(&args, is_mount(&args)?).1,
+            Ok(Cli { command: Command::Train(args), .. }) => args,
             Ok(_) => unreachable!("the line begins with `train`"),
             Err(usage) => {
                 // Stderr may be closed.
@@ -100,7 +107,12 @@ impl TrainCommand {
         if args.job_id.is_some() {
             return no_run("--job-id", "remove it: each job gets an id of its own");
         }
-        Ok(TrainCommand { args, words: words.to_vec() })
+        let bucket = BucketRun::named_by(&args)?;
+        let mut args = args;
+        if let Some(bucket) = &bucket {
+            bucket.name_home(&mut args);
+        }
+        Ok(TrainCommand { args, words: words.to_vec(), bucket })
     }
 
     /// The run folder: `--out`, the folder of the checkpoint to resume, or a new one, which is created.
@@ -109,6 +121,8 @@ impl TrainCommand {
     /// [`FolderError`] if the folder can't be used, errors of the config, which provides the name of a new folder.
     fn run_folder(&self) -> ddp::Result<PathBuf> {
         match (&self.args.out, &self.args.resume) {
+            // The ranks look into the bucket.
+            (Some(home), _) if self.bucket.is_some() => Ok(home.clone()),
             (Some(out), Some(_)) => Ok(out.clone()),
             (Some(out), None) => {
                 // This ensures that any run that is there later is this run.

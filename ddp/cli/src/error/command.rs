@@ -352,6 +352,18 @@ pub enum CommandError {
         "one of them was cut off from the store for longer than half a minute; end one of the two"
     ))]
     BucketTaken { address: String },
+    /// The store does not take a sign of life, so that another process may become the writer.
+    #[error("{address} has not answered for {seconds} s")]
+    #[diagnostic(help("check the network and the store"))]
+    BucketAway { address: String, seconds: u64 },
+    /// The supervisor may run on another host than rank 0.
+    #[error(
+        "--hosts and --out {address}: the home of the run is on rank 0's host, which may not be this one"
+    )]
+    #[diagnostic(help(
+        "start `mpirun ... ddp-train train --out {address}`, or `launch` on each host by the variables of torchrun; or use a folder that all hosts see"
+    ))]
+    BucketHosts { address: String },
     /// The run has ended, and its bucket does not have all of it.
     #[error("{address} does not have all of the run: {reason}")]
     #[diagnostic(help(
@@ -388,6 +400,7 @@ impl CommandError {
             | Self::BucketTaken { .. }
             | Self::BucketThread { .. }
             | Self::NoWatchdog { .. } => exit_code::FAILED,
+            Self::BucketBusy { .. } => exit_code::RESTARTABLE,
             Self::NoGpuToCheck { .. }
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }

@@ -22,7 +22,7 @@ use ddp::data::error::{DataError, Result};
 pub use self::signed::hide_signatures;
 use self::signed::shown;
 use self::terms::Fault;
-pub use self::terms::{If, Object, Take, checkpoint, complete_checkpoints};
+pub use self::terms::{If, OWNER, Object, Take, checkpoint, complete_checkpoints};
 use crate::error::TableError;
 
 /// Beginnings of addresses that name objects.
@@ -186,6 +186,11 @@ impl Bucket {
                 })
             }
         }
+    }
+
+    /// Whether it is a mount, which has no conditional writes.
+    pub fn is_mount(&self) -> bool {
+        matches!(self.folder, BucketFolder::Mount(_))
     }
 
     fn said<T>(&self, name: &str, result: Result<T, Fault>) -> Result<T> {

@@ -81,21 +81,20 @@ fn run(
     signals.prepare(world);
     expect_world(world, args.expect_world)?;
     expect_hosts(world, args.expect_hosts)?;
-    let is_mount = if world.rank().0 == 0 && !args.dry_run { bucket::is_mount(args) } else { Ok(false) };
-    let is_mount = world.collective_result(is_mount)?;
-    let is_mount = world.group().all_gather_bytes(&[u8::from(is_mount)])?[0] == [1];
-    let (bucket, mut args) = BucketRun::of(args, is_mount);
+    let mut args = args.clone();
+    let mut bucket = BucketRun::find(world, &mut args)?;
     world.collective_result(bucket::fetch_source(&mut args))?;
-    let mut mirror = match &bucket {
-        Some(run) if !args.dry_run => run.begin(world, &args)?,
+    let mut mirror = match &mut bucket {
+        Some(run) if !args.dry_run => run.begin(world, &mut args)?,
         _ => None,
     };
     let ended = train_at_home(world, log, signals, &args, failed, bucket.as_ref(), &mut mirror);
-    match mirror {
-        // A failure is reported at once; the bucket has all but perhaps the newest checkpoint.
-        Some(mirror) if matches!(ended, Err(Stop::Failed(_))) => mirror.give_up(),
-        Some(mirror) => mirror.finish(None)?,
-        None => {}
+    // A failure is reported at once; the bucket has all but perhaps the newest checkpoint.
+    if matches!(ended, Err(Stop::Failed(_))) {
+        mirror.into_iter().for_each(Mirror::give_up);
+    } else if bucket.is_some() {
+        let finish = |mirror: Mirror| mirror.finish(None, world.watchdog());
+        world.collective_result(mirror.map_or(Ok(()), finish))?;
     }
     ended
 }
@@ -120,7 +119,7 @@ fn train_at_home(
         info!("{}", unsaved(&reason));
         return Err(Stop::Requested(reason));
     }
-    run.train(trainer, resumed, signals, failed, mirror)
+    run.train(trainer, resumed, signals, failed, bucket.is_some(), mirror)
 }
 
 /// Refuses a world of another size than `expected`: such as a world of one in each process, of a launcher that does not fit.
@@ -165,11 +164,14 @@ impl<'w> Run<'w> {
         mut resumed: Option<Resumed>,
         signals: &StopSignals,
         failed: &mut FailedRun,
+        is_mirrored: bool,
         mirror: &mut Option<Mirror>,
     ) -> Result<(), Stop> {
         let Run { world, device, data, plan: Plan { config, .. }, .. } = self;
         let folder = self.open_folder(resumed.as_ref())?;
-        world.collective_result(mirror.as_mut().map_or(Ok(()), Mirror::start))?;
+        if is_mirrored {
+            world.collective_result(mirror.as_mut().map_or(Ok(()), Mirror::start))?;
+        }
         self.warn(&trainer);
         let mut left_out = None;
         // Once, and again from each checkpoint to which the run returns.
@@ -205,7 +207,7 @@ impl<'w> Run<'w> {
         };
         world.watchdog().enter(Phase::End);
         debug_memory(*device);
-        self.finish(training, &mut trainer, folder.owned.as_ref(), failed, mirror)
+        self.finish(training, &mut trainer, folder.owned.as_ref(), failed, is_mirrored, mirror)
     }
 
     /// Opens the folder of the run and its logs. Collective.
@@ -331,6 +333,7 @@ impl<'w> Run<'w> {
         trainer: &mut Trainer<'_>,
         folder: Option<&RunDir>,
         failed: &FailedRun,
+        is_mirrored: bool,
         mirror: &mut Option<Mirror>,
     ) -> Result<(), Stop> {
         let Run { world, args, data, plan: Plan { config, .. }, .. } = self;
@@ -347,13 +350,17 @@ impl<'w> Run<'w> {
         let shown = folder.map(|folder| bucket::shown(folder.path()));
         training.finish(shown.as_deref(), trainer)?;
         // Last of all: it says that nothing of the run is missing.
-        if let Some(folder) = folder {
-            let path = folder.path();
-            page::write_complete(path, &bucket::shown(path));
-            let done =
-                Done { run_id: run_id::read(path), job_id: args.job_id.clone(), step: trainer.n_steps() };
-            mirror.take().map_or(Ok(()), |mirror| mirror.finish(Some(&done)))?;
-            failed.complete(|| done.write(path))?;
+        let done = folder.map(|folder| {
+            page::write_complete(folder.path(), &bucket::shown(folder.path()));
+            let run_id = run_id::read(folder.path());
+            Done { run_id, job_id: args.job_id.clone(), step: trainer.n_steps() }
+        });
+        if is_mirrored {
+            let finish = |mirror: Mirror| mirror.finish(done.as_ref(), world.watchdog());
+            world.collective_result(mirror.take().map_or(Ok(()), finish))?;
+        }
+        if let (Some(folder), Some(done)) = (folder, done) {
+            failed.complete(|| done.write(folder.path()))?;
         }
         Ok(())
     }

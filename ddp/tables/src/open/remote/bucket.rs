@@ -10,7 +10,7 @@ use object_store::{
     Error, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion, WriteMultipart,
 };
 
-use super::store::{self, Source, is_inside, said};
+use super::store::{self, OF_RESULTS, Source, is_inside, said};
 use super::terms::{Fault, If, Object};
 
 /// Bytes of a request of a large object.
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Folder {
 
 impl Folder {
     pub(super) fn open(address: &str) -> Result<Self, Fault> {
-        let source = store::open(address)?;
+        let source = store::open(address, OF_RESULTS)?;
         if source.is_single || source.typed != source.key.as_ref() || source.typed.is_empty() {
             let hint = "write it as s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or az://CONTAINER/FOLDER";
             return Err(("the address names no folder of a bucket".to_owned(), hint.to_owned()));
@@ -123,9 +123,16 @@ impl Folder {
             let (mut bytes, mut n_bytes) = (first, 0);
             while !bytes.is_empty() {
                 n_bytes += bytes.len() as u64;
-                writer.wait_for_capacity(CONCURRENT).await.map_err(|error| said(&error))?;
-                writer.put(bytes.into());
-                bytes = next().map_err(unread)?;
+                let capacity = writer.wait_for_capacity(CONCURRENT).await.map_err(|error| said(&error));
+                writer.put(std::mem::take(&mut bytes).into());
+                match capacity.and_then(|()| next().map_err(unread)) {
+                    Ok(more) => bytes = more,
+                    Err(fault) => {
+                        // Parts that are not put together cost money for ever.
+                        let _ = writer.abort().await;
+                        return Err(fault);
+                    }
+                }
             }
             writer.finish().await.map_err(|error| said(&error))?;
             Ok(Some(n_bytes))

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
 
 use super::signed::shown;
-use super::store::{CHANGED, NOT_THERE, Source, is_inside, open, said};
+use super::store::{CHANGED, NOT_THERE, OF_READING, Source, is_inside, open, said};
 use super::terms::{Fault, Take};
 use crate::formats;
 use crate::open::pattern::{is_pattern, without_lists};
@@ -90,7 +90,7 @@ pub(super) fn release() {
 }
 
 fn copy(address: &str, keep: Option<&Path>, take: Take) -> Result<Held, Fault> {
-    let source = open(address)?;
+    let source = open(address, OF_READING)?;
     let parent = match keep {
         Some(keep) => keep.join("objects"),
         None => {

@@ -15,10 +15,19 @@ use super::signed::SIGNED;
 use super::terms::Fault;
 use crate::open::pattern::{is_pattern, without_lists};
 
-/// Time without a byte after which a request is tried again.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for all tries of a request.
-const RETRY_TIME: Duration = Duration::from_secs(60);
+/// Time without a byte after which a request is tried again, and time for all its tries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    read: Duration,
+    tries: Duration,
+}
+
+/// Limits of reading, which happens at the start.
+pub(super) const OF_READING: Limits =
+    Limits { read: Duration::from_secs(60), tries: Duration::from_secs(60) };
+/// Limits of a run's results, whose writer must know soon whether it still is the writer.
+pub(super) const OF_RESULTS: Limits =
+    Limits { read: Duration::from_secs(15), tries: Duration::from_secs(25) };
 /// More than fit into it.
 const MAX_RETRIES: usize = 100;
 /// Remedies.
@@ -38,18 +47,18 @@ pub(super) struct Source {
 }
 
 /// Opens the store of an address, and tells which keys it names.
-pub(super) fn open(address: &str) -> Result<Source, Fault> {
+pub(super) fn open(address: &str, limits: Limits) -> Result<Source, Fault> {
     let (scheme, rest) = address.split_once("://").expect("checked by the caller");
     let failed = |error: object_store::Error| said(&error);
     let retry = RetryConfig {
         backoff: BackoffConfig::default(),
         max_retries: MAX_RETRIES,
-        retry_timeout: RETRY_TIME,
+        retry_timeout: limits.tries,
     };
     let options = ClientOptions::new()
         .with_connect_timeout(Duration::from_secs(10))
         .with_timeout_disabled()
-        .with_read_timeout(READ_TIMEOUT);
+        .with_read_timeout(limits.read);
     if let "http" | "https" | "hf" = scheme {
         let (url, options) =
             if scheme == "hf" { hugging_face(rest, options)? } else { (address.to_owned(), options) };

@@ -8,6 +8,9 @@ use ddp::run_folder::folder::{CHECKPOINTS, MODEL_FILE, REPORT_FILE};
 /// The reason why a source cannot be read, and what to do.
 pub(super) type Fault = (String, String);
 
+/// Object that names the writer of a run.
+pub const OWNER: &str = ".owner";
+
 /// Part of the objects below an address that is fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Take {
@@ -48,7 +51,7 @@ impl Take {
         let has_model = names.contains(MODEL_FILE);
         let is_chosen =
             |name: &str| match (name.split_once(CHECKPOINTS).filter(|(before, _)| before.is_empty()), self) {
-                (None, Take::Start) => !name.contains('/') && name != REPORT_FILE,
+                (None, Take::Start) => !name.contains('/') && ![REPORT_FILE, OWNER].contains(&name),
                 (Some(_), Take::Model) if has_model => false,
                 (Some(_), Take::Model | Take::Start) => {
                     newest.is_some_and(|step| name.starts_with(&checkpoint(step)))
