@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::mirror::{FETCHED, Mirror, is_of_run};
-use super::owner::Owner;
+use super::owner::{Beat, Owner};
 use crate::cli::TrainArgs;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
@@ -186,10 +186,13 @@ impl BucketRun {
             return Err(CommandError::BucketHoldsRun { address: self.address.clone() }.into());
         }
         let owner = Owner::take(&bucket, &self.address, host, args.job_id.as_deref())?;
+        // From now on: rows may take minutes to load.
+        let beat = Beat::start(owner, Bucket::open(&self.address)?);
+        let beat = beat.map_err(|source| CommandError::BucketThread { source })?;
         match self.prepare(&bucket, args, is_own) {
-            Ok(replaces) => Ok(Mirror::new(self.address.clone(), self.home(), bucket, owner, replaces)),
+            Ok(replaces) => Ok(Mirror::new(self.address.clone(), self.home(), bucket, beat, replaces)),
             Err(error) => {
-                owner.end(&bucket);
+                beat.end();
                 Err(error)
             }
         }

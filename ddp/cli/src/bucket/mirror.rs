@@ -20,7 +20,7 @@ use ddp_comm::Watchdog;
 use ddp_tables::open::remote::{Bucket, If, checkpoint, complete_checkpoints};
 use tracing::{debug, info, warn};
 
-use super::owner::{Beat, Owner};
+use super::owner::Beat;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 
@@ -72,7 +72,7 @@ pub(crate) struct Mirror {
 #[derive(Debug)]
 enum State {
     /// The run has no folder yet.
-    Begun(Bucket, Owner),
+    Begun(Bucket, Beat),
     On {
         thread: JoinHandle<()>,
         ask: Sender<Ask>,
@@ -80,7 +80,7 @@ enum State {
     Ended,
 }
 
-/// A demand on the thread, which answers to the sender.
+/// Request to the thread to end, with the way to answer.
 #[derive(Debug)]
 struct Ask {
     /// The last object of a complete run.
@@ -89,20 +89,19 @@ struct Ask {
 }
 
 impl Mirror {
-    pub(super) fn new(address: String, home: PathBuf, bucket: Bucket, owner: Owner, replaces: bool) -> Self {
-        Mirror { address, home, replaces, state: State::Begun(bucket, owner) }
+    pub(super) fn new(address: String, home: PathBuf, bucket: Bucket, beat: Beat, replaces: bool) -> Self {
+        Mirror { address, home, replaces, state: State::Begun(bucket, beat) }
     }
 
-    /// Starts to mirror the home, which is claimed. What tells whose run it is comes first.
+    /// Starts to mirror the home, which is claimed: first the files that name the run.
     ///
     /// # Errors
     /// Errors of the store, of a new thread.
     pub(crate) fn start(&mut self) -> Result<()> {
-        let State::Begun(bucket, owner) = std::mem::replace(&mut self.state, State::Ended) else {
+        let State::Begun(bucket, beat) = std::mem::replace(&mut self.state, State::Ended) else {
             return Ok(());
         };
         let thread_error = |source| CommandError::BucketThread { source };
-        let beat = Beat::start(owner, Bucket::open(&self.address)?).map_err(thread_error)?;
         let mut work = Work::new(self, bucket, beat);
         if self.replaces {
             work.delete_all()?;
@@ -124,11 +123,12 @@ impl Mirror {
                     Err(RecvTimeoutError::Timeout) => {
                         let failed =
                             work.pass(false).err().map(|error| error.to_string()).unwrap_or_default();
-                        if !failed.is_empty() && failed != said {
-                            warn!(
-                                "{failed}\nhint: the run goes on, and tries again; until then its files are in {}",
-                                work.home.display()
-                            );
+                        let fact = failed.split("\nhint: ").next().unwrap_or_default();
+                        if !failed.is_empty() && failed != said && work.beat.is_lost() {
+                            warn!("{failed}");
+                        } else if !failed.is_empty() && failed != said {
+                            let home = work.home.display();
+                            warn!("{fact}\nhint: the run goes on, and tries again; its files are in {home}");
                         }
                         said = failed;
                     }
@@ -150,8 +150,8 @@ impl Mirror {
 
     /// Ends at once. The run can be continued from what the bucket has, and from the home.
     pub(crate) fn give_up(self) {
-        if let State::Begun(bucket, owner) = self.state {
-            owner.end(&bucket);
+        if let State::Begun(_, beat) = self.state {
+            beat.end();
         }
     }
 
@@ -162,8 +162,8 @@ impl Mirror {
     pub(crate) fn finish(self, done: Option<&Done>, watchdog: &Watchdog) -> Result<()> {
         let (thread, ask) = match self.state {
             State::On { thread, ask } => (thread, ask),
-            State::Begun(bucket, owner) => {
-                owner.end(&bucket);
+            State::Begun(_, beat) => {
+                beat.end();
                 return Ok(());
             }
             State::Ended => return Ok(()),

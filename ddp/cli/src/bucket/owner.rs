@@ -187,11 +187,6 @@ impl Owner {
         Ok(object.and_then(|object| serde_json::from_slice::<Record>(&object.bytes).ok()?.job_id))
     }
 
-    /// Says that this process writes no more. Best effort: whoever comes next waits otherwise.
-    pub(super) fn end(mut self, bucket: &Bucket) {
-        let _ = self.renew(bucket, true);
-    }
-
     /// Shows a sign of life. Returns whether this process is still the writer.
     fn renew(&mut self, bucket: &Bucket, has_ended: bool) -> Result<bool> {
         self.record.n_renewed += 1;
