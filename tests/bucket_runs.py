@@ -609,6 +609,45 @@ def endless(of, machine, run, *more):
     return process
 
 
+def launched(of):
+    """Restarts of a supervisor, which sees the home alone."""
+    store, first = of.store, of.machine("launched")
+    # Without --resume, the words of the first start say that nothing is there.
+    process = first.start(*words_of("s3://runs/launched", ranks=2, train__epochs=10_000_000, model__hidden="[256,128]",
+                                    log__every_steps=10000, train__global_batch_size=480, checkpoint__every_steps=2000))
+    began = time.monotonic()
+    while not store.complete("runs/launched") and process.poll() is None and time.monotonic() - began < 60:
+        time.sleep(0.1)
+    before = max(store.complete("runs/launched"), default=0)
+    for checkpoints in first.tmp.glob("ddp-train-runs-*/*/launched/checkpoints"):
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    for pid in first.ranks():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    lost, began = False, time.monotonic()
+    while time.monotonic() - began < 8:
+        lost |= not store.complete("runs/launched")
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    status, text = first.end(process)
+    of.check("a restart of launch without a home keeps what the bucket has", before > 0 and not lost, f"{before} {text}")
+    after = max(store.complete("runs/launched"), default=0)
+    of.check("and continues from there", status == STOPPED and after >= before, f"{status} {text}")
+    # The events that a fresh machine fetches end with a stop; rows that take longer than the supervisor's patience come before its own.
+    rows = "x,y\n" + "".join(f"{number % 17},{number % 5}\n" for number in range(300))
+    with store.lock:
+        store.put("runs/rows.csv", rows.encode())
+    words = ["launch", "-n", 1, "--", "--data", "s3://runs/rows.csv", "--target", "y", "--device", "cpu", "--threads", 1]
+    words += ["--out", "s3://runs/slow", "--resume", "auto", "--set", "train.epochs=9", "--set", "watchdog.save_s=0.1"]
+    status, text = of.machine("slow-0").run(*words, "--set", "train.stop_after_steps=20")
+    of.check("a run under launch stops", status == STOPPED, f"{status} {text}")
+    store.rule = lambda command, path: time.sleep(9) if (command, path) == ("GET", "runs/rows.csv") else None
+    status, text = of.machine("slow-1").run(*words)
+    is_right = status == 0 and "resuming after step 20" in text
+    of.check("the next machine waits for rows longer than for a rank's end", is_right, f"{status} {text}")
+    store.rule = None
+
+
 def owners(of):
     """The sign of life of a run, whose answers get lost, and which others overwrite."""
     store, machines = of.store, [of.machine(f"owners-{index}") for index in range(3)]
@@ -816,7 +855,8 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="trials with kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, help="this trial alone")
-    parts = {function.__name__: function for function in (owners, outage, short_outages, busy, results, again, resumed, large, faults)}
+    functions = (owners, launched, outage, short_outages, busy, results, again, resumed, large, faults)
+    parts = {function.__name__: function for function in functions}
     parser.add_argument("--part", choices=[*parts, "kills"], help="this part alone")
     args = parser.parse_args()
     memory = pathlib.Path("/dev/shm")
