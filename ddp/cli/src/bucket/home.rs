@@ -29,6 +29,8 @@ use crate::exit::Stop;
 
 /// The file in a home that holds the address.
 const ADDRESS_FILE: &str = ".bucket";
+/// The file by which other hosts see whether the home is theirs too.
+const MARK_FILE: &str = ".home";
 const MAX_ADDRESS_BYTES: u64 = 1 << 16;
 
 /// Calls without which a file system holds no run in any way.
@@ -154,12 +156,26 @@ impl BucketRun {
             0 => self.begin_first(world.hostname(), args).map(Some),
             _ => Ok(None),
         };
-        let begun = world.collective_result(begun)?;
+        let mut begun = world.collective_result(begun)?;
         self.resumes = world.group().all_gather_bytes(&[u8::from(self.resumes)])?[0] == [1];
         self.name_home(args);
         let hosts = world.group().all_gather_bytes(world.hostname().as_bytes())?;
         let is_other_host = world.local_rank().0 == 0 && hosts[0] != world.hostname().as_bytes();
-        let fetched = if is_other_host && self.resumes {
+        let uploaded = match &mut begun {
+            // The others fetch the newest checkpoint.
+            Some(mirror) if hosts.iter().any(|host| *host != hosts[0]) => mirror.upload_newest(),
+            _ => Ok(()),
+        };
+        world.collective_result(uploaded)?;
+        // Hosts may share the folder for temporary files.
+        let mark = self.home().join(MARK_FILE);
+        let id = if begun.is_some() { run_id::random().unwrap_or_default() } else { String::new() };
+        if begun.is_some() {
+            write_atomic(&mark, id.as_bytes()).map_err(ddp::Error::from)?;
+        }
+        let id = world.group().all_gather_bytes(id.as_bytes())?.swap_remove(0);
+        let is_seen = read_regular(&mark, MAX_ADDRESS_BYTES).is_ok_and(|found| found == id);
+        let fetched = if is_other_host && self.resumes && !is_seen {
             // Rank 0 has decided already, and has the events.
             let fetch = || {
                 self.empty()?;
@@ -185,7 +201,13 @@ impl BucketRun {
         if !self.resumes && has_run && !args.overwrite && !is_own {
             return Err(CommandError::BucketHoldsRun { address: self.address.clone() }.into());
         }
-        let owner = Owner::take(&bucket, &self.address, host, args.job_id.as_deref())?;
+        let owner = Owner::take(
+            &bucket,
+            &self.address,
+            host,
+            args.job_id.as_deref(),
+            has_run && !self.resumes && !is_own,
+        )?;
         // From now on: rows may take minutes to load.
         let beat = Beat::start(owner, Bucket::open(&self.address)?);
         let beat = beat.map_err(|source| CommandError::BucketThread { source })?;

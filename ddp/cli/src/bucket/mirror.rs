@@ -1,6 +1,6 @@
 //! Brings the files of a run's home to its bucket, on a thread of its own while the run goes on, and all of them at its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -72,7 +72,7 @@ pub(crate) struct Mirror {
 #[derive(Debug)]
 enum State {
     /// The run has no folder yet.
-    Begun(Bucket, Beat),
+    Begun(Box<Work>),
     On {
         thread: JoinHandle<()>,
         ask: Sender<Ask>,
@@ -90,22 +90,45 @@ struct Ask {
 
 impl Mirror {
     pub(super) fn new(address: String, home: PathBuf, bucket: Bucket, beat: Beat, replaces: bool) -> Self {
-        Mirror { address, home, replaces, state: State::Begun(bucket, beat) }
+        let work = Work {
+            address: address.clone(),
+            home: home.clone(),
+            bucket,
+            beat,
+            copied: BTreeMap::new(),
+            sent: None,
+            keep: 0,
+            seen: BTreeSet::new(),
+            n_bytes: 0,
+        };
+        Mirror { address, home, replaces, state: State::Begun(Box::new(work)) }
+    }
+
+    /// Uploads the newest checkpoint of the home before the run begins.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub(super) fn upload_newest(&mut self) -> Result<()> {
+        let State::Begun(work) = &mut self.state else { return Ok(()) };
+        let store = CheckpointStore::of_run(&self.home);
+        let found = store.newest(u64::MAX, |_| Ok(())).map_err(ddp::Error::from)?.found;
+        found.map_or(Ok(()), |found| work.copy_checkpoint(found.manifest().run.step).map(drop))
     }
 
     /// Starts to mirror the home, which is claimed: first the files that name the run.
     ///
+    /// - `keep`: number of checkpoints that the bucket keeps, besides that of the best evaluation; 0 for all
+    ///
     /// # Errors
     /// Errors of the store, of a new thread.
-    pub(crate) fn start(&mut self) -> Result<()> {
-        let State::Begun(bucket, beat) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Ok(());
-        };
-        let thread_error = |source| CommandError::BucketThread { source };
-        let mut work = Work::new(self, bucket, beat);
+    pub(crate) fn start(&mut self, keep: usize) -> Result<()> {
+        let State::Begun(mut work) = std::mem::replace(&mut self.state, State::Ended) else { return Ok(()) };
+        work.keep = keep;
+        work.check_writer()?;
         if self.replaces {
             work.delete_all()?;
         }
+        work.beat.has_replaced();
         let fetched = self.home.join(FETCHED);
         if fetched.exists() {
             let back = fs::rename(&fetched, self.home.join(METRICS_FILE));
@@ -117,20 +140,22 @@ impl Mirror {
         work.remove_absent()?;
         let (ask, asked) = channel::<Ask>();
         let loop_ = move || {
-            let mut said = String::new();
+            let (mut has_failed, mut was_lost) = (false, false);
             loop {
                 match asked.recv_timeout(LOOK) {
                     Err(RecvTimeoutError::Timeout) => {
                         let failed =
                             work.pass(false).err().map(|error| error.to_string()).unwrap_or_default();
-                        let fact = failed.split("\nhint: ").next().unwrap_or_default();
-                        if !failed.is_empty() && failed != said && work.beat.is_lost() {
+                        // Once for each outage, whose texts hold times.
+                        if !failed.is_empty() && work.beat.is_lost() && !was_lost {
+                            was_lost = true;
                             warn!("{failed}");
-                        } else if !failed.is_empty() && failed != said {
+                        } else if !failed.is_empty() && !has_failed && !was_lost {
+                            let fact = failed.split("\nhint: ").next().unwrap_or_default();
                             let home = work.home.display();
                             warn!("{fact}\nhint: the run goes on, and tries again; its files are in {home}");
                         }
-                        said = failed;
+                        has_failed = !failed.is_empty();
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
                     Ok(Ask { done, answer }) => {
@@ -142,7 +167,7 @@ impl Mirror {
             work.beat.end();
         };
         let thread = std::thread::Builder::new().name("bucket".to_owned()).spawn(loop_);
-        let thread = thread.map_err(thread_error)?;
+        let thread = thread.map_err(|source| CommandError::BucketThread { source })?;
         self.state = State::On { thread, ask };
         info!("results go to {}; until they are there they are in {}", self.address, self.home.display());
         Ok(())
@@ -150,8 +175,8 @@ impl Mirror {
 
     /// Ends at once. The run can be continued from what the bucket has, and from the home.
     pub(crate) fn give_up(self) {
-        if let State::Begun(_, beat) = self.state {
-            beat.end();
+        if let State::Begun(work) = self.state {
+            work.beat.end();
         }
     }
 
@@ -162,8 +187,8 @@ impl Mirror {
     pub(crate) fn finish(self, done: Option<&Done>, watchdog: &Watchdog) -> Result<()> {
         let (thread, ask) = match self.state {
             State::On { thread, ask } => (thread, ask),
-            State::Begun(_, beat) => {
-                beat.end();
+            State::Begun(work) => {
+                work.beat.end();
                 return Ok(());
             }
             State::Ended => return Ok(()),
@@ -219,6 +244,7 @@ impl Mirror {
 }
 
 /// The thread's state.
+#[derive(Debug)]
 struct Work {
     address: String,
     home: PathBuf,
@@ -228,6 +254,10 @@ struct Work {
     copied: BTreeMap<String, (Stamp, Instant)>,
     /// The newest checkpoint that the bucket has, with its manifest.
     sent: Option<(u64, Stamp)>,
+    /// Number of checkpoints to keep; 0 for all.
+    keep: usize,
+    /// Steps of the checkpoints that were at home.
+    seen: BTreeSet<u64>,
     n_bytes: u64,
 }
 
@@ -241,16 +271,18 @@ fn stamp(path: &Path) -> Option<Stamp> {
 }
 
 impl Work {
-    fn new(run: &Mirror, bucket: Bucket, beat: Beat) -> Self {
-        let (address, home) = (run.address.clone(), run.home.clone());
-        Work { address, home, bucket, beat, copied: BTreeMap::new(), sent: None, n_bytes: 0 }
-    }
-
     /// Copies what is new. `is_last`: also what was copied a moment ago.
     fn pass(&mut self, is_last: bool) -> Result<()> {
         self.check_current()?;
         let steps = CheckpointStore::of_run(&self.home).steps().map_err(ddp::Error::from)?;
         // The newest alone counts, however slow the bucket is.
+        self.seen.extend(&steps);
+        if is_last {
+            // The home is emptied afterwards.
+            for step in &steps {
+                self.copy_checkpoint(*step)?;
+            }
+        }
         if let Some(step) = steps.last().copied() {
             let stamp = stamp(&self.home.join(checkpoint(step)).join(MANIFEST_FILE));
             let sent = stamp.map(|stamp| (step, stamp));
@@ -395,7 +427,13 @@ impl Work {
         let objects = self.bucket.list(CHECKPOINTS)?;
         let complete = complete_checkpoints(objects.iter().map(|(name, _)| name.as_str()));
         let step = |name: &str| step_of(name.split('/').nth(1)?);
-        let is_old = |step: &u64| *step < newest && !own.contains(step) && Some(*step) != marked;
+        // Those of an earlier life of the run, which were not fetched, go by number.
+        let n_newer = |step: &u64| complete.iter().filter(|other| *other > step).count();
+        let is_beyond = |step: &u64| self.keep > 0 && n_newer(step) >= self.keep;
+        let is_old = |step: &u64| {
+            let is_held = own.contains(step) || Some(*step) == marked;
+            *step < newest && !is_held && (self.seen.contains(step) || is_beyond(step))
+        };
         for old in complete.iter().copied().filter(is_old) {
             self.bucket.delete(&format!("{}{MANIFEST_FILE}", checkpoint(old)))?;
         }
@@ -413,6 +451,7 @@ impl Work {
         // Manifests first: what is left is no checkpoint.
         objects.sort_by_key(|(name, _)| !name.ends_with(MANIFEST_FILE));
         for (name, _) in objects.iter().filter(|(name, _)| is_of_run(name)) {
+            self.check_current()?;
             self.bucket.delete(name)?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ddp::run_folder::run_id;
 use ddp::storage::unfinished::is_running;
-use ddp_tables::open::remote::{Bucket, If, OWNER};
+use ddp_tables::open::remote::{Bucket, If, OWNER, Object};
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
 
@@ -19,10 +19,10 @@ use crate::error::command::CommandError;
 /// Time between two renewals.
 const BEAT: Duration = Duration::from_secs(10);
 /// Time since the last renewal after which a writer begins no request any more: one that is on its way ends within the rest of
-/// [`SILENCE`], for requests end after 25 s and their reads after 15 s.
+/// [`SILENCE`], for a request is tried for 25 s, and its last try ends after 20 s.
 const FENCE: Duration = Duration::from_secs(25);
 /// Time without a renewal after which a writer on another host is taken for dead.
-const SILENCE: Duration = Duration::from_secs(66);
+const SILENCE: Duration = Duration::from_secs(72);
 const LOOK: Duration = Duration::from_secs(2);
 
 /// This process as the writer of the run at an address.
@@ -37,6 +37,8 @@ pub(super) struct Owner {
 pub(super) struct Beat {
     nonce: String,
     is_lost: Arc<AtomicBool>,
+    /// Whether the run that was there is deleted.
+    has_replaced: Arc<AtomicBool>,
     /// Begin of the last renewal that succeeded.
     renewed: Arc<Mutex<Instant>>,
     end: Sender<()>,
@@ -53,11 +55,14 @@ impl Beat {
         let nonce = owner.record.nonce.clone();
         let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
+        let has_replaced = Arc::new(AtomicBool::new(false));
+        let replaced = has_replaced.clone();
         let renewed = Arc::new(Mutex::new(Instant::now()));
         let last = renewed.clone();
         let renew = move || loop {
             let has_ended = ended.recv_timeout(BEAT) != Err(RecvTimeoutError::Timeout);
             let began = Instant::now();
+            owner.record.replaces &= !replaced.load(Ordering::Relaxed);
             match owner.renew(&bucket, has_ended) {
                 Ok(true) => *last.lock().unwrap_or_else(PoisonError::into_inner) = began,
                 Ok(false) => lost.store(true, Ordering::Relaxed),
@@ -68,7 +73,7 @@ impl Beat {
             }
         };
         let thread = std::thread::Builder::new().name("bucket beat".to_owned()).spawn(renew)?;
-        Ok(Beat { nonce, is_lost, renewed, end, thread })
+        Ok(Beat { nonce, is_lost, has_replaced, renewed, end, thread })
     }
 
     /// Asks the store whether this process is still the writer.
@@ -80,6 +85,11 @@ impl Beat {
             self.is_lost.store(true, Ordering::Relaxed);
         }
         Ok(!self.is_lost())
+    }
+
+    /// The run that was there is deleted: the next renewal says so.
+    pub(super) fn has_replaced(&self) {
+        self.has_replaced.store(true, Ordering::Relaxed);
     }
 
     /// Time since the last sign of life, if it is too long.
@@ -108,9 +118,15 @@ struct Record {
     #[serde(default)]
     place: String,
     pid: u32,
+    /// Start of the process, for a later one may have its id.
+    #[serde(default)]
+    started: u64,
     /// A random number, for each process another one.
     nonce: String,
     job_id: Option<String>,
+    /// Whether another run is still there, which is to be deleted.
+    #[serde(default)]
+    replaces: bool,
     n_renewed: u64,
     has_ended: bool,
 }
@@ -120,7 +136,13 @@ impl Owner {
     ///
     /// # Errors
     /// [`CommandError::BucketBusy`] if another process writes; errors of the store.
-    pub(super) fn take(bucket: &Bucket, address: &str, host: &str, job_id: Option<&str>) -> Result<Self> {
+    pub(super) fn take(
+        bucket: &Bucket,
+        address: &str,
+        host: &str,
+        job_id: Option<&str>,
+        replaces: bool,
+    ) -> Result<Self> {
         let busy = |of: Option<&Record>| {
             let holder =
                 of.map_or("another process".to_owned(), |of| format!("process {} on {}", of.pid, of.host));
@@ -139,7 +161,8 @@ impl Owner {
         }
         let place = place();
         let is_here = |of: &Record| of.place == place && of.pid != std::process::id();
-        let is_dead = |of: &Record| of.has_ended || (is_here(of) && !is_running(of.pid));
+        let is_same = |of: &Record| is_running(of.pid) && (of.started == 0 || start_of(of.pid) == of.started);
+        let is_dead = |of: &Record| of.has_ended || (is_here(of) && !is_same(of));
         let since = Instant::now();
         while let Some((tag, record)) = before.as_ref().filter(|(_, record)| !is_dead(record)) {
             if is_here(record) {
@@ -166,8 +189,10 @@ impl Owner {
             host: host.to_owned(),
             place,
             pid: std::process::id(),
+            started: start_of(std::process::id()),
             nonce: run_id::random().unwrap_or_default(),
             job_id: job_id.map(str::to_owned),
+            replaces,
             n_renewed: 0,
             has_ended: false,
         };
@@ -178,13 +203,14 @@ impl Owner {
         Ok(Owner { record, tag })
     }
 
-    /// The job of the last writer.
+    /// The job that has written what is there.
     ///
     /// # Errors
     /// Errors of the store.
     pub(super) fn job(bucket: &Bucket) -> Result<Option<String>> {
-        let object = bucket.get(OWNER)?;
-        Ok(object.and_then(|object| serde_json::from_slice::<Record>(&object.bytes).ok()?.job_id))
+        let record =
+            bucket.get(OWNER)?.and_then(|object| serde_json::from_slice::<Record>(&object.bytes).ok());
+        Ok(record.filter(|record| !record.replaces).and_then(|record| record.job_id))
     }
 
     /// Shows a sign of life. Returns whether this process is still the writer.
@@ -210,14 +236,29 @@ fn write(bucket: &Bucket, record: &Record, condition: If<'_>) -> Result<Option<S
 
 /// The entity tag of the object, if the process with this nonce has written it.
 fn own(bucket: &Bucket, nonce: &str) -> Result<Option<String>> {
+    let parsed = |object: &Object| serde_json::from_slice::<Record>(&object.bytes).ok();
     let mut object = bucket.get(OWNER)?;
-    if object.is_none() && bucket.is_mount() {
+    for _ in 0..3 {
+        if !bucket.is_mount() || object.as_ref().and_then(parsed).is_some() {
+            break;
+        }
+        // It is being written there, in several steps.
         std::thread::sleep(LOOK);
         object = bucket.get(OWNER)?;
     }
-    let is_own =
-        |text: &[u8]| serde_json::from_slice::<Record>(text).is_ok_and(|record| record.nonce == nonce);
-    Ok(object.filter(|object| is_own(&object.bytes)).and_then(|object| object.tag))
+    Ok(match object.as_ref().and_then(parsed) {
+        Some(record) if record.nonce == nonce => object.and_then(|object| object.tag),
+        None if bucket.is_mount() => Some(object.and_then(|object| object.tag).unwrap_or_default()),
+        _ => None,
+    })
+}
+
+/// Start of a process in ticks since the boot; 0 if it is not known.
+fn start_of(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Field 22; the name before it may contain any character.
+    let rest = stat.rsplit(')').next().unwrap_or_default();
+    rest.split_whitespace().nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
 }
 
 /// Boot of this host and namespace of its processes. Containers may share the name of a host.

@@ -170,7 +170,8 @@ impl<'w> Run<'w> {
         let Run { world, device, data, plan: Plan { config, .. }, .. } = self;
         let folder = self.open_folder(resumed.as_ref())?;
         if is_mirrored {
-            world.collective_result(mirror.as_mut().map_or(Ok(()), Mirror::start))?;
+            let start = |mirror: &mut Mirror| mirror.start(config.checkpoint.keep);
+            world.collective_result(mirror.as_mut().map_or(Ok(()), start))?;
         }
         self.warn(&trainer);
         let mut left_out = None;

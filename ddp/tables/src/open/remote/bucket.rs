@@ -13,8 +13,10 @@ use object_store::{
 use super::store::{self, OF_RESULTS, Source, is_inside, said};
 use super::terms::{Fault, If, Object};
 
-/// Bytes of a request of a large object.
-const PART_BYTES: usize = 16 << 20;
+/// Least bytes of a request of a large object, which also slow links bring within the limit of a request; more where there would be too many.
+const PART_BYTES: u64 = 5 << 20;
+/// Most parts of an object, of the 10,000 that S3 takes.
+const MAX_PARTS: u64 = 9000;
 /// Parts on their way at a time.
 const CONCURRENT: usize = 4;
 /// Largest object that is read into memory.
@@ -105,21 +107,22 @@ impl Folder {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(unread)?,
         };
-        let mut chunk = Vec::new();
+        let n_bytes = file.metadata().map_err(unread)?.len();
+        let part_bytes = PART_BYTES.max(n_bytes.div_ceil(MAX_PARTS));
         let mut next = || {
-            chunk.clear();
-            std::io::Read::take(&mut file, PART_BYTES as u64).read_to_end(&mut chunk)?;
-            Ok(chunk.clone())
+            let mut chunk = Vec::new();
+            std::io::Read::take(&mut file, part_bytes).read_to_end(&mut chunk)?;
+            Ok(chunk)
         };
         let first = next().map_err(unread)?;
-        if first.len() < PART_BYTES {
+        if (first.len() as u64) < part_bytes {
             let n_bytes = first.len() as u64;
             return self.put(name, first, If::Always).map(|_| Some(n_bytes));
         }
         self.runtime.block_on(async {
             let parts = self.source.store.put_multipart(&self.key(name)).await;
             let parts = parts.map_err(|error| said(&error))?;
-            let mut writer = WriteMultipart::new_with_chunk_size(parts, PART_BYTES);
+            let mut writer = WriteMultipart::new_with_chunk_size(parts, part_bytes as usize);
             let (mut bytes, mut n_bytes) = (first, 0);
             while !bytes.is_empty() {
                 n_bytes += bytes.len() as u64;

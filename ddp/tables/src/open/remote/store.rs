@@ -27,7 +27,7 @@ pub(super) const OF_READING: Limits =
     Limits { read: Duration::from_secs(60), tries: Duration::from_secs(60) };
 /// Limits of a run's results, whose writer must know soon whether it still is the writer.
 pub(super) const OF_RESULTS: Limits =
-    Limits { read: Duration::from_secs(15), tries: Duration::from_secs(25) };
+    Limits { read: Duration::from_secs(20), tries: Duration::from_secs(25) };
 /// More than fit into it.
 const MAX_RETRIES: usize = 100;
 /// Remedies.
