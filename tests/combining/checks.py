@@ -29,10 +29,10 @@ def steps_by_rounding(trial):
 
     An update is then a sign of gradients that rounding makes, those of what a batch norm takes away again; or it divides a first moment
     by a second one that forgets sooner (Adam's ratio is bounded only for betas[0]² < betas[1], arXiv:1412.6980): with [0.9, 0.0] a
-    learning rate that differs by 1e-5 changed the norm of step 7 as much as another number of ranks did.
+    learning rate that differs by 1e-5 changed the norm of step 7 as much as another number of ranks did. With [0.0, 0.0] it is the sign.
     """
     kind, betas = trial.config.get("optimizer.kind", "adamw"), trial.config.get("optimizer.betas", [0.9, 0.999])
-    if kind not in ("sgd", "lion") and betas[0] ** 2 > betas[1]:
+    if kind not in ("sgd", "lion") and betas[0] ** 2 >= betas[1]:
         return True
     has_batch_norm = "batch_norm" in json.dumps(trial.config.get("model.layers", []))
     return has_batch_norm and (kind == "lion" or (kind != "sgd" and betas[1] < 0.5))
