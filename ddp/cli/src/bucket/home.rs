@@ -179,7 +179,8 @@ impl BucketRun {
             // Rank 0 has decided already, and has the events.
             let fetch = || {
                 self.empty()?;
-                self.bring(&Bucket::open(&self.address)?)?;
+                let bucket = Bucket::open(&self.address)?;
+                self.bring(&bucket, &bucket.list("")?)?;
                 let _ = [FETCHED, DONE_FILE].map(|name| fs::remove_file(self.home().join(name)));
                 Ok(())
             };
@@ -235,7 +236,7 @@ impl BucketRun {
             {
                 self.set_aside()?;
             }
-            self.bring(bucket)?;
+            self.bring(bucket, &objects)?;
             if args.job_id.is_some() {
                 // A supervisor would take it for this job's.
                 let _ = fs::remove_file(self.home().join(DONE_FILE));
@@ -250,10 +251,9 @@ impl BucketRun {
     }
 
     /// Fetches what the bucket has of the run into the home, unless that has as new a checkpoint.
-    fn bring(&self, bucket: &Bucket) -> Result<()> {
-        let objects = bucket.list("")?;
+    fn bring(&self, bucket: &Bucket, objects: &[(String, u64)]) -> Result<()> {
         let own = self.newest_at_home();
-        if !objects.iter().any(|(name, _)| is_of_run(name)) || (own.is_some() && own >= newest(&objects)) {
+        if !objects.iter().any(|(name, _)| is_of_run(name)) || (own.is_some() && own >= newest(objects)) {
             return Ok(());
         }
         self.empty()?;

@@ -32,6 +32,8 @@ const PACE: Duration = Duration::from_secs(10);
 const BYTES_PER_S: u64 = 1 << 20;
 /// Time between two signs that the end of the run is on its way to the bucket.
 const SIGN: Duration = Duration::from_secs(1);
+/// Time between two looks at the end of the thread.
+const POLL: Duration = Duration::from_millis(5);
 /// Objects that disappear when the run no longer has the files.
 const REMOVED: [&str; 4] = [DONE_FILE, LAST_FILE, MODEL_FILE, REPORT_FILE];
 const BEST: &str = "best";
@@ -40,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest manifest.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Events that were fetched, until the run has claimed its home: a supervisor would take them for those of this attempt.
+/// Name of the fetched events until the run has claimed its home: otherwise a supervisor would take them for events of this attempt.
 pub(super) const FETCHED: &str = ".metrics.jsonl";
 /// Whether an object is one of a run, which a new run replaces.
 pub(super) fn is_of_run(name: &str) -> bool {
@@ -215,9 +217,13 @@ impl Mirror {
             }
         };
         drop(ask);
+        let mut shown = Instant::now();
         while !thread.is_finished() {
-            show_life();
-            std::thread::sleep(LOOK);
+            if shown.elapsed() >= SIGN {
+                shown = Instant::now();
+                show_life();
+            }
+            std::thread::sleep(POLL);
         }
         let _ = fs::remove_file(&sign);
         let (address, home) = (self.address, self.home);
@@ -427,7 +433,7 @@ impl Work {
         let objects = self.bucket.list(CHECKPOINTS)?;
         let complete = complete_checkpoints(objects.iter().map(|(name, _)| name.as_str()));
         let step = |name: &str| step_of(name.split('/').nth(1)?);
-        // Those of an earlier life of the run, which were not fetched, go by number.
+        // Older checkpoints, which this process has never had, are deleted by their number.
         let n_newer = |step: &u64| complete.iter().filter(|other| *other > step).count();
         let is_beyond = |step: &u64| self.keep > 0 && n_newer(step) >= self.keep;
         let is_old = |step: &u64| {
