@@ -16,6 +16,11 @@ pub(super) const LOCK_FILE: &str = ".lock";
 
 /// Time for which a process that is ending may still hold the lock: the system first frees its memory.
 const ENDING_WAIT: Duration = Duration::from_secs(3);
+/// Time for which a process that has not written its name may hold the lock: one that only looks whether the folder is free, or that
+/// was started by an owner at that moment and has not closed its copy of the file.
+const NAMELESS_WAIT: Duration = Duration::from_secs(1);
+/// Such a process.
+const NAMELESS: &str = "another process";
 const POLL: Duration = Duration::from_millis(20);
 
 /// Open lock file of a run folder.
@@ -41,16 +46,20 @@ pub(super) fn open_lock(run: &Path) -> io::Result<Option<Lock>> {
     }
 }
 
-/// Acquires the lock, after the end of a process that is ending; returns `false` if the file system has no locks.
+/// Acquires the lock, after the end of a process that is ending or only looks; returns `false` if the file system has no locks.
 pub(super) fn try_lock(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
     let began = Instant::now();
     loop {
-        match try_once(lock, folder) {
-            Err(FolderError::Busy { holder, .. }) if began.elapsed() < ENDING_WAIT && is_ending(&holder) => {
-                thread::sleep(POLL);
-            }
-            outcome => return outcome,
+        let outcome = try_once(lock, folder);
+        let limit = match &outcome {
+            Err(FolderError::Busy { holder, .. }) if holder == NAMELESS => NAMELESS_WAIT,
+            Err(FolderError::Busy { holder, .. }) if is_ending(holder) => ENDING_WAIT,
+            _ => return outcome,
+        };
+        if began.elapsed() >= limit {
+            return outcome;
         }
+        thread::sleep(POLL);
     }
 }
 
@@ -75,7 +84,7 @@ fn try_once(lock: &Lock, folder: &Path) -> Result<bool, FolderError> {
             let len = lock.file.read_at(&mut text, 0).unwrap_or(0);
             let text = String::from_utf8_lossy(&text[..len]);
             let holder = text.lines().next().unwrap_or_default().to_owned();
-            let holder = if holder.is_empty() { "another process".to_owned() } else { holder };
+            let holder = if holder.is_empty() { NAMELESS.to_owned() } else { holder };
             Err(FolderError::Busy { path: folder.to_owned(), holder })
         }
         Err(TryLockError::Error(source)) if is_without_locks(&source) => Ok(false),
@@ -93,6 +102,24 @@ fn is_without_locks(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_only_looks_keeps_no_owner_out() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(LOCK_FILE), "").unwrap();
+        let (looks, claims) =
+            (open_lock(folder.path()).unwrap().unwrap(), open_lock(folder.path()).unwrap().unwrap());
+        assert!(try_lock(&looks, folder.path()).unwrap());
+        // As a child has it that was forked at that moment.
+        let copy = looks.file.try_clone().unwrap();
+        drop(looks);
+        let closes = thread::spawn(move || {
+            thread::sleep(POLL * 5);
+            drop(copy);
+        });
+        assert!(try_lock(&claims, folder.path()).unwrap());
+        closes.join().unwrap();
+    }
 
     #[test]
     fn a_file_system_without_locks_is_no_reason_to_refuse() {
