@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{Device, KernelError, Operand};
 
 use crate::environment::BadVariable;
@@ -31,8 +32,8 @@ impl fmt::Display for Departure {
     }
 }
 
-/// Errors of worlds and collectives.
-#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
+/// Errors of worlds and collectives. `{:?}` shows message and hint, as `main` prints them.
+#[derive(Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum CommError {
@@ -418,6 +419,12 @@ pub enum CommError {
         len: usize,
         max: usize,
     },
+}
+
+impl fmt::Debug for CommError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_hint(self))
+    }
 }
 
 impl CommError {

@@ -1,6 +1,10 @@
 //! The ranks of a job: found once, at the start, and passed on by reference.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ddp_kernels::cpu::threads::{joins_by_itself, set_share};
 
 use crate::device_groups::DeviceGroups;
 use crate::environment::{Meeting, is_alone_by_accelerate};
@@ -16,6 +20,13 @@ use crate::shared_tensor::Peers;
 use crate::stderr::write_stderr;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
+
+thread_local! {
+    /// Where ranks are threads.
+    static RANK_OF_THREAD: Cell<Option<usize>> = const { Cell::new(None) };
+}
+/// Where ranks are processes.
+static RANK_OF_PROCESS: AtomicUsize = AtomicUsize::new(0);
 
 /// The ranks of a job, as one of them sees them.
 ///
@@ -101,6 +112,21 @@ impl World {
             Some(Found { meeting: Some(meeting), launcher, .. }) => Self::meet(&meeting, launcher, options),
             Some(found) => Self::join(found, options),
         }
+        .and_then(Self::begin)
+    }
+
+    /// Records this process's rank, and its share of the cores for its first operation.
+    fn begin(self) -> Result<Self> {
+        RANK_OF_PROCESS.store(self.rank().0, Ordering::Relaxed);
+        if self.world_size() > 1 && joins_by_itself() {
+            set_share(self.cores_per_rank()?);
+        }
+        Ok(self)
+    }
+
+    /// The rank of this thread or, where ranks are processes, of this process: 0 until a world of several ranks is made here.
+    pub fn own_rank() -> Rank {
+        Rank(RANK_OF_THREAD.get().unwrap_or_else(|| RANK_OF_PROCESS.load(Ordering::Relaxed)))
     }
 
     /// Joins ranks without MPI.
@@ -157,6 +183,7 @@ impl World {
 
     /// The world of a rank that is a thread.
     pub(crate) fn of_threads(group: Group) -> Self {
+        RANK_OF_THREAD.set(Some(group.rank().0));
         World {
             local_rank: LocalRank(group.rank().0),
             local_size: group.world_size(),

@@ -13,8 +13,11 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
+use std::{fmt, io};
+
 use ddp_comm::CommError;
 use ddp_kernels::KernelError;
+use ddp_kernels::hint::with_hint;
 
 use crate::checkpoint::CheckpointError;
 use crate::config::ConfigError;
@@ -32,8 +35,8 @@ use crate::train::TrainError;
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of the library.
-#[derive(Debug, thiserror::Error, miette::Diagnostic)]
+/// An error of the library. `{:?}` shows message and hint, as `main` prints them.
+#[derive(thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum Error {
@@ -45,6 +48,9 @@ pub enum Error {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Comm(Box<CommError>),
+    /// A program's own files and streams.
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// A file that the user named could not be read.
     #[error(transparent)]
     #[diagnostic(transparent)]
@@ -91,11 +97,17 @@ pub enum Error {
     Model(Box<ModelError>),
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_hint(self))
+    }
+}
+
 impl Error {
     /// Exit status of a process that ends with this error; see [`exit_code`].
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Write(_) | Self::Report(_) => exit_code::IO,
+            Self::Write(_) | Self::Report(_) | Self::Io(_) => exit_code::IO,
             Self::Kernel(error) => exit_code::of_kernel(error),
             Self::Comm(error) => exit_code::of_comm(error),
             Self::Data(error) => error.exit_code(),
@@ -174,8 +186,6 @@ impl From<Box<DataError>> for Error {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use ddp_kernels::Device;
 
     use super::*;

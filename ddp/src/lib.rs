@@ -5,7 +5,7 @@
 //! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]; the crate
 //! `ddp-tables` reads files of rows and saved models, writes predictions and exports models.
 //!
-//! Global state: the umask of a run (`run.file_mode`), the thread pool, the table of GPUs, host memory kept for the next result of a
+//! Global state: the umask of a run (`run.file_mode`), the rank and the share of the cores of a thread or process, the thread pool, the table of GPUs, host memory kept for the next result of a
 //! tensor operation, with its account, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
 //! which ranks without MPI end together.
 //! The program adds the panic hook and the subscriber of events.

@@ -13,7 +13,7 @@
 //!
 //! Source: `torch.nn`.
 
-pub use crate::config::{Activation, ElementLoss, Gate, Loss, Precision};
+pub use crate::config::{Activation, ClassWeights, ElementLoss, Gate, HeadLoss, Loss, Precision};
 pub use crate::model::expression::{Expression, Own, Var};
 pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 pub use crate::model::layers::*;
@@ -24,6 +24,6 @@ pub use crate::model::pass::{
 };
 pub use crate::model::{
     AllRanks, DropoutStep, GradcheckOptions, GradientSink, GradientSums, LocalGradients, LossFunction,
-    LossHead, ModelError, ModelSpec, Network, Operator, OperatorInput, ParamLayout, PassTraffic, RowsOfStep,
-    Sequential, StateDictReport, WeightsMut, gradcheck,
+    LossHead, ModelError, ModelSpec, Network, Operator, OperatorInput, ParamLayout, PassRows, PassTraffic,
+    RowsOfStep, Sequential, StateDictReport, WeightsMut, gradcheck,
 };

@@ -8,6 +8,7 @@ use ddp::exit_code;
 use ddp::storage::unfinished::Unfinished;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, WorldOptions, failure};
+use ddp_kernels::cpu::threads::join_on_request_only;
 use ddp_tables::open::remote;
 use ddp_train::cli::{self, Cli, Command, with_implied_command};
 use ddp_train::commands::{
@@ -27,6 +28,8 @@ const COMMIT: Option<&str> = option_env!("DDP_COMMIT");
 fn main() -> ExitCode {
     // Called first, because threads are started later.
     World::before_threads();
+    // Commands know their ranks, and a setting for the number.
+    join_on_request_only();
     // A signal that arrives while MPI starts must not kill a run.
     let signals = match StopSignals::listen(Launcher::detect()) {
         Ok(signals) => signals,

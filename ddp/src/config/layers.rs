@@ -119,6 +119,21 @@ impl LayerConfig {
         }
     }
 
+    /// The kind of the layer and what is wrong with its settings, if no config may have them.
+    pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
+        let (kind, settings) = self.settings();
+        settings.into_iter().find_map(|(name, value)| {
+            let key = LAYER_KEYS.iter().find(|key| key.short_name() == name)?;
+            let number: f64 = value?.parse().ok()?;
+            let is_right = match key.kind {
+                Kind::Number(range) => range.contains(number),
+                Kind::Count { min, max } => (min..=max).contains(&(number as u64)),
+                _ => true,
+            };
+            (!is_right).then(|| (kind, format!("`{name}` is {number}, expected {}", key.kind.words())))
+        })
+    }
+
     /// Number of linear layers, each with parameters `layers.{i}.*`.
     fn n_linear(&self) -> usize {
         usize::from(self.out_features().is_some()) + n_linear(self.block())

@@ -177,6 +177,38 @@ const GROUP_KEYS: &[Key] = &[
 static SCHEDULE: KeyTable = KeyTable::new(&[schedule::KEYS]);
 
 impl OptimizerConfig {
+    /// The first setting that no config may have: its key, what it takes, and its value.
+    pub(crate) fn fault(&self) -> Option<(&'static str, &'static str, f64)> {
+        let range = |name: &str, keys: &[Key]| {
+            let kind = keys.iter().find(|key| key.name == name).map(|key| key.kind);
+            match kind {
+                Some(Kind::Number(range) | Kind::Numbers { range, .. }) => range,
+                _ => unreachable!("a number"),
+            }
+        };
+        let of_groups = self.groups.iter().flat_map(|group| {
+            let decay = group.weight_decay.map(|decay| ("optimizer.groups.weight_decay", decay));
+            [Some(("optimizer.groups.lr_scale", group.lr_scale)), decay].into_iter().flatten()
+        });
+        let own = [
+            ("optimizer.lr", self.lr),
+            ("optimizer.betas", self.betas[0]),
+            ("optimizer.betas", self.betas[1]),
+            ("optimizer.eps", self.eps),
+            ("optimizer.weight_decay", self.weight_decay),
+            ("optimizer.momentum", self.momentum),
+            ("optimizer.adamw_lr", self.adamw_lr),
+            ("optimizer.adamw_weight_decay", self.adamw_weight_decay),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name, range(name, KEYS), value));
+        let of_groups = of_groups.map(|(name, value)| (name, range(name, GROUP_KEYS), value));
+        let average =
+            ("train.ema_decay", Range::from_below(0.0, 1.0, "a number from 0 to below 1"), self.ema_decay);
+        let mut all = own.chain(of_groups).chain([average]);
+        all.find(|(_, range, value)| !range.contains(*value))
+            .map(|(name, range, value)| (name, range.words, value))
+    }
+
     /// Makes a config of this kind with its usual defaults: PyTorch's, except that weight decay spares biases and norms, a momentum of
     /// 0.9 for SGD, and a learning rate of 0.02 for Muon.
     pub fn new(kind: OptimizerKind, lr: f64) -> Self {

@@ -36,6 +36,17 @@ pub enum TensorRowsError {
     #[error("the rows have weights, which pairs of features and targets leave out")]
     #[diagnostic(help("`DataLoader::batches` returns them, too"))]
     Weighted,
+    /// Weights that are not one per row, or that the layout of the rows does not have.
+    #[error("{n_weights} weights of {n_rows} rows, which should be one per row and part of the layout")]
+    #[diagnostic(help("`TensorDataset::with_weights` sets both"))]
+    Weights { n_weights: usize, n_rows: usize },
+    /// A weight that is negative, NaN or infinite.
+    #[error("weights: row {row} has {weight}, and weights are finite numbers of 0 or above")]
+    Weight {
+        /// The row, from 0.
+        row: usize,
+        weight: f32,
+    },
     /// A feature or target that is NaN or infinite.
     #[error("{name}: row {row} holds {value}, and rows must be finite")]
     NotFinite {

@@ -1,15 +1,18 @@
 //! Loss and gradients of a training loop without a trainer: sums over micro-batches and ranks, whose means a step takes.
 
+use ddp_comm::World;
 use ddp_kernels::ops::{self, LossSums, Pattern, STEP_SUMS_LEN, SumsOutput};
-use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorRef};
+use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
 
 use super::backward::LocalGradients;
 use super::loss_head::LossHead;
 use super::network::Network;
+use super::param::ParamEntry;
 use super::pass::DropoutStep;
+use crate::config::precision::Precision;
 use crate::data::loader::TensorBatch;
 
-/// Rows of one pass: `(&x, &y)`, or a [`TensorBatch`].
+/// Rows of one pass, by their parts; `(&x, &y)`, `(&x, &y, &weights)` and a [`TensorBatch`] are rows too.
 #[derive(Debug, Clone, Copy)]
 pub struct RowsOfStep<'a> {
     /// Features, `[B, n_features]`.
@@ -22,22 +25,50 @@ pub struct RowsOfStep<'a> {
     pub first_row: u64,
 }
 
-impl<'a> From<(&'a Tensor, &'a Tensor)> for RowsOfStep<'a> {
-    fn from((x, y): (&'a Tensor, &'a Tensor)) -> Self {
-        RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row: 0 }
+/// Rows of one pass, and the number of ranks of which each has a share of the step.
+#[derive(Debug, Clone, Copy)]
+pub struct PassRows<'a> {
+    rows: RowsOfStep<'a>,
+    n_ranks: usize,
+}
+
+impl<'a> From<RowsOfStep<'a>> for PassRows<'a> {
+    fn from(rows: RowsOfStep<'a>) -> Self {
+        PassRows { rows, n_ranks: 1 }
     }
 }
 
-impl<'a> From<&'a TensorBatch> for RowsOfStep<'a> {
-    fn from(TensorBatch { x, y, weights, first_row, .. }: &'a TensorBatch) -> Self {
-        RowsOfStep {
+impl<'a> From<(&'a Tensor, &'a Tensor)> for PassRows<'a> {
+    fn from((x, y): (&'a Tensor, &'a Tensor)) -> Self {
+        // Ranks are told apart: each has rows of its own.
+        let first_row = (World::own_rank().0 as u64) << RANK_BITS;
+        RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row }.into()
+    }
+}
+
+impl<'a> From<(&'a Tensor, &'a Tensor, &'a Tensor)> for PassRows<'a> {
+    fn from((x, y, weights): (&'a Tensor, &'a Tensor, &'a Tensor)) -> Self {
+        let PassRows { rows, n_ranks } = (x, y).into();
+        PassRows { rows: RowsOfStep { weights: Some(weights.view()), ..rows }, n_ranks }
+    }
+}
+
+impl<'a> From<&'a TensorBatch> for PassRows<'a> {
+    fn from(TensorBatch { x, y, weights, first_row, n_ranks, .. }: &'a TensorBatch) -> Self {
+        let rows = RowsOfStep {
             x: x.view(),
             y: y.view(),
             weights: weights.as_ref().map(Tensor::view),
             first_row: *first_row as u64,
-        }
+        };
+        PassRows { rows, n_ranks: *n_ranks }
     }
 }
+
+/// Rows of a pass that has no place in a global batch, per rank, and of all ranks, per micro-batch: masks of dropout do not repeat below
+/// these powers of two.
+const RANK_BITS: u32 = 24;
+const MICRO_BATCH_BITS: u32 = 36;
 
 /// The sums of losses and of gradients since the last step, flat in the layout of the model.
 ///
@@ -73,14 +104,27 @@ pub struct GradientSums {
     squares: Tensor,
     /// Keeps the sum of a micro-batch in the range of a mean.
     unit: f64,
-    /// Factor of clipping.
-    factor: f64,
+    /// Factor of clipping, once the sums were clipped.
+    factor: Option<f64>,
     /// Passes since the last step.
     n_passes: u64,
     /// Whether the sums are those of all ranks.
     is_reduced: bool,
+    /// Ranks of which each has a share of the rows of this step.
+    n_ranks: usize,
     n_steps: u64,
+    /// The step by which the masks of dropout are drawn.
+    dropout_step: u64,
     seed: u64,
+    /// [`ParamLayout::identity`](super::ParamLayout) of the model.
+    layout: u64,
+    precision: Precision,
+    loss_scale: Option<f64>,
+    takes_non_finite: bool,
+    is_of_one_rank: bool,
+    /// Reductions so far, and a fingerprint of the weights before the last step that compares them.
+    n_reductions: u64,
+    weights: Option<i64>,
 }
 
 impl GradientSums {
@@ -96,12 +140,48 @@ impl GradientSums {
             sums: zeros(MemoryUse::Workspace, STEP_SUMS_LEN, DType::F32)?,
             squares: zeros(MemoryUse::Workspace, 1, DType::F64)?,
             unit: 1.0 / model.max_rows().max(1) as f64,
-            factor: 1.0,
+            factor: None,
             n_passes: 0,
             is_reduced: false,
+            n_ranks: 1,
             n_steps: 0,
+            dropout_step: 0,
             seed: 0,
+            layout: model.layout().identity(),
+            precision: model.precision(),
+            loss_scale: None,
+            takes_non_finite: false,
+            is_of_one_rank: false,
+            n_reductions: 0,
+            weights: None,
         })
+    }
+
+    /// Multiplies the losses by `scale` while gradients are computed, which f16 needs so that small gradients are not 0; the mean
+    /// gradient is the same. If gradients overflow, the step is an error, and a smaller scale the way out.
+    ///
+    /// # Panics
+    /// If `scale` is not a finite number above 0.
+    ///
+    /// Source: `torch.amp.GradScaler`.
+    #[must_use]
+    pub fn with_loss_scale(self, scale: f64) -> Self {
+        assert!(scale > 0.0 && scale.is_finite(), "a loss scale is a finite number above 0");
+        let unit = self.unit / self.loss_scale.unwrap_or(1.0) * scale;
+        GradientSums { loss_scale: Some(scale), unit, ..self }
+    }
+
+    /// Lets a step take losses and gradients that are NaN or infinite, which is an error otherwise.
+    #[must_use]
+    pub fn allow_non_finite(self) -> Self {
+        GradientSums { takes_non_finite: true, ..self }
+    }
+
+    /// Lets each rank train a model of its own on its share of the rows: without this, a step on rows of a loader of several ranks is
+    /// an error unless the sums were reduced.
+    #[must_use]
+    pub fn without_other_ranks(self) -> Self {
+        GradientSums { is_of_one_rank: true, ..self }
     }
 
     /// Takes the masks of dropout from this seed.
@@ -110,17 +190,37 @@ impl GradientSums {
         GradientSums { seed, ..self }
     }
 
+    /// Values that all ranks must hold alike in this reduction, by name; None in most steps.
+    pub(crate) fn held_alike(&self) -> Option<[(String, String); 2]> {
+        let model = format!("{:016x} (a hash of the names and shapes of its parameters)", self.layout);
+        let precision = self.precision.name().to_owned();
+        let entries = [("model".to_owned(), model), ("precision".to_owned(), precision)];
+        is_compared(self.n_reductions).then_some(entries)
+    }
+
+    /// A fingerprint of the weights before a step that [`GradientSums::held_alike`] compares, on a rank with rows of a loader.
+    pub(crate) fn weights_before(&self) -> Option<i64> {
+        self.weights
+    }
+
     /// Begins a reduction over the ranks: the flat gradient and the sums of the losses, zero on a rank that has added no rows since the
     /// last step. No rows can be added before the next step.
     ///
     /// # Errors
-    /// [`KernelError::Cuda`] from earlier work on a GPU.
-    ///
-    /// # Panics
-    /// If the sums were reduced since the last step.
+    /// [`KernelError::Misuse`] if the sums were reduced or clipped since the last step; [`KernelError::Cuda`] from earlier work on a GPU.
     pub(crate) fn begin_reduction(&mut self) -> Result<[&mut Tensor; 2], KernelError> {
-        assert!(!self.is_reduced, "gradients are reduced over the ranks once per step");
+        const OP: &str = "all_reduce";
+        if self.is_reduced {
+            let remedy = "gradients are reduced over the ranks once per step, after its last micro-batch";
+            return Err(KernelError::misuse(OP, "the sums were reduced since the last step", remedy));
+        }
+        if self.factor.is_some() {
+            let problem = "the sums were clipped before they were reduced, each rank's by its own norm";
+            return Err(KernelError::misuse(OP, problem, "call `clip_norm` after `all_reduce`"));
+        }
         self.is_reduced = true;
+        self.n_reductions += 1;
+        self.weights = None;
         let mut both = [&mut self.flat, &mut self.sums];
         if self.n_passes == 0 {
             for sums in &mut both {
@@ -149,6 +249,7 @@ impl GradientSums {
     ///
     /// # Errors
     /// [`KernelError::Cuda`] from earlier work on a GPU.
+    #[doc(alias("grad_norm"))]
     pub fn norm(&mut self) -> Result<f64, KernelError> {
         ops::sum_of_squares(self.flat.view(), self.squares.view_mut(), false)?;
         Ok(self.squares.item::<f64>()?.sqrt() * self.scale()?)
@@ -158,14 +259,65 @@ impl GradientSums {
     /// [`GradientSums::all_reduce`].
     ///
     /// # Errors
-    /// Same as [`GradientSums::norm`].
+    /// [`KernelError::Misuse`] unless `max_norm` is above 0; same as [`GradientSums::norm`].
     ///
     /// Source: `torch.nn.utils.clip_grad_norm_`.
     #[doc(alias("clip_grad_norm_"))]
     pub fn clip_norm(&mut self, max_norm: f64) -> Result<f64, KernelError> {
+        if max_norm.is_nan() || max_norm <= 0.0 {
+            let problem = format!("a largest norm of {max_norm}");
+            return Err(KernelError::misuse("clip_norm", problem, "a norm above 0, such as 1.0"));
+        }
         let norm = self.norm()?;
-        self.factor *= (max_norm / (norm + 1e-6)).min(1.0);
+        self.factor = Some(self.factor.unwrap_or(1.0) * (max_norm / (norm + 1e-6)).min(1.0));
         Ok(norm)
+    }
+
+    /// Limits each element of the mean gradient to `-limit..=limit`. After [`GradientSums::all_reduce`].
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] unless `limit` is above 0; [`KernelError::Cuda`] from earlier work on a GPU.
+    ///
+    /// Source: `torch.nn.utils.clip_grad_value_`.
+    #[doc(alias("clip_grad_value_"))]
+    pub fn clip_value(&mut self, limit: f64) -> Result<(), KernelError> {
+        if limit.is_nan() || limit <= 0.0 {
+            let problem = format!("a largest value of {limit}");
+            return Err(KernelError::misuse("clip_value", problem, "a value above 0, such as 1.0"));
+        }
+        let scale = self.scale()?;
+        if scale > 0.0 {
+            let limit = limit / scale;
+            self.flat = self.flat.clamp(-limit, limit)?;
+        }
+        // From now on no rank may add rows of its own.
+        self.factor.get_or_insert(1.0);
+        Ok(())
+    }
+
+    /// The mean gradients of the parameters, each in its shape, with the names that [`Network::named_parameters`] has.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for another model; [`KernelError::Cuda`] from earlier work on a GPU.
+    pub fn named(&self, model: &Network) -> Result<Vec<(String, Tensor)>, KernelError> {
+        self.check_model("named", model)?;
+        let scale = self.scale()?;
+        let of = |entry: &ParamEntry| {
+            let gradient = self.flat.view().range(entry.start, entry.range().end)?;
+            let gradient = if self.n_passes > 0 || self.is_reduced {
+                gradient.mul(scale)?
+            } else {
+                gradient.to_tensor()?.zeros_like()?
+            };
+            Ok((entry.name.clone(), gradient.into_shape(&entry.dims)?))
+        };
+        model.layout().forward_order().into_iter().map(of).collect()
+    }
+
+    /// Forgets the rows that were added since the last step.
+    #[doc(alias("zero_grad"))]
+    pub fn reset(&mut self) {
+        (self.factor, self.n_passes, self.is_reduced, self.n_ranks) = (None, 0, false, 1);
     }
 
     /// The gradient of the sum of losses, flat; [`GradientSums::scale`] times it is the gradient of the mean.
@@ -178,47 +330,171 @@ impl GradientSums {
     /// # Errors
     /// [`KernelError::Cuda`] from earlier work on a GPU.
     pub fn scale(&self) -> Result<f64, KernelError> {
-        let weight = self.loss_sums()?.weight;
-        Ok(if weight > 0.0 { self.factor / (self.unit * weight) } else { 0.0 })
+        Ok(self.scale_by(self.loss_sums()?))
+    }
+
+    fn scale_by(&self, LossSums { weight, .. }: LossSums) -> f64 {
+        if weight > 0.0 { self.factor.unwrap_or(1.0) / (self.unit * weight) } else { 0.0 }
+    }
+
+    /// [`GradientSums::scale`] for a step of `model`.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for sums of another model, for a share of the rows of several ranks, and for losses or gradients that are
+    /// not finite.
+    pub(crate) fn scale_of_step(&mut self, model: &Network) -> Result<f64, KernelError> {
+        const OP: &str = "step";
+        self.check_model(OP, model)?;
+        if self.n_ranks > 1 && !self.is_reduced && !self.is_of_one_rank {
+            let problem = format!(
+                "the rows are a share of those of {} ranks, whose gradients are not reduced",
+                self.n_ranks
+            );
+            let remedy = "call `grads.all_reduce(world)` before the step; `GradientSums::without_other_ranks` trains a model per rank";
+            return Err(KernelError::misuse(OP, problem, remedy));
+        }
+        let sums = self.loss_sums()?;
+        let (scale, loss) = (self.scale_by(sums), sums.mean());
+        if self.takes_non_finite || scale == 0.0 {
+            return Ok(scale);
+        }
+        if !loss.is_finite() {
+            let problem = format!("the mean loss is {loss}; the weights are unchanged");
+            let remedy = "look for NaN in features and targets, or take a smaller learning rate; `grads.reset()` leaves these rows out, and \
+                          `GradientSums::allow_non_finite` takes such steps";
+            return Err(KernelError::misuse(OP, problem, remedy));
+        }
+        if let (Precision::F16, Some(scale)) = (self.precision, self.loss_scale)
+            && !self.norm()?.is_finite()
+        {
+            let problem =
+                format!("gradients in f16 overflow at a loss scale of {scale}; the weights are unchanged");
+            return Err(KernelError::misuse(
+                OP,
+                problem,
+                "a smaller scale, or Precision::Bf16, which needs none",
+            ));
+        }
+        Ok(scale)
+    }
+
+    /// Checks that the sums are those of a model with these parameters.
+    fn check_model(&self, op: &'static str, model: &Network) -> Result<(), KernelError> {
+        if self.layout == model.layout().identity() && self.precision == model.precision() {
+            return Ok(());
+        }
+        let problem = "the gradient sums are those of a model with other parameters";
+        Err(KernelError::misuse(op, problem, "`GradientSums::for_model` makes those of this model"))
     }
 
     /// Begins the sums of the next step.
     pub(crate) fn begin_step(&mut self) {
-        (self.factor, self.n_passes, self.is_reduced) = (1.0, 0, false);
+        self.reset();
         self.n_steps += 1;
     }
 }
 
+/// Whether the ranks compare what they hold in the reduction after `n` others: in the first one, and in ever fewer.
+fn is_compared(n: u64) -> bool {
+    (n + 1).is_power_of_two()
+}
+
+/// A fingerprint of this rank's weights, on the host; None in f64.
+pub(crate) fn fingerprint_of(model: &Network) -> Result<Option<i64>, KernelError> {
+    let weights = model.own_weights();
+    if weights.dtype() != DType::F32 {
+        return Ok(None);
+    }
+    let mut sum = Tensor::zeros(&[1], DType::I64, weights.device())?;
+    ops::fingerprint(weights.view(), sum.view_mut())?;
+    Ok(Some(sum.item()?))
+}
+
+/// Checks weights of rows in host memory.
+fn check_weights(weights: TensorRef<'_>) -> Result<(), KernelError> {
+    if weights.device() != Device::Cpu || weights.dtype() != DType::F32 {
+        return Ok(());
+    }
+    let values = weights.to_vec::<f32>()?;
+    match values.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+        Some(row) => {
+            let problem = format!("the weight of row {row} is {}", values[row]);
+            Err(KernelError::misuse("loss", problem, "weights are finite numbers of 0 or above"))
+        }
+        None => Ok(()),
+    }
+}
+
 impl Network {
+    /// The mean loss of these rows in evaluation, without dropout and without gradients. Waits for the device.
+    ///
+    /// # Errors
+    /// [`KernelError`] of forward and loss; [`KernelError::Misuse`] for weights of rows that are negative.
+    pub fn loss<'a>(&mut self, rows: impl Into<PassRows<'a>>, loss: &LossHead) -> Result<f64, KernelError> {
+        let PassRows { rows: RowsOfStep { x, y, weights, .. }, .. } = rows.into();
+        weights.map_or(Ok(()), check_weights)?;
+        let mut sums = Tensor::zeros_for(MemoryUse::Workspace, &[STEP_SUMS_LEN], DType::F32, self.device())?;
+        let outputs = self.forward(x, None)?;
+        let output = SumsOutput { tail: sums.view_mut(), accumulate: false, extra: None };
+        loss.apply(outputs, y, weights, 1.0, None, output)?;
+        Ok(LossSums::load(&sums.to_vec::<f32>()?).mean())
+    }
+
     /// Adds the losses of these rows and their gradients to `grads`, in a training pass; returns the mean loss of all rows
     /// added since the last step. Waits for the device.
     ///
-    /// The rows of one pass are one micro-batch: several calls before a step accumulate. Gradients in f16 need the scaled losses of a trainer;
-    /// layers with statistics over rows compute them over this rank's rows.
+    /// The rows of one pass are one micro-batch: several calls before a step accumulate. Masks of dropout differ between steps,
+    /// micro-batches, and ranks. Gradients in f16 need [`GradientSums::with_loss_scale`]; layers with statistics over rows compute them
+    /// over this rank's rows.
     ///
     /// # Errors
-    /// [`KernelError`] of forward, loss or backward.
-    ///
-    /// # Panics
-    /// If the sums were reduced over the ranks since the last step: these rows would be missing on the others.
+    /// [`KernelError`] of forward, loss or backward; [`KernelError::Misuse`] for sums of another model, for sums that were reduced over the
+    /// ranks or clipped since the last step, for f16 without a loss scale, and for weights of rows that are negative.
     #[doc(alias("backward"))]
     pub fn loss_and_gradients<'a>(
         &mut self,
-        rows: impl Into<RowsOfStep<'a>>,
+        rows: impl Into<PassRows<'a>>,
         loss: &LossHead,
         grads: &mut GradientSums,
     ) -> Result<f64, KernelError> {
-        assert!(!grads.is_reduced, "rows are added before `all_reduce`, or after the step");
-        let RowsOfStep { x, y, weights, first_row } = rows.into();
-        let GradientSums { seed, n_steps, unit, .. } = *grads;
-        let dropout = Some(DropoutStep { seed, step: n_steps, first_row, scalars: None });
-        let accumulate = grads.n_passes > 0;
+        const OP: &str = "loss_and_gradients";
+        grads.check_model(OP, self)?;
+        if grads.is_reduced || grads.factor.is_some() {
+            let done = if grads.is_reduced { "reduced over the ranks" } else { "clipped" };
+            let problem =
+                format!("the sums were {done} since the last step: these rows would be missing there");
+            return Err(KernelError::misuse(OP, problem, "add all rows of a step first, or take the step"));
+        }
+        if grads.precision == Precision::F16 && grads.loss_scale.is_none() {
+            let problem = "gradients in f16 without a loss scale: small ones would be 0";
+            let remedy = "`GradientSums::for_model(&model)?.with_loss_scale(1024.0)`, a `Trainer` with `loss_scaling`, or Precision::Bf16";
+            return Err(KernelError::misuse(OP, problem, remedy));
+        }
+        let PassRows { rows: RowsOfStep { x, y, weights, first_row }, n_ranks } = rows.into();
+        weights.map_or(Ok(()), check_weights)?;
+        if grads.n_passes == 0 {
+            // Also where the sums are made anew for each step.
+            grads.dropout_step = grads.n_steps.max(self.next_dropout_step);
+            self.next_dropout_step = grads.dropout_step + 1;
+        }
+        if n_ranks > 1 && grads.weights.is_none() && is_compared(grads.n_reductions) {
+            grads.weights = fingerprint_of(self)?;
+        }
+        grads.n_ranks = grads.n_ranks.max(n_ranks);
+        let GradientSums { seed, dropout_step: step, unit, n_passes, .. } = *grads;
+        let first_row = first_row + (n_passes << MICRO_BATCH_BITS);
+        let dropout = Some(DropoutStep { seed, step, first_row, scalars: None });
+        let accumulate = n_passes > 0;
         self.forward(x, dropout)?;
         let (outputs, d_outputs) = self.outputs_and_gradient()?;
         let sums = SumsOutput { tail: grads.sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, y, weights, unit, Some(d_outputs), sums)?;
         self.backward(x, dropout, accumulate, &mut LocalGradients(grads.flat.view_mut()))?;
         grads.n_passes += 1;
-        grads.mean_loss()
+        let mean = grads.mean_loss()?;
+        if mean.is_nan() && y.dtype() == DType::I64 && y.device() != Device::Cpu {
+            loss.check_labels(y, self.n_outputs())?;
+        }
+        Ok(mean)
     }
 }

@@ -17,6 +17,8 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
+use std::collections::HashMap;
+
 use ddp_kernels::ops::{self, UniformStream};
 use ddp_kernels::{DType, Device, KernelError, Philox, Tensor, TensorRef};
 
@@ -56,6 +58,7 @@ pub fn initialize(
     weight_init: WeightInit,
     seed: u64,
 ) -> Result<(), KernelError> {
+    check_streams(layout)?;
     for entry in layout.entries() {
         let values = weights.view_mut().range(entry.start, entry.range().end)?;
         match distribution(entry, weight_init, seed) {
@@ -82,8 +85,43 @@ pub fn initialize(
     Ok(())
 }
 
+/// Checks that no two parameters take the same random numbers.
+fn check_streams(layout: &ParamLayout) -> Result<(), KernelError> {
+    let mut first = HashMap::new();
+    for entry in layout.entries() {
+        let init = with_stream(entry);
+        let is_table = matches!(init, Init::Normal { .. } | Init::SmallNormal { .. });
+        let Some(stream) = init.stream() else { continue };
+        if let Some(other) = first.insert((is_table, stream), &entry.name) {
+            let problem = format!(
+                "`{other}` and `{}` take the random numbers of one stream, {stream}, and would start equal",
+                entry.name
+            );
+            let remedy = "give each a stream of its own; `Init::normal`, `Init::uniform` and `Init::kaiming` take it from the name";
+            return Err(KernelError::misuse("initialize", problem, remedy));
+        }
+    }
+    Ok(())
+}
+
+/// The parameter's init, with the stream of its name where it takes that.
+fn with_stream(entry: &ParamEntry) -> Init {
+    let mut init = entry.init;
+    if let Some(stream) = init.stream_mut()
+        && *stream == Init::BY_NAME
+    {
+        // FNV-1a, which no build changes.
+        let hash = entry.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        // Streams of layers are counted from 0.
+        *stream = (hash ^ hash >> 32) as u32 | 1 << 31;
+    }
+    init
+}
+
 fn distribution(entry: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distribution {
-    match entry.init {
+    match with_stream(entry) {
         Init::Constant(value) => Distribution::Constant(value),
         Init::Normal { stream } => Distribution::Normal(1.0, seed_of(seed, stream, EMBEDDING_STREAM)),
         Init::SmallNormal { stream } => {

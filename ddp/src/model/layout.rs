@@ -17,6 +17,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 
 use super::layer::{Layer, LayerKind};
@@ -35,6 +36,7 @@ pub struct ParamLayout {
     unit_ends: Vec<usize>,
     embeddings: Vec<EmbeddingSpec>,
     statistics: Vec<Statistic>,
+    identity: u64,
 }
 
 /// A vector that model files store next to the parameters, and that is not trained.
@@ -93,7 +95,17 @@ impl ParamLayout {
         }
         let statistics = layers.iter().flat_map(|layer| layer.statistics());
         let statistics = statistics.map(|(name, len)| Statistic { name, len }).collect();
-        ParamLayout { entries, flat_len: start, unit_ends, embeddings, statistics }
+        let mut identity = DefaultHasher::new();
+        for ParamEntry { name, dims, start, .. } in &entries {
+            (name, dims, start).hash(&mut identity);
+        }
+        let identity = identity.finish();
+        ParamLayout { entries, flat_len: start, unit_ends, embeddings, statistics, identity }
+    }
+
+    /// A hash of names, shapes and places, the same on all ranks of a program: two layouts that differ have different ones.
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
     }
 
     /// The model's embeddings, in the order of their columns of codes.

@@ -42,15 +42,119 @@ pub trait LossFunction: fmt::Debug + Send + Sync {
 }
 
 impl LossHead {
-    /// Cross-entropy without smoothing or class weights.
+    /// Cross-entropy without smoothing or class weights, over labels `[B]` in i64; rows with the label -100 are left out of the mean.
+    ///
+    /// Source: `torch.nn.CrossEntropyLoss` with its default `ignore_index`.
     pub fn cross_entropy() -> Self {
         let loss = Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 };
         LossHead(Kind::Config(loss, None))
     }
 
+    /// Focal loss of classes: cross-entropy in which a row counts by the power `gamma`, from 0, of the probability that its label lacks.
+    ///
+    /// # Panics
+    /// If `gamma` is negative or not finite.
+    ///
+    /// Source: Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002.
+    pub fn focal(gamma: f64) -> Self {
+        assert!(
+            gamma >= 0.0 && gamma.is_finite(),
+            "focal: the exponent {gamma} is not a finite number of 0 or above"
+        );
+        let loss = Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: gamma };
+        LossHead(Kind::Config(loss, None))
+    }
+
+    /// Gives the classes of cross-entropy and focal loss weights, with which the mean is a weighted mean, as in PyTorch.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for another loss, and for weights that are negative or not finite; out of memory.
+    pub fn weights(self, classes: &[f32], device: Device) -> Result<Self, KernelError> {
+        const OP: &str = "weights";
+        let Kind::Config(Loss::CrossEntropy { label_smoothing, focal_gamma, .. }, _) = self.0 else {
+            let problem = "only cross-entropy and focal loss have weights of classes";
+            return Err(KernelError::misuse(
+                OP,
+                problem,
+                "rows have weights by `TensorDataset::with_weights`",
+            ));
+        };
+        if let Some(weight) = classes.iter().find(|weight| !(weight.is_finite() && **weight >= 0.0)) {
+            let problem = format!("a class has the weight {weight}");
+            return Err(KernelError::misuse(OP, problem, "finite numbers of 0 or above"));
+        }
+        let class_weights = Some(ClassWeights::PerClass(classes.to_vec()));
+        Self::new(&Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma }, device)
+    }
+
+    /// A loss of each element of outputs and targets, such as [`ElementLoss::LogCosh`].
+    pub fn element(loss: ElementLoss) -> Self {
+        LossHead(Kind::Config(Loss::Element(loss), None))
+    }
+
     /// Mean squared error.
     pub fn mse() -> Self {
-        LossHead(Kind::Config(Loss::Element(ElementLoss::Mse), None))
+        Self::element(ElementLoss::Mse)
+    }
+
+    /// Binary cross-entropy of logits, with targets in `0..=1`.
+    ///
+    /// Source: `torch.nn.BCEWithLogitsLoss`.
+    #[doc(alias("bce_with_logits"))]
+    pub fn bce() -> Self {
+        Self::element(ElementLoss::Bce)
+    }
+
+    /// Huber loss, which is linear beyond an error of `delta`.
+    ///
+    /// # Panics
+    /// If `delta` is not a finite number above 0.
+    ///
+    /// Source: `torch.nn.HuberLoss`.
+    pub fn huber(delta: f64) -> Self {
+        assert!(delta > 0.0 && delta.is_finite(), "huber: the error {delta} is not a finite number above 0");
+        Self::element(ElementLoss::Huber { delta })
+    }
+
+    /// Pinball loss, whose minimum is this quantile of the target.
+    ///
+    /// # Panics
+    /// If `quantile` is not between 0 and 1.
+    #[doc(alias("pinball"))]
+    pub fn quantile(quantile: f64) -> Self {
+        assert!(quantile > 0.0 && quantile < 1.0, "quantile: {quantile} is not between 0 and 1");
+        Self::element(ElementLoss::Quantile { quantile })
+    }
+
+    /// Poisson loss of counts, of which outputs are the logarithms of the rates.
+    ///
+    /// Source: `torch.nn.PoissonNLLLoss`.
+    pub fn poisson() -> Self {
+        Self::element(ElementLoss::Poisson)
+    }
+
+    /// Its kind in words.
+    pub(crate) fn kind(&self) -> String {
+        match &self.0 {
+            Kind::Config(loss, _) => format!("{loss:?}"),
+            Kind::Other(loss) => format!("{loss:?}"),
+        }
+    }
+
+    /// Checks labels on any device; waits for it.
+    ///
+    /// # Errors
+    /// [`KernelError::Label`] for the first label outside `0..n_outputs`, if the loss takes labels.
+    pub(super) fn check_labels(&self, labels: TensorRef<'_>, n_outputs: usize) -> Result<(), KernelError> {
+        let Kind::Config(Loss::CrossEntropy { .. }, _) = &self.0 else { return Ok(()) };
+        let ignored = CrossEntropyConfig::default().ignore_index;
+        let is_wrong = |label: i64| label != ignored && !(0..n_outputs as i64).contains(&label);
+        match labels.to_vec::<i64>()?.into_iter().enumerate().find(|(_, label)| is_wrong(*label)) {
+            Some((row, label)) => {
+                Err(KernelError::Label { op: "softmax_cross_entropy", row, label, n_classes: n_outputs })
+            }
+            None => Ok(()),
+        }
     }
 
     /// A loss of another kind: the loss of several heads, or a custom loss of a program.

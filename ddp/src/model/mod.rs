@@ -41,14 +41,14 @@ mod several_losses;
 mod gradient_sums;
 mod state_dict;
 
-pub use crate::data::EmbeddingSpec;
 pub use all_ranks::AllRanks;
 pub use backward::{GradientSink, LocalGradients};
 pub use buffers::{BufferPlan, ModelBytes};
 pub use error::ModelError;
 pub use flop::Flop;
 pub use gradcheck::{GradcheckOptions, gradcheck};
-pub use gradient_sums::{GradientSums, RowsOfStep};
+pub(crate) use gradient_sums::fingerprint_of;
+pub use gradient_sums::{GradientSums, PassRows, RowsOfStep};
 pub use layer::{Layer, LayerKind, RegisteredBuffer};
 pub use layout::ParamLayout;
 pub use loss_head::{LossFunction, LossHead};
@@ -63,3 +63,5 @@ pub use spec::ModelSpec;
 pub use state_dict::StateDictReport;
 pub use traffic::{GradientWrites, PassOperation, PassTraffic};
 pub use weights::WeightsMut;
+
+pub use crate::data::EmbeddingSpec;

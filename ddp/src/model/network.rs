@@ -30,6 +30,8 @@ pub struct Network {
     has_whole_weights: bool,
     /// Rows of the last forward pass.
     pub(super) forward_rows: usize,
+    /// The step by which a loop without a trainer draws its next masks of dropout.
+    pub(super) next_dropout_step: u64,
 }
 
 impl Network {
@@ -78,7 +80,15 @@ impl Network {
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
         let buffers = Buffers::make(&plan, layout.flat_len(), &mut make)?;
         let registered = Registered::new(plan.steps.iter().map(|step| &*step.layer), sizes)?;
-        Ok(Network { plan, layout, buffers, registered, forward_rows: 0, has_whole_weights: true })
+        Ok(Network {
+            plan,
+            layout,
+            buffers,
+            registered,
+            forward_rows: 0,
+            next_dropout_step: 0,
+            has_whole_weights: true,
+        })
     }
 
     /// A model of these layers in forward order, on rows of `n_features`, [initialized](Network::initialize) from `seed`:

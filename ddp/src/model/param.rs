@@ -31,7 +31,8 @@ pub enum ParamKind {
 
 /// Initial values of a parameter, a function of the run's seed.
 ///
-/// Parameters with different streams get independent random numbers.
+/// Parameters with different streams get independent random numbers: [`Init::normal`], [`Init::uniform`] and [`Init::kaiming`] take the
+/// stream from the parameter's name. Two parameters with one stream would start equal, which is an error when the model is made.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Init {
     /// Every element is this value.
@@ -67,6 +68,43 @@ pub enum Init {
         /// Counter of the random stream.
         stream: u32,
     },
+}
+
+impl Init {
+    /// The stream of a parameter whose numbers are drawn by its name.
+    pub(super) const BY_NAME: u32 = u32::MAX;
+
+    /// Normal with mean 0 and this standard deviation, by the parameter's name.
+    pub fn normal(std: f32) -> Self {
+        Init::ScaledNormal { std, stream: Self::BY_NAME }
+    }
+
+    /// Uniform in plus or minus `bound`, by the parameter's name.
+    pub fn uniform(bound: f32) -> Self {
+        Init::Uniform { bound, stream: Self::BY_NAME }
+    }
+
+    /// [`Init::KaimingUniform`] for outputs that each sum over `in_features`, by the parameter's name.
+    pub fn kaiming(in_features: usize) -> Self {
+        Init::KaimingUniform { in_features, stream: Self::BY_NAME }
+    }
+
+    /// The stream of random numbers, unless the values are constant.
+    pub(super) fn stream(mut self) -> Option<u32> {
+        self.stream_mut().copied()
+    }
+
+    /// [`Init::stream`], to be set.
+    pub(super) fn stream_mut(&mut self) -> Option<&mut u32> {
+        match self {
+            Init::Constant(_) => None,
+            Init::KaimingUniform { stream, .. }
+            | Init::Uniform { stream, .. }
+            | Init::ScaledNormal { stream, .. }
+            | Init::Normal { stream }
+            | Init::SmallNormal { stream } => Some(stream),
+        }
+    }
 }
 
 /// One parameter as its layer declares it.

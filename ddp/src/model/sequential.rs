@@ -38,12 +38,13 @@ use crate::config::LayerConfig;
 pub struct Sequential {
     list: LayerList,
     n_features: usize,
+    fault: Option<KernelError>,
 }
 
 impl Sequential {
     /// An empty list for rows of `n_features`.
     pub fn new(n_features: usize) -> Self {
-        Sequential { list: LayerList::new(n_features), n_features }
+        Sequential { list: LayerList::new(n_features), n_features, fault: None }
     }
 
     /// Adds any layer, such as a custom one.
@@ -54,8 +55,23 @@ impl Sequential {
     }
 
     fn add(mut self, layer: LayerConfig) -> Self {
-        self.list.add(layer);
+        match layer.fault() {
+            None => self.list.add(layer),
+            // Building the model reports the first one.
+            Some((kind, problem)) => {
+                let remedy = "layers take the settings that `model.layers` of a config takes";
+                self.fault.get_or_insert(KernelError::misuse(kind, problem, remedy));
+            }
+        }
         self
+    }
+
+    /// Checks the settings of the layers.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for the first layer that no config may have, such as one of no width.
+    pub fn check(&self) -> Result<(), KernelError> {
+        self.fault.clone().map_or(Ok(()), Err)
     }
 
     /// Adds `y = x·Wᵀ + b` with `out_features` outputs: `layers.{i}.weight` and `layers.{i}.bias`.
@@ -110,11 +126,8 @@ impl Sequential {
     /// Adds periodic embeddings of each column by `n_frequencies` cosines, `dim` columns wide: `numeric.{i}.frequencies`, `.phases`,
     /// `.weight` and `.bias`; see [`NumericEmbeddingLayer`](super::layers::NumericEmbeddingLayer).
     ///
-    /// # Panics
-    /// If `dim` is 0.
     #[must_use]
     pub fn numeric_embedding(self, n_frequencies: usize, dim: usize, sigma: f64) -> Self {
-        assert!(dim > 0, "a column becomes at least itself");
         self.add(LayerConfig::NumericEmbedding { dim, n_frequencies, sigma })
     }
 
@@ -160,11 +173,12 @@ impl Sequential {
     /// The model of these layers, its weights initialized from `seed`: [`Network::from_layers`].
     ///
     /// # Errors
-    /// Same as [`Network::from_layers`].
+    /// Same as [`Network::from_layers`] and [`Sequential::check`].
     ///
     /// # Panics
     /// Same as [`Network::from_layers`].
     pub fn build(self, sizes: Sizes, seed: u64) -> Result<Network, KernelError> {
+        self.check()?;
         Network::from_layers(self.list.layers, self.n_features, sizes, seed)
     }
 }

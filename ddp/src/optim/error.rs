@@ -21,6 +21,15 @@ pub enum OptimError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     LossScaler(#[from] LossScalerError),
+    /// A setting that a config would refuse.
+    #[error("`{name}`: expected {expected}, got {got}")]
+    #[diagnostic(help("`OptimizerConfig::new` sets the usual values"))]
+    Setting {
+        /// The key in a config; the field of `OptimizerConfig` or `ParamGroup` has the same name.
+        name: &'static str,
+        expected: &'static str,
+        got: f64,
+    },
     /// The schedule depends on the run's length, which is not known.
     #[error("the schedule \"{kind}\" needs the number of steps of the run")]
     #[diagnostic(help("pass it to `Schedule::new`"))]

@@ -64,6 +64,8 @@ pub struct Optimizer {
     n_steps: u64,
     /// Number of the step of the last [`Optimizer::first_pass`].
     first_passed: u64,
+    /// The parameters of the model that it was made for, if it was made for one.
+    layout: Option<u64>,
 }
 
 impl Optimizer {
@@ -112,6 +114,7 @@ impl Optimizer {
             workspace,
             n_steps: 0,
             first_passed: 0,
+            layout: None,
         })
     }
 
@@ -133,11 +136,48 @@ impl Optimizer {
     /// Creates the optimizer of `config` for all weights of `model`, before its first step; its state is f64 for a model in f64.
     ///
     /// # Errors
-    /// See [`ParamGroups::new`] and [`Optimizer::new`].
+    /// [`OptimError::Setting`](super::OptimError::Setting) for a setting that a config refuses too; see [`ParamGroups::new`] and
+    /// [`Optimizer::new`].
     pub fn for_model(config: &OptimizerConfig, model: &Network) -> Result<Self> {
         let (layout, dtype) = (model.layout(), model.precision().master());
         let groups = ParamGroups::new(config, layout)?;
-        Ok(Self::with_state_of(dtype, config, groups, layout.flat_len(), model.device())?)
+        let optimizer = Self::with_state_of(dtype, config, groups, layout.flat_len(), model.device())?;
+        Ok(Optimizer { layout: Some(layout.identity()), ..optimizer })
+    }
+
+    /// AdamW for `model` with its usual settings: [`Optimizer::for_model`] sets others.
+    ///
+    /// # Errors
+    /// Same as [`Optimizer::for_model`].
+    ///
+    /// Source: `torch.optim.AdamW`.
+    pub fn adamw(model: &Network, lr: f64) -> Result<Self> {
+        Self::for_model(&OptimizerConfig::new(OptimizerKind::AdamW, lr), model)
+    }
+
+    /// Adam for `model` with its usual settings.
+    ///
+    /// # Errors
+    /// Same as [`Optimizer::for_model`].
+    ///
+    /// Source: `torch.optim.Adam`.
+    pub fn adam(model: &Network, lr: f64) -> Result<Self> {
+        Self::for_model(&OptimizerConfig::new(OptimizerKind::Adam, lr), model)
+    }
+
+    /// SGD with this momentum for `model`.
+    ///
+    /// # Errors
+    /// Same as [`Optimizer::for_model`].
+    ///
+    /// Source: `torch.optim.SGD`.
+    pub fn sgd(model: &Network, lr: f64, momentum: f64) -> Result<Self> {
+        Self::for_model(&OptimizerConfig { momentum, ..OptimizerConfig::new(OptimizerKind::Sgd, lr) }, model)
+    }
+
+    /// Its settings.
+    pub(crate) fn config(&self) -> &OptimizerConfig {
+        &self.config
     }
 
     /// The update rule.
@@ -233,13 +273,26 @@ impl Optimizer {
     /// [`Optimizer::set_lr`] sets the learning rate. A moving average of the weights starts from the weights before the first step.
     ///
     /// # Errors
-    /// [`KernelError::Cuda`] from earlier work on a GPU.
+    /// [`KernelError::Misuse`], before anything changes, if optimizer or sums are those of another model, if the rows are a share of those of
+    /// several ranks and the sums were not reduced, for a learning rate that is negative or not finite, and for a loss that is not finite
+    /// ([`GradientSums::allow_non_finite`]); [`KernelError::Cuda`] from earlier work on a GPU.
     ///
     /// # Panics
     /// If the optimizer has a first pass (LAMB, Muon): only a trainer takes such steps.
     #[doc(alias("zero_grad"))]
     pub fn step(&mut self, model: &mut Network, grads: &mut GradientSums) -> Result<(), KernelError> {
-        let scale = grads.scale()?;
+        if self.layout.is_some_and(|layout| layout != model.layout().identity()) {
+            let problem = "the optimizer is that of a model with other parameters";
+            let remedy = "`Optimizer::for_model` makes one for this model";
+            return Err(KernelError::misuse("step", problem, remedy));
+        }
+        if let Some(lr) =
+            std::iter::once(&self.lr).chain(&self.group_lrs).find(|lr| !(lr.is_finite() && **lr >= 0.0))
+        {
+            let problem = format!("the learning rate is {lr}; the weights are unchanged");
+            return Err(KernelError::misuse("step", problem, "a finite number of 0 or above"));
+        }
+        let scale = grads.scale_of_step(model)?;
         if scale > 0.0 {
             if let (0, Some(ema)) = (self.n_steps, &mut self.ema) {
                 ops::copy(model.weights().view(), ema.view_mut())?;

@@ -65,6 +65,9 @@ impl ParamGroups {
     /// # Errors
     /// [`OptimError::NoSuchParameter`] if a pattern matches no name, [`OptimError::HiddenGroup`] if earlier groups match all of its names.
     pub fn new(config: &OptimizerConfig, layout: &ParamLayout) -> Result<Self> {
+        if let Some((name, expected, got)) = config.fault() {
+            return Err(OptimError::Setting { name, expected, got });
+        }
         let groups: Vec<_> = config.groups.iter().map(|group| (group, pattern(group))).collect();
         let names = || layout.forward_order().into_iter().map(|entry| entry.name.clone());
         if let Some((group, _)) =

@@ -27,7 +27,7 @@ use crate::exchange::shard_plan::Ranks;
 pub use crate::exchange::shard_plan::StateShard;
 pub use crate::model::DropoutStep;
 use crate::model::layer::Sizes;
-use crate::model::{LossHead, Network, Sequential};
+use crate::model::{LossHead, Network, Sequential, fingerprint_of};
 use crate::optim::loss_scaler::LossScaler;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
@@ -87,13 +87,14 @@ pub struct Trainer<'w> {
 }
 
 impl<'w> Trainer<'w> {
-    /// Creates a trainer before its first step. All ranks compare their buckets, and take over the registered buffers of rank 0.
+    /// Creates a trainer before its first step. All ranks compare their models, weights, losses, optimizers and options, and take over the
+    /// registered buffers of rank 0.
     ///
     /// - `model`: with the layout of [`TrainerOptions::layout`]
     /// - `optimizer`: with state of [`TrainerOptions::state_len`]
     ///
     /// # Errors
-    /// `TrainError::Exchange` for a model in f64 and for options that exclude each other; `TrainError::Comm` if the ranks' buckets differ;
+    /// `TrainError::Exchange` for a model in f64 and for options that exclude each other; `TrainError::Comm` if the ranks hold something else;
     /// `TrainError::Kernel` if the device is out of memory.
     ///
     /// # Panics
@@ -124,6 +125,9 @@ impl<'w> Trainer<'w> {
         let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());
         let lens: Vec<_> = exchange.bucket_lens.iter().copied().chain(buffers).collect();
         world.group().agree_lengths(&lens)?;
+        if world.world_size() > 1 {
+            world.agree(&held_alike(&model, &loss, &optimizer, &options)?)?;
+        }
         let mut gpu = match model.device() {
             Device::Cpu => None,
             Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
@@ -165,6 +169,7 @@ impl<'w> Trainer<'w> {
         optimizer: &OptimizerConfig,
         options: TrainerOptions,
     ) -> Result<Self> {
+        layers.check()?;
         let (n_features, layers) = (layers.n_features(), layers.into_layers());
         let layout = options.layout_of_layers(&layers, world.world_size());
         let state_len = options.state_len(world, &layout);
@@ -475,4 +480,34 @@ impl<'w> Trainer<'w> {
             }
         }
     }
+}
+/// Values that a step must find equal on all ranks, by name.
+fn held_alike(
+    model: &Network,
+    loss: &LossHead,
+    optimizer: &Optimizer,
+    options: &TrainerOptions,
+) -> Result<Vec<(String, String)>> {
+    let TrainerOptions {
+        seed, clip_grad_norm, comm_dtype, zero, micro_shards, loss_scaling, nonfinite, ..
+    } = options;
+    let config = optimizer.config();
+    let weights = fingerprint_of(model)?
+        .map_or("unknown".to_owned(), |hash| format!("{hash:016x} (a hash of all weights)"));
+    let entries = [
+        (
+            "the model's parameters",
+            format!("{:016x} (a hash of their names and shapes)", model.layout().identity()),
+        ),
+        ("precision", model.precision().name().to_owned()),
+        ("loss", loss.kind()),
+        ("optimizer.lr", optimizer.lr().to_string()),
+        ("optimizer", format!("{config:?}")),
+        ("seed of dropout", seed.to_string()),
+        ("clip_grad_norm", clip_grad_norm.to_string()),
+        ("comm_dtype, zero and micro_shards", format!("{comm_dtype:?}, {zero:?}, {micro_shards:?}")),
+        ("loss_scaling and nonfinite", format!("{loss_scaling:?}, {nonfinite:?}")),
+        ("weights", weights),
+    ];
+    Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }

@@ -338,6 +338,36 @@ fn rows_with_weights_need_the_loss_of_each_row_on_cpu_and_gpu() {
 }
 
 #[test]
+fn codes_that_are_not_there_are_errors_or_nan_and_labels_are_errors_on_cpu_and_gpu() {
+    let (devices, _lock) = cpu_and_gpu();
+    for device in devices {
+        let table = Expression::new("e", 1, 2, |x, own| own["t"].index_select(0, &x.reshape(&x.dims()[..1])))
+            .parameter("t", ParamKind::Embedding, &[4, 2], Init::normal(1.0));
+        let mut model = Sequential::new(1).layer(table).build(Sizes::new(5, device), 0).unwrap();
+        let codes = |codes: [f32; 5]| Tensor::from_slice(&codes, &[5, 1], device).unwrap();
+        let right = model.forward(codes([0.0, 3.0, 1.0, 2.0, 0.0]).view(), None).unwrap().to_vec::<f32>();
+        assert!(right.unwrap().iter().all(|value| value.is_finite()));
+        let wrong = codes([0.0, 4.0, 1.5, -1.0, f32::NAN]);
+        match model.forward(wrong.view(), None) {
+            Err(error) => {
+                assert_eq!(device, Device::Cpu);
+                assert!(error.to_string().contains("the code of row 1 in column 0 is 4"), "{error}");
+            }
+            Ok(outputs) => {
+                let is_nan: Vec<bool> = outputs.to_vec::<f32>().unwrap().iter().map(|v| v.is_nan()).collect();
+                assert_eq!(is_nan, [[false; 2], [true; 2], [true; 2], [true; 2], [true; 2]].concat());
+            }
+        }
+        let mut model = Sequential::new(1).linear(3).build(Sizes::new(5, device), 0).unwrap();
+        let mut grads = GradientSums::for_model(&model).unwrap();
+        let labels = Tensor::from_slice(&[0i64, 2, 1, 3, -1], &[5], device).unwrap();
+        let rows = (&codes([0.0; 5]), &labels);
+        let error = model.loss_and_gradients(rows, &LossHead::cross_entropy(), &mut grads).unwrap_err();
+        assert!(error.to_string().contains("the label of row 3 is 3, outside 0..3"), "{device}: {error}");
+    }
+}
+
+#[test]
 fn a_loss_of_classes_is_the_cross_entropy_on_cpu_and_gpu() {
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
@@ -431,10 +461,10 @@ fn rows_after_the_exchange_of_a_step_are_refused() {
         let x = Tensor::ones(&[4, N_FEATURES], DType::F32, Device::Cpu).unwrap();
         let y = x.sum(keepdim(1)).unwrap();
         grads.all_reduce(&world).unwrap();
-        let add = || model.loss_and_gradients((&x, &y), &squared_error(), &mut grads);
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(add)).is_err());
-        let again = || grads.all_reduce(&world);
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(again)).is_err());
+        let added = model.loss_and_gradients((&x, &y), &squared_error(), &mut grads).unwrap_err();
+        assert!(added.to_string().contains("reduced over the ranks since the last step"), "{added}");
+        let again = grads.all_reduce(&world).unwrap_err();
+        assert!(again.to_string().contains("reduced since the last step"), "{again}");
     });
 }
 

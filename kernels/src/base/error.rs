@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::dtype::DType;
+use super::hint::with_hint;
 use super::memory_use::{MemoryInUse, MemoryUse};
 use super::shape::{BadShape, Shape};
 
@@ -28,7 +29,8 @@ impl std::fmt::Display for Operand {
 }
 
 /// Errors of devices, tensors and operations.
-#[derive(Debug, Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
+/// `{:?}` shows message and hint, as `main` prints them.
+#[derive(Clone, PartialEq, thiserror::Error, miette::Diagnostic)]
 #[non_exhaustive]
 #[allow(missing_docs)] // Fields say what they are.
 pub enum KernelError {
@@ -171,6 +173,21 @@ pub enum KernelError {
         len: usize,
     },
 
+    /// An index that the axis does not have.
+    #[error("{op}: index {index} is outside 0..{len}")]
+    #[diagnostic(help("indices count from 0, and none from the end"))]
+    Index {
+        op: &'static str,
+        index: i64,
+        /// Length of the axis.
+        len: usize,
+    },
+
+    /// A call that would compute something else than it seems to.
+    #[error("{op}: {problem}")]
+    #[diagnostic(help("{remedy}"))]
+    Misuse { op: &'static str, problem: Box<str>, remedy: Box<str> },
+
     /// A range of numbers without a number.
     #[error("{op}: no whole number is in {low}..{high}")]
     #[diagnostic(help("the upper end is exclusive: {low}..{} has one number", low.saturating_add(1)))]
@@ -285,6 +302,19 @@ pub enum KernelError {
         /// The system's message.
         reason: String,
     },
+}
+
+impl std::fmt::Debug for KernelError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&with_hint(self))
+    }
+}
+
+impl KernelError {
+    /// [`KernelError::Misuse`].
+    pub fn misuse(op: &'static str, problem: impl Into<Box<str>>, remedy: impl Into<Box<str>>) -> Self {
+        KernelError::Misuse { op, problem: problem.into(), remedy: remedy.into() }
+    }
 }
 
 /// Advice on saving memory, by its largest use.

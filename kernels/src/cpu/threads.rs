@@ -1,46 +1,95 @@
 //! Compute threads.
 //!
-//! Operations split their work over the rayon pool of the calling thread. The main thread of a process joins its own pool once
-//! ([`join_pool`]) and is one of its workers from then on, so that with one thread no work changes threads, and a library that
-//! must be called from one thread only (MPI) can be.
+//! Operations split their work over the rayon pool of the calling thread. The main thread of a process joins a pool of all cores that
+//! the process may use by its first operation, or one of another size before ([`join_pool`]), and is one of its workers from then on, so
+//! that with one thread no work changes threads, and a library that must be called from one thread only (MPI) can be. Other threads
+//! compute alone, unless they join a pool.
 //!
 //! ```
 //! use ddp_kernels::KernelError;
 //! use ddp_kernels::cpu::threads::{current, join_pool};
 //!
-//! let worker = std::thread::spawn(|| -> Result<usize, KernelError> {
+//! let worker = std::thread::spawn(|| -> Result<[usize; 2], KernelError> {
+//!     let alone = current();
 //!     join_pool(3)?;
-//!     Ok(current())
+//!     Ok([alone, current()])
 //! });
-//! assert_eq!(worker.join().expect("it does not panic")?, 3);
-//! // This thread has joined no pool.
-//! assert_eq!(current(), 1);
+//! assert_eq!(worker.join().expect("it does not panic")?, [1, 3]);
+//! let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+//! assert_eq!(current(), cores, "on the main thread");
 //! # Ok::<(), KernelError>(())
 //! ```
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 use super::start_thread::with_limit;
 use crate::{KernelError, Result};
 
+/// Whether the main thread joins a pool by its first operation.
+static IS_AUTOMATIC: AtomicBool = AtomicBool::new(true);
+/// Threads of that pool; 0 stands for the cores that the process may use.
+static SHARE: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// Whether this thread has asked whether it is the main thread.
+    static HAS_ASKED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Creates a pool of `n_threads` that includes the calling thread.
 ///
-/// The pool computes every operation that this thread calls from now on. A thread can join only one pool.
+/// The pool computes every operation that this thread calls from now on. A thread can join only one pool: the main thread calls this before
+/// its first operation, which joins one of all cores otherwise.
 ///
 /// # Errors
-/// [`KernelError::Threads`] if the system cannot start the threads, or if the thread is already in a pool.
+/// [`KernelError::Threads`] if the system cannot start the threads, or if the thread is already in a pool of another size.
 pub fn join_pool(n_threads: usize) -> Result<()> {
+    if rayon::current_thread_index().is_some() && rayon::current_num_threads() == n_threads {
+        return Ok(());
+    }
+    let pool = pool(n_threads)?;
+    // Dropping the handle would end the other threads, and the calling thread is a member for its lifetime.
+    std::mem::forget(pool);
+    Ok(())
+}
+
+/// Keeps the main thread of a program that sizes its pools by itself from joining one by its first operation.
+pub fn join_on_request_only() {
+    IS_AUTOMATIC.store(false, Ordering::Relaxed);
+}
+
+/// Whether the main thread joins a pool by its first operation.
+pub fn joins_by_itself() -> bool {
+    IS_AUTOMATIC.load(Ordering::Relaxed)
+}
+
+/// Sets the threads of the pool that the main thread joins by its first operation: its share of the cores, where several processes
+/// compute on them.
+pub fn set_share(n_threads: usize) {
+    SHARE.store(n_threads, Ordering::Relaxed);
+}
+
+/// A pool as [`join_pool`] makes, for as long as its owner lives, which the calling thread must outlive.
+///
+/// # Errors
+/// Same as [`join_pool`].
+pub fn pool(n_threads: usize) -> Result<impl Sized> {
     let error = |reason: String| KernelError::Threads { threads: n_threads, reason };
-    let pool = rayon::ThreadPoolBuilder::new()
+    if rayon::current_thread_index().is_some() {
+        let n = rayon::current_num_threads();
+        return Err(error(format!(
+            "this thread is in a pool of {n} already, and joins only one: call `join_pool` before its first operation"
+        )));
+    }
+    rayon::ThreadPoolBuilder::new()
         .num_threads(n_threads)
         .thread_name(|i| format!("compute-{i}"))
         .use_current_thread()
         .build()
-        .map_err(|e| error(with_limit(&e)))?;
-    // Dropping the handle would end the other threads, and the calling thread is a member for its lifetime.
-    std::mem::forget(pool);
-    Ok(())
+        .map_err(|e| error(with_limit(&e)))
 }
 
 /// Lets the calling thread use parallel iterators: unless it has joined a pool, it computes with a thread per core, or alone where the system
@@ -54,9 +103,29 @@ pub fn join_any_pool() {
     }
 }
 
-/// Number of threads that compute for the calling thread: 1 for a thread that has joined no pool.
+/// Number of threads that compute for the calling thread: 1 for a thread that is not the main thread and has joined no pool.
+#[inline]
 pub fn current() -> usize {
-    if rayon::current_thread_index().is_some() { rayon::current_num_threads() } else { 1 }
+    match rayon::current_thread_index() {
+        Some(_) => rayon::current_num_threads(),
+        None if HAS_ASKED.replace(true) => 1,
+        None => by_itself(),
+    }
+}
+
+/// Lets the main thread join its pool; returns the number of threads that compute for this thread.
+#[cold]
+fn by_itself() -> usize {
+    if !joins_by_itself() || thread::current().name() != Some("main") {
+        return 1;
+    }
+    let cores = || thread::available_parallelism().map_or(1, |n| n.get());
+    let n_threads = match SHARE.load(Ordering::Relaxed) {
+        0 => cores(),
+        share => share,
+    };
+    // A system that starts no further thread has the program compute on one.
+    join_pool(n_threads).map_or(1, |()| n_threads)
 }
 
 /// Runs `f` on disjoint parts that cover `0..len`, one part per thread, each but the last a multiple of `align`; in one part if

@@ -95,7 +95,8 @@ impl Tensor {
     }
 
     /// Creates standard normal random numbers (Box-Muller in f64), a function of `seed` and element index only; the same on every
-    /// device up to the last place of f64's elementary functions.
+    /// device up to the last place of f64's elementary functions. Two tensors of one seed start with the same numbers, rows and weights
+    /// too: give each a seed of its own.
     ///
     /// # Errors
     /// Same as [`Tensor::rand`].

@@ -10,7 +10,7 @@ readable! {
     /// On a GPU it waits for the indices, in order to check them.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for an index that is not there (a negative one appears as the unsigned number of the same bits);
+    /// [`KernelError::Index`] for an index that is not there;
     /// [`KernelError::Axis`], [`KernelError::DTypeUnsupported`], [`KernelError::DeviceMismatch`], [`KernelError::Shape`].
     ///
     /// Source: `torch.index_select`.
@@ -51,7 +51,7 @@ readable! {
     /// On a GPU it waits for the elements, in order to check them.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] for an element outside `0..n_classes`; [`KernelError::DTypeUnsupported`] unless they are i64.
+    /// [`KernelError::Index`] for an element outside `0..n_classes`; [`KernelError::DTypeUnsupported`] unless they are i64.
     ///
     /// Source: `torch.nn.functional.one_hot`.
     pub fn one_hot(&self, n_classes: usize) -> Result<Tensor> {
@@ -124,10 +124,7 @@ impl TensorRef<'_> {
         }
         let extremes = Tensor::stack(&[self.min(None)?, self.max(None)?], 0)?.to_vec::<i64>()?;
         match extremes.into_iter().find(|&index| index < 0 || index as usize >= n) {
-            Some(wrong) => {
-                let start = wrong as usize;
-                Err(KernelError::OutOfRange { op, start, end: start.saturating_add(1), len: n })
-            }
+            Some(index) => Err(KernelError::Index { op, index, len: n }),
             None => Ok(()),
         }
     }
@@ -252,8 +249,9 @@ mod tests {
             let x = tensor![[1., 2.], [3., 4.]].to(device).unwrap();
             let index = |x: Tensor| x.to(device).unwrap();
             let message = x.gather(1, index(tensor![[2]])).unwrap_err().to_string();
-            assert_eq!(message, "gather: the range 2..3 exceeds the length 2");
-            assert!(x.gather(1, index(tensor![[-1]])).is_err());
+            assert_eq!(message, "gather: index 2 is outside 0..2");
+            let message = x.gather(1, index(tensor![[-1]])).unwrap_err().to_string();
+            assert_eq!(message, "gather: index -1 is outside 0..2");
             let message = x.gather(0, index(tensor![0])).unwrap_err().to_string();
             assert_eq!(message, format!("gather: indices [1] i64 on {device} should be [1, 2]"));
             assert!(x.gather(0, index(tensor![[0, 0, 0]])).is_err() && x.gather(0, &x).is_err());

@@ -164,9 +164,8 @@ fn parts_and_joins_in_every_dtype() {
             let indices = Tensor::from_slice(&[2i64, 0, 2], &[3], device).unwrap();
             let picked = x.index_select(1, &indices).unwrap();
             assert_eq!((picked.dims(), text(&picked)), (&[2, 3][..], want(&[2, 0, 2, 5, 3, 5])));
-            assert!(
-                x.index_select(0, &indices).unwrap_err().to_string().contains("index_select: the range 2..3")
-            );
+            let message = x.index_select(0, &indices).unwrap_err().to_string();
+            assert!(message.contains("index_select: index 2 is outside 0..2"), "{message}");
         }
         let square = Tensor::ones(&[2, 3, 3], DType::F32, device).unwrap();
         let upper = square.triu(1).unwrap().to_vec::<f32>().unwrap();

@@ -30,6 +30,14 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     /// Layout of a row.
     fn layout(&self) -> &RowLayout;
 
+    /// Checks that the parts of the dataset fit each other; a loader calls it before the first row.
+    ///
+    /// # Errors
+    /// [`DataError`](crate::data::DataError) for the first part that does not fit.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes the rows with these numbers to `out`, in this order; `out` has the same number of rows.
     ///
     /// Features must be finite (or NaN with [`RowLayout::has_missing`]), class indices in range, weights finite and not

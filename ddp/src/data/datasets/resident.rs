@@ -7,6 +7,7 @@ use ddp_kernels::{TensorMut, TensorRef};
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
+use crate::data::tensor_rows_error::TensorRowsError;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows in host memory, row-major.
@@ -167,6 +168,18 @@ impl Dataset for ResidentRows {
 
     fn layout(&self) -> &RowLayout {
         &self.layout
+    }
+
+    fn check(&self) -> Result<()> {
+        let Some(weights) = &self.weights else { return Ok(()) };
+        let n_rows = self.len();
+        if weights.len() != n_rows || !self.layout.has_weights {
+            return Err(TensorRowsError::Weights { n_weights: weights.len(), n_rows }.into());
+        }
+        match weights.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
+            Some(row) => Err(TensorRowsError::Weight { row, weight: weights[row] }.into()),
+            None => Ok(()),
+        }
     }
 
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {

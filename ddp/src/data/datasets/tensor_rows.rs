@@ -2,7 +2,7 @@
 
 use ddp_kernels::{DType, Tensor};
 
-use crate::data::datasets::dataset::{RowLayout, TargetLayout, numbered_columns};
+use crate::data::datasets::dataset::{Dataset as _, RowLayout, TargetLayout, numbered_columns};
 use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
 use crate::data::tensor_rows_error::TensorRowsError;
@@ -62,6 +62,20 @@ impl ResidentRows {
             source: "tensors".to_owned(),
         })
     }
+
+    /// Gives the rows weights, `[N]` of f32, finite and not negative, by which their losses count.
+    ///
+    /// # Errors
+    /// [`TensorRowsError`] for other shapes, dtypes and values.
+    pub fn with_weights(mut self, weights: &Tensor) -> Result<Self> {
+        if weights.dims() != [self.len()] || weights.dtype() != DType::F32 {
+            return Err(wrong("weights", weights, format!("[{}] f32", self.len())));
+        }
+        self.weights = Some(weights.to_vec::<f32>()?);
+        self.layout.has_weights = true;
+        self.check()?;
+        Ok(self)
+    }
 }
 
 fn classes(labels: Vec<i64>) -> Result<(Targets, TargetLayout)> {
@@ -87,7 +101,6 @@ fn wrong(name: &'static str, tensor: &Tensor, expected: String) -> DataError {
 mod tests {
     use ddp_kernels::Device;
 
-    use crate::data::Dataset as _;
     use crate::data::datasets::tensor_rows::*;
 
     fn tensor(values: &[f32], dims: &[usize]) -> Tensor {

@@ -182,6 +182,10 @@ fn inner_rows<W: DatasetWrapper + ?Sized>(wrapper: &W, rows: &[usize]) -> Vec<us
 // A new method of `Dataset` needs a decision here: clippy refuses to leave it to the default, which would hide the inner rows.
 #[deny(clippy::missing_trait_methods)]
 impl<W: DatasetWrapper> Dataset for W {
+    fn check(&self) -> Result<()> {
+        self.inner().check()
+    }
+
     fn len(&self) -> usize {
         DatasetWrapper::len(self)
     }
@@ -270,6 +274,10 @@ mod tests {
 
     #[deny(clippy::missing_trait_methods)]
     impl Dataset for Probe {
+        fn check(&self) -> Result<()> {
+            self.rows.check()
+        }
+
         fn len(&self) -> usize {
             self.rows.len()
         }

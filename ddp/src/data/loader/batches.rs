@@ -24,6 +24,8 @@ pub struct TensorBatch {
     pub global_rows: usize,
     /// Place of the first row in the global batch.
     pub first_row: usize,
+    /// Ranks that have a share of the global batch each.
+    pub n_ranks: usize,
 }
 
 /// The batches up to the end of an epoch.
@@ -87,14 +89,14 @@ impl DataLoader {
 impl Batches<'_> {
     fn load(&mut self) -> Result<Option<TensorBatch>> {
         let Some(mut step) = self.loader.next_step()? else { return Ok(None) };
-        let (epoch, global_rows, first_row) =
-            (step.epoch(), step.global_rows(), step.partition().first_own_row(step.global_rows()));
+        let (epoch, global_rows, n_ranks) = (step.epoch(), step.global_rows(), step.partition().world_size);
+        let first_row = step.partition().first_own_row(global_rows);
         self.has_ended = step.ends_epoch();
         let batch = self.feed.next(&mut step)?;
         let weights = batch.weights.map(|weights| weights.to_tensor()).transpose()?;
         let (x, y) = (batch.x.to_tensor()?, batch.targets.to_tensor()?);
         self.feed.consumed()?;
-        Ok(Some(TensorBatch { x, y, weights, epoch, global_rows, first_row }))
+        Ok(Some(TensorBatch { x, y, weights, epoch, global_rows, first_row, n_ranks }))
     }
 }
 

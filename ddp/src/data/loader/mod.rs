@@ -187,16 +187,18 @@ impl DataLoader {
     ///
     /// # Errors
     /// [`DataError::RowsNotOnDevice`] if the GPU has no room for rows that must be there; [`DataError::LoaderThread`];
-    /// [`DataError::Kernel`] if a buffer cannot be allocated.
-    ///
-    /// # Panics
-    /// If the plan has steps of 0 rows.
+    /// [`DataError::Kernel`] for steps of no rows and if a buffer cannot be allocated; the errors of [`Dataset::check`].
     pub fn new(
         world: &World,
         dataset: Arc<dyn Dataset>,
         plan: &BatchPlan,
         options: LoaderOptions,
     ) -> Result<Self> {
+        if plan.global_rows == 0 {
+            let remedy = "the number of rows of a step over all ranks, at least 1";
+            return Err(KernelError::misuse("DataLoader", "batches of 0 rows", remedy).into());
+        }
+        dataset.check()?;
         let jobs = plan.jobs(world, dataset.len());
         let max_rows = jobs.max_own_rows();
         let gpu = gpu_of(options.device)?;

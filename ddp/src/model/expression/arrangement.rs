@@ -111,7 +111,8 @@ impl Var {
         Var::cat(&with_axis.iter().collect::<Vec<_>>(), axis)
     }
 
-    /// The elements at these indices along `axis`, `[n]` of i64 or of whole floats; zeros for an index that is not there.
+    /// The elements at these indices along `axis`, `[n]` of i64 or of whole floats; for an index that is not there as in
+    /// [`one_hot`](Var::one_hot).
     ///
     /// A product with one-hot codes: for tables that are not long.
     pub fn index_select(&self, axis: usize, indices: &Var) -> Var {

@@ -198,7 +198,7 @@ impl Graph {
                 one(first(), repeated)
             }
             Op::Reduce { op, layout } => self.share_of_reduce(id, op, layout, first(), d),
-            Op::Leaf(_) | Op::Detach | Op::Compare(_) | Op::Fill(_) => Ok(Vec::new()),
+            Op::Leaf(_) | Op::Detach | Op::Compare(_) | Op::Fill(_) | Op::Codes(_) => Ok(Vec::new()),
             Op::ActivationBackward(_) | Op::SoftmaxBackward => unreachable!("only in a backward pass"),
         }
     }

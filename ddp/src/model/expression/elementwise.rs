@@ -1,7 +1,7 @@
 //! Elementwise methods of values: functions, activations, comparison and selection.
 
 use ddp_kernels::ops::{Activation, CompareOp, MapOp, Pattern};
-use ddp_kernels::{DType, KernelError, Shape};
+use ddp_kernels::{DType, Device, KernelError, Shape};
 
 use super::graph::{Arg, Op};
 use super::shapes::{self, numel};
@@ -192,17 +192,47 @@ impl Var {
         self.full_like(1.0)
     }
 
-    /// One-hot codes along a new last axis of length `n`, in the format `dtype`: 1 at the value, 0 elsewhere; only zeros for a value outside
-    /// `0..n`.
+    /// One-hot codes along a new last axis of length `n`, in the format `dtype`: 1 at the value, 0 elsewhere. A value that is no whole number
+    /// in `0..n` is an error of the pass on the CPU ([`KernelError::Code`]); on a GPU its codes are NaN, if `dtype` is a float.
     pub fn one_hot(&self, n: usize, dtype: DType) -> Var {
         let (x, own) = (self.id, self.dims());
         let dims = [&own[..], &[n]].concat();
         self.record(&dims, |graph| {
             let format = graph.dtype(x);
-            let codes = graph.view(x, &[numel(&own), 1]);
+            let most = match format {
+                DType::BF16 => 1 << 8,
+                DType::F16 => 1 << 11,
+                DType::F32 => 1 << 24,
+                _ => usize::MAX,
+            };
+            if n > most {
+                let operand = graph.operand(x, "a").into();
+                let takes = "formats that hold each code exactly: i64, f32 up to 2^24, f16 up to 2048, bf16 up to 256";
+                return Err(KernelError::DTypeUnsupported { op: "one_hot", operand, takes });
+            }
+            let mut codes = graph.view(x, &[numel(&own), 1]);
+            if graph.device == Device::Cpu {
+                codes = graph.unary(Op::Codes(n), codes);
+            }
             let line = graph.fill(Pattern::Line { start: 0.0, step: 1.0 }, &[n], format);
             let is_code = graph.compare(CompareOp::Eq, Arg::Node(codes), Arg::Node(line))?;
-            let hot = graph.convert(is_code, dtype);
+            let hot = if graph.device == Device::Cpu || !dtype.is_float() {
+                graph.convert(is_code, dtype)
+            } else {
+                // No kernel can return an error.
+                let whole = graph.convert(codes, DType::I64);
+                let again = graph.convert(whole, format);
+                let is_whole = graph.compare(CompareOp::Eq, Arg::Node(codes), Arg::Node(again))?;
+                let (below, above) = (Arg::Number(0.0), Arg::Number(n as f64 - 1.0));
+                let is_below = graph.compare(CompareOp::Lt, Arg::Node(codes), below)?;
+                let is_above = graph.compare(CompareOp::Gt, Arg::Node(codes), above)?;
+                let zeros = graph.fill(Pattern::Line { start: 0.0, step: 0.0 }, &[numel(&own), 1], dtype);
+                let mut other = graph.select(is_whole, Arg::Node(zeros), Arg::Number(f64::NAN))?;
+                for is_outside in [is_below, is_above] {
+                    other = graph.select(is_outside, Arg::Number(f64::NAN), Arg::Node(other))?;
+                }
+                graph.select(is_code, Arg::Number(1.0), Arg::Node(other))?
+            };
             Ok(graph.view(hot, &dims))
         })
     }

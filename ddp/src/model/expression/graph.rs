@@ -78,6 +78,8 @@ pub(super) enum Op {
         layout: [usize; 3],
     },
     Fill(Pattern),
+    /// The operand, whose elements are checked to be whole numbers below this one; on the CPU.
+    Codes(usize),
 }
 
 /// One operation and its result.
@@ -189,6 +191,54 @@ impl Graph {
         Ok(self.push(Op::Select, args, &dims, dtype))
     }
 
+    /// The leaves on which `id` depends.
+    pub(super) fn leaves_of(&self, id: Id) -> Vec<Leaf> {
+        let (mut is_used, mut leaves) = (vec![false; id + 1], Vec::new());
+        is_used[id] = true;
+        // Operands come before results.
+        for id in (0..=id).rev().filter(|&id| self.nodes[id].op != Op::Leaf(Leaf::Invalid)) {
+            if !is_used[id] {
+                continue;
+            }
+            self.nodes[id].inputs().for_each(|input| is_used[input] = true);
+            if let Op::Leaf(leaf) = self.nodes[id].op {
+                leaves.push(leaf);
+            }
+        }
+        leaves
+    }
+
+    /// Whether `id` is a sum that nothing divides.
+    pub(super) fn is_sum(&self, id: Id) -> bool {
+        match self.nodes[id].op {
+            Op::View(_) | Op::Convert => self.is_sum(self.first_input(id)),
+            Op::ColumnSum | Op::Reduce { op: ReduceOp::Sum, .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Refuses values of the rows, `[n]` next to `[n, 1]`, in a loss: they would become a value for each pair of rows.
+    fn check_rows(&self, op: &'static str, a: Id, b: Id) -> Result<()> {
+        let is_pair = |rows: Id, column: Id| match (self.dims(rows), self.dims(column)) {
+            (&[n], &[m, 1]) => n == m && n > 1,
+            _ => false,
+        };
+        let is_loss = || self.nodes.iter().any(|node| node.op == Op::Leaf(Leaf::Targets));
+        let is_of_rows =
+            |id| self.leaves_of(id).iter().any(|leaf| matches!(leaf, Leaf::Input | Leaf::Targets));
+        if !(is_pair(a, b) || is_pair(b, a)) || !is_loss() || !is_of_rows(a) || !is_of_rows(b) {
+            return Ok(());
+        }
+        let n = self.numel(a);
+        Err(KernelError::ShapeMismatch {
+            op,
+            a: self.operand(a, "a").into(),
+            b: self.operand(b, "b").into(),
+            rule: "pair the values of each row",
+            fix: format!("`.reshape(&[{n}, 1])` pairs the values of each row, `.reshape(&[1, {n}])` those of all pairs of rows").into(),
+        })
+    }
+
     /// Operands that kernels can repeat to the shape of the result, its shape, and the format of the operands.
     fn elementwise(&mut self, op: &'static str, a: Arg, b: Arg) -> Result<([Arg; 2], Vec<usize>, DType)> {
         let (dims, dtype) = match (a, b) {
@@ -197,6 +247,7 @@ impl Graph {
                     let (a, b) = (self.operand(a, "a").into(), self.operand(b, "b").into());
                     return Err(KernelError::DTypeMismatch { op, a, b });
                 }
+                self.check_rows(op, a, b)?;
                 let dims = shapes::broadcast(self.dims(a), self.dims(b));
                 (
                     dims.ok_or_else(|| self.mismatch(op, [Arg::Node(a), Arg::Node(b)], "broadcast"))?,

@@ -1,9 +1,12 @@
 //! A layer whose forward pass is an expression.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::io::Write as _;
+use std::{fmt, io};
 
 use ddp_kernels::{DType, KernelError, Shape, Tensor, TensorMut, TensorRef};
+use tracing::dispatcher::has_been_set;
+use tracing::warn;
 
 use super::graph::{Leaf, Op};
 use super::memory::{Slot, Stage};
@@ -172,6 +175,24 @@ impl Expression {
         Ok(recorded)
     }
 
+    /// Names the parameters on which the rows do not depend: on stderr, if the program has no subscriber of events.
+    fn name_unused(&self, recorded: &Recorded) {
+        let used = recorded.graph.leaves_of(recorded.y);
+        let params = self.param_names.iter().enumerate();
+        for (_, name) in params.filter(|(index, _)| !used.contains(&Leaf::Param(*index))) {
+            let text = format!(
+                "expression {}: the rows do not depend on its parameter `{name}`, which keeps its initial values",
+                self.name
+            );
+            if has_been_set() {
+                warn!("{text}");
+            } else {
+                // There is no one to tell of a stderr that is closed.
+                let _ = writeln!(io::stderr(), "warning: {text}");
+            }
+        }
+    }
+
     /// The stages of a pass over `n` rows, which is more than 0.
     fn stages(&mut self, n: usize) -> Result<&[Stage]> {
         let plans = self.plans.as_ref().expect("made with the model");
@@ -238,6 +259,7 @@ impl Layer for Expression {
             found = self.record(n, sizes).map(|recorded| (n, recorded)).map_err(|_| error);
         }
         let (largest_rows, largest) = found?;
+        self.name_unused(&largest);
         let mut slots = Vec::new();
         let stages = HashMap::from([(largest_rows, largest.stages(&mut slots))]);
         self.plans = Some(Plans { sizes, slots, largest, largest_rows, stages });

@@ -33,7 +33,7 @@ impl fmt::Debug for ExpressionLoss {
 impl LossHead {
     /// A loss that is a function of the outputs, `[n, n_outputs]`, and of the targets, `[n, n_targets]` or class indices `[n]` in i64. It
     /// returns the loss of each row, `[n]`; or the mean over the rows, a value without dimensions, which rows with weights do not
-    /// allow. A step takes the mean over all rows of its global batch.
+    /// allow and a sum is not. A step takes the mean over all rows of its global batch.
     ///
     /// The function is called once for each number of rows and records operations, as that of an
     /// [`Expression`](super::Expression). Memory is allocated with the first batch and with each larger one. An error of
@@ -95,6 +95,13 @@ impl ExpressionLoss {
             let mut recording = recording.borrow_mut();
             let Recording { graph, error } = &mut *recording;
             let id = if dims.is_empty() && !kind.has_weights {
+                if n > 1 && graph.is_sum(loss.id()) {
+                    let problem =
+                        "the loss is a sum over the rows, and one without dimensions counts as their mean";
+                    let remedy =
+                        "return the loss of each row, as `.mean(1)` does, or the mean, `.mean(None)`";
+                    error.get_or_insert(KernelError::misuse("loss", problem, remedy));
+                }
                 graph.expand(loss.id(), &[n])
             } else if numel(&dims) == n && dims.first() == Some(&n) {
                 graph.view(loss.id(), &[n])

@@ -1,7 +1,7 @@
 //! Runs the steps of an expression by operations that write into memory of the caller.
 
 use ddp_kernels::ops::{self, Activation, Input, MapOp, MatmulMode};
-use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{DType, KernelError, Tensor, TensorMut, TensorRef};
 
 use super::graph::{Leaf, Op, Result};
 use super::memory::{Holder, Place, Source, Stage, Step};
@@ -219,6 +219,11 @@ impl Step {
             }
             Op::Reduce { op, layout } => ops::reduce_whole(*op, value(0)?.reshape(layout)?, Some(1), out),
             Op::Fill(pattern) => ops::fill(out, *pattern),
+            Op::Codes(n) => {
+                let codes = value(0)?;
+                check_codes(codes, *n)?;
+                ops::copy(codes, out)
+            }
             Op::Leaf(_) | Op::View(_) | Op::Detach => unreachable!("no step computes them"),
         }
     }
@@ -235,6 +240,16 @@ impl Step {
         }
         let from = value(index)?.reshape(out.shape().dims())?;
         ops::copy(from, out)
+    }
+}
+
+/// Checks that these elements, in host memory, are whole numbers in `0..n`.
+fn check_codes(codes: TensorRef<'_>, n: usize) -> Result<()> {
+    let is_right = |code: &f64| code.fract() == 0.0 && (0.0..n as f64).contains(code);
+    let codes = codes.to_tensor()?.to_dtype(DType::F64)?.to_vec::<f64>()?;
+    match codes.iter().position(|code| !is_right(code)) {
+        Some(row) => Err(KernelError::Code { op: "one_hot", row, column: 0, code: codes[row], n_codes: n }),
+        None => Ok(()),
     }
 }
 

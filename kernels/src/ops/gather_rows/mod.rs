@@ -22,7 +22,7 @@ struct Table {
 /// integers.
 ///
 /// # Errors
-/// On the CPU [`crate::KernelError::OutOfRange`] for an index outside `0..N` (rows before it are written already; a negative one
+/// On the CPU [`crate::KernelError::Index`] for an index outside `0..N` (rows before it are written already; a negative one
 /// appears as the unsigned number of the same bits);
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::DTypeUnsupported`],
 /// [`crate::KernelError::Shape`].
@@ -88,8 +88,7 @@ fn gather_cpu<T: Copy + Sync, U: Element>(
     convert: impl Fn(T) -> U + Sync,
 ) -> Result<()> {
     if let Some(&wrong) = indices.iter().find(|&&index| index < 0 || index as usize >= n_rows) {
-        let start = wrong as usize;
-        return Err(KernelError::OutOfRange { op, start, end: start.saturating_add(1), len: n_rows });
+        return Err(KernelError::Index { op, index: wrong, len: n_rows });
     }
     if cols == 0 {
         return Ok(());
@@ -248,7 +247,7 @@ mod tests {
                     let mut out = Tensor::zeros(&[2, 3], DType::F32, device).unwrap();
                     let error = gather_rows(x.view(), indices.view(), out.view_mut()).unwrap_err();
                     assert!(
-                        matches!(error, KernelError::OutOfRange { start, len: 4, .. } if start == wrong as usize),
+                        matches!(error, KernelError::Index { index, len: 4, .. } if index == wrong),
                         "{error}"
                     );
                     continue;

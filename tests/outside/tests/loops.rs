@@ -1,0 +1,456 @@
+//! Mistakes in training loops of a program's own that would train something else in silence: each is an error that names the way out.
+
+use std::sync::Arc;
+
+use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
+use ddp::kernels::hint::with_hint;
+use ddp::nn::{
+    Expression, GradientSums, Init, LossHead, Network, ParamKind, Precision, Sequential, Sizes, Var,
+};
+use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
+use ddp::prelude::*;
+use ddp::train::{Trainer, TrainerOptions};
+
+/// The message and hint of the error, which must contain each of `parts`.
+fn says<T>(result: Result<T, impl Into<ddp::Error>>, parts: &[&str]) {
+    let Err(error) = result else { panic!("no error, expected {parts:?}") };
+    let said = with_hint(&error.into());
+    for part in parts {
+        assert!(said.contains(part), "`{said}` does not contain `{part}`");
+    }
+}
+
+fn x(n: usize) -> Tensor {
+    Tensor::randn(&[n, 4], DType::F32, Device::Cpu, 1).unwrap()
+}
+
+fn sums(n: usize) -> Tensor {
+    x(n).sum(keepdim(1)).unwrap()
+}
+
+fn perceptron(n_outputs: usize) -> Network {
+    Sequential::new(4).linear(8).linear(n_outputs).build(Sizes::new(8, Device::Cpu), 0).unwrap()
+}
+
+fn adamw(lr: f64) -> OptimizerConfig {
+    OptimizerConfig::new(OptimizerKind::AdamW, lr)
+}
+
+fn optimizer(model: &Network) -> Optimizer {
+    Optimizer::for_model(&adamw(0.1), model).unwrap()
+}
+
+/// An expression of a width of 4 with a parameter of these initial values.
+fn weighted(name: &str, init: Init) -> Expression {
+    Expression::new(name, 4, 4, |x, own| x.matmul(&own["w"])).parameter("w", ParamKind::Weight, &[4, 4], init)
+}
+
+#[test]
+fn optimizers_and_sums_are_those_of_one_model() {
+    let (mut model, other) = (perceptron(1), perceptron(64));
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let mut of_other = GradientSums::for_model(&other).unwrap();
+    let said = ["model with other parameters", "for_model"];
+    says(model.loss_and_gradients((&x(8), &sums(8)), &LossHead::mse(), &mut of_other), &said);
+    model.loss_and_gradients((&x(8), &sums(8)), &LossHead::mse(), &mut grads).unwrap();
+    let before = model.weights().to_vec::<f32>().unwrap();
+    says(optimizer(&other).step(&mut model, &mut grads), &said);
+    says(optimizer(&model).step(&mut model, &mut of_other), &said);
+    assert_eq!(model.weights().to_vec::<f32>().unwrap(), before);
+    optimizer(&model).step(&mut model, &mut grads).unwrap();
+}
+
+#[test]
+fn parameters_start_differently() {
+    let build = |layers: Sequential| layers.build(Sizes::new(8, Device::Cpu), 0);
+    let zero = Init::Normal { stream: 0 };
+    let says_stream = ["`b.w` and `a.w`", "would start equal", "Init::normal"];
+    says(build(Sequential::new(4).layer(weighted("a", zero)).layer(weighted("b", zero))), &says_stream);
+    let kaiming = Init::KaimingUniform { in_features: 4, stream: 0 };
+    says(
+        build(Sequential::new(4).layer(weighted("a", kaiming)).linear(4)),
+        &["layers.0.weight", "would start equal"],
+    );
+    let named = |init: Init| {
+        let model = build(Sequential::new(4).layer(weighted("a", init)).layer(weighted("b", init)).linear(4))
+            .unwrap();
+        let values = |(_, values): (&str, TensorRef<'_>)| values.to_vec::<f32>().unwrap();
+        model.named_parameters().unwrap().into_iter().map(values).collect::<Vec<_>>()
+    };
+    for init in [Init::normal(0.02), Init::kaiming(4), Init::uniform(0.5)] {
+        let drawn = named(init);
+        assert!(drawn[0] != drawn[1] && drawn[0][..4] != drawn[2][..4], "{init:?}");
+        assert_eq!(drawn, named(init));
+    }
+    let spread = named(Init::normal(0.02))[0].iter().map(|v| v * v).sum::<f32>() / 16.0;
+    assert!((0.005..0.05).contains(&spread.sqrt()), "{spread}");
+}
+
+#[test]
+fn settings_are_those_that_a_config_takes() {
+    let model = perceptron(1);
+    let make = |config: OptimizerConfig| Optimizer::for_model(&config, &model);
+    says(make(adamw(-0.1)), &["`optimizer.lr`: expected a finite number above 0, got -0.1"]);
+    says(make(OptimizerConfig { betas: [1.5, 0.9], ..adamw(0.1) }), &["`optimizer.betas`", "got 1.5"]);
+    says(make(OptimizerConfig { weight_decay: f64::NAN, ..adamw(0.1) }), &["`optimizer.weight_decay`"]);
+    says(make(OptimizerConfig { ema_decay: 1.0, ..adamw(0.1) }), &["`train.ema_decay`"]);
+    let build = |layers: Sequential| layers.build(Sizes::new(8, Device::Cpu), 0);
+    says(build(Sequential::new(4).dropout(1.5).linear(1)), &["dropout", "`p` is 1.5", "from 0 to below 1"]);
+    says(build(Sequential::new(4).linear(0)), &["linear", "`out_features` is 0"]);
+    let mut model = perceptron(1);
+    let (mut optimizer, mut grads) = (optimizer(&model), GradientSums::for_model(&model).unwrap());
+    model.loss_and_gradients((&x(8), &sums(8)), &LossHead::mse(), &mut grads).unwrap();
+    says(grads.clip_norm(-1.0), &["largest norm of -1", "above 0"]);
+    optimizer.set_lr(f64::NAN);
+    says(optimizer.step(&mut model, &mut grads), &["learning rate is NaN", "weights are unchanged"]);
+}
+
+#[test]
+fn a_loss_that_is_not_finite_leaves_the_weights() {
+    let mut model = perceptron(1);
+    let (mut optimizer, mut grads) = (optimizer(&model), GradientSums::for_model(&model).unwrap());
+    let before = model.weights().to_vec::<f32>().unwrap();
+    let bad = Tensor::full(&[8, 4], f64::NAN, DType::F32, Device::Cpu).unwrap();
+    let loss = model.loss_and_gradients((&bad, &sums(8)), &LossHead::mse(), &mut grads).unwrap();
+    assert!(loss.is_nan());
+    says(optimizer.step(&mut model, &mut grads), &["mean loss is NaN", "grads.reset()", "allow_non_finite"]);
+    assert_eq!(model.weights().to_vec::<f32>().unwrap(), before);
+    grads.reset();
+    model.loss_and_gradients((&x(8), &sums(8)), &LossHead::mse(), &mut grads).unwrap();
+    optimizer.step(&mut model, &mut grads).unwrap();
+    let mut grads = GradientSums::for_model(&model).unwrap().allow_non_finite();
+    model.loss_and_gradients((&bad, &sums(8)), &LossHead::mse(), &mut grads).unwrap();
+    optimizer.step(&mut model, &mut grads).unwrap();
+}
+
+#[test]
+fn masks_of_dropout_do_not_repeat() {
+    let build = || {
+        let layers = Sequential::new(4).linear(64).dropout(0.5).linear(1);
+        layers.build(Sizes::new(8, Device::Cpu), 0).unwrap()
+    };
+    let loss = |model: &mut Network, grads: &mut GradientSums| {
+        let mean_before = grads.mean_loss().unwrap();
+        let mean = model.loss_and_gradients((&x(8), &sums(8)), &LossHead::mse(), grads).unwrap();
+        (mean_before, mean)
+    };
+    // Two micro-batches of the same rows: equal masks would give an equal mean.
+    let mut model = build();
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let (_, first) = loss(&mut model, &mut grads);
+    let (before, both) = loss(&mut model, &mut grads);
+    assert!(before == first && both != first);
+    // Sums that are made anew for each step.
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let (_, again) = loss(&mut model, &mut grads);
+    assert_ne!(again, first);
+    // A program that runs twice draws the same masks, and each rank its own.
+    let of_ranks = ddp::launch(2, |_| -> ddp::Result<f64> {
+        let mut model = build();
+        let mut grads = GradientSums::for_model(&model)?;
+        Ok(loss(&mut model, &mut grads).1)
+    });
+    let of_ranks = of_ranks.unwrap();
+    assert!(of_ranks[0] == first && of_ranks[1] != first);
+}
+
+#[test]
+fn losses_compare_row_by_row() {
+    let mut model = perceptron(1);
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let squared =
+        LossHead::expression(|outputs: &Var, targets: &Var| (outputs - targets).pow(2.0).mean(None));
+    let flat = x(8).sum(1).unwrap();
+    let said = ["[8, 1]", "[8]", "pair the values of each row", ".reshape(&[8, 1])"];
+    says(model.loss_and_gradients((&x(8), &flat), &squared, &mut grads), &said);
+    let own = model.loss_and_gradients((&x(8), &sums(8)), &squared, &mut grads).unwrap();
+    let sum = LossHead::expression(|outputs: &Var, targets: &Var| (outputs - targets).pow(2.0).sum(None));
+    grads.reset();
+    says(
+        model.loss_and_gradients((&x(8), &sums(8)), &sum, &mut grads),
+        &["sum over the rows", ".mean(None)"],
+    );
+    // A constant of as many elements as there are rows, and pairs that are asked for.
+    let weights = LossHead::expression(|outputs: &Var, targets: &Var| {
+        let error = (outputs - targets).pow(2.0);
+        let n = error.dims()[0];
+        (error.reshape(&[1, n]) * error.ones_like()).mean(None)
+    });
+    grads.reset();
+    let pairs = model.loss_and_gradients((&x(8), &sums(8)), &weights, &mut grads).unwrap();
+    assert!((own - pairs).abs() < 1e-4 * own, "{own} and {pairs}");
+}
+
+#[test]
+fn codes_and_labels_are_in_range() {
+    let table =
+        || {
+            Expression::new("e", 1, 4, |x, own| own["t"].index_select(0, &x.reshape(&x.dims()[..1])))
+                .parameter("t", ParamKind::Embedding, &[10, 4], Init::normal(1.0))
+        };
+    let build = |precision| {
+        Sequential::new(1).layer(table()).build(Sizes { precision, ..Sizes::new(2, Device::Cpu) }, 0)
+    };
+    let mut model = build(Precision::F32).unwrap();
+    says(model.forward(tensor![[3.0], [12.0]].view(), None), &["row 1", "12", "0..10"]);
+    says(model.forward(tensor![[3.0], [2.5]].view(), None), &["row 1", "2.5", "whole number"]);
+    says(model.forward(tensor![[-1.0], [2.0]].view(), None), &["row 0", "-1"]);
+    assert!(model.forward(tensor![[9.0], [0.0]].view(), None).is_ok() && build(Precision::Bf16).is_ok());
+    let mut classes = perceptron(3);
+    let mut grads = GradientSums::for_model(&classes).unwrap();
+    let seven = Tensor::full(&[8], 7.0, DType::I64, Device::Cpu).unwrap();
+    let one_hot = LossHead::expression(|outputs: &Var, labels: &Var| {
+        -(labels.one_hot(3, DType::F32) * outputs.log_softmax(1)).sum(1)
+    });
+    says(classes.loss_and_gradients((&x(8), &seven), &one_hot, &mut grads), &["row 0", "7", "0..3"]);
+    let rows = x(8);
+    says(
+        rows.index_select(0, Tensor::full(&[1], -1.0, DType::I64, Device::Cpu).unwrap()),
+        &["index -1", "0..8"],
+    );
+    // -100 leaves a row out, as in PyTorch.
+    let half = Tensor::from_slice(&[0i64, 1, 2, 0, -100, -100, -100, -100], &[8], Device::Cpu).unwrap();
+    let with_ignored =
+        classes.loss_and_gradients((&x(8), &half), &LossHead::cross_entropy(), &mut grads).unwrap();
+    grads.reset();
+    let (few, labels) = (rows.narrow(0, 0, 4).unwrap(), half.narrow(0, 0, 4).unwrap());
+    let without =
+        classes.loss_and_gradients((&few, &labels), &LossHead::cross_entropy(), &mut grads).unwrap();
+    assert!((with_ignored - without).abs() < 1e-6);
+}
+
+#[test]
+fn weights_fit_their_rows() {
+    let rows = || TensorDataset::new(&x(8), &sums(8)).unwrap();
+    let load = |rows: TensorDataset| {
+        DataLoader::new(&World::single(), Arc::new(rows), &BatchPlan::new(8), LoaderOptions::new(Device::Cpu))
+    };
+    let mut unset = rows();
+    unset.weights = Some(vec![0.5; 8]);
+    says(load(unset), &["8 weights of 8 rows", "layout", "with_weights"]);
+    let mut short = rows();
+    (short.weights, short.layout.has_weights) = (Some(vec![0.5; 5]), true);
+    says(load(short), &["5 weights of 8 rows"]);
+    let ones = |n: usize, value: f64| Tensor::full(&[n], value, DType::F32, Device::Cpu).unwrap();
+    says(rows().with_weights(&ones(5, 1.0)), &["weights [5] f32 should be [8] f32"]);
+    says(rows().with_weights(&ones(8, -1.0)), &["row 0 has -1"]);
+    let batch = load(rows().with_weights(&ones(8, 0.5)).unwrap()).unwrap().batches().unwrap().next().unwrap();
+    assert_eq!(batch.unwrap().weights.unwrap().to_vec::<f32>().unwrap(), [0.5; 8]);
+    let mut model = perceptron(1);
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let negative = model.loss_and_gradients((&x(8), &sums(8), &ones(8, -1.0)), &LossHead::mse(), &mut grads);
+    says(negative, &["weight of row 0 is -1"]);
+    let empty = BatchPlan::new(0);
+    says(
+        DataLoader::new(&World::single(), Arc::new(rows()), &empty, LoaderOptions::new(Device::Cpu)),
+        &["batches of 0 rows"],
+    );
+}
+
+#[test]
+fn f16_needs_a_scale_of_the_loss() {
+    let sizes = Sizes { precision: Precision::F16, ..Sizes::new(8, Device::Cpu) };
+    let mut model = Sequential::new(4).linear(8).linear(1).build(sizes, 0).unwrap();
+    let tiny = LossHead::expression(|o: &Var, t: &Var| (o - t).pow(2.0).mean(1) * 1e-6);
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let said = ["f16 without a loss scale", "with_loss_scale"];
+    says(model.loss_and_gradients((&x(8), &sums(8)), &tiny, &mut grads), &said);
+    let norm = |scale: f64, model: &mut Network| {
+        let mut grads = GradientSums::for_model(model).unwrap().with_loss_scale(scale);
+        model.loss_and_gradients((&x(8), &sums(8)), &tiny, &mut grads).unwrap();
+        grads.norm().unwrap()
+    };
+    let (scaled, more) = (norm(65536.0, &mut model), norm(2.0 * 65536.0, &mut model));
+    assert!(scaled > 0.0 && (scaled / more - 1.0).abs() < 0.05, "{scaled} and {more}");
+    let mut grads = GradientSums::for_model(&model).unwrap().with_loss_scale(1e12);
+    model.loss_and_gradients((&x(8), &sums(8)), &LossHead::mse(), &mut grads).unwrap();
+    says(optimizer(&model).step(&mut model, &mut grads), &["overflow", "smaller scale"]);
+}
+
+#[test]
+fn parameters_that_nothing_uses_are_named() {
+    let program = std::env::current_exe().unwrap();
+    let args = ["--exact", "a_program_with_an_unused_parameter", "--ignored", "--nocapture"];
+    let output = std::process::Command::new(program).args(args).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let warning = "warning: expression e: the rows do not depend on its parameter `a`";
+    assert_eq!(stderr.matches(warning).count(), 1, "{stderr}");
+}
+
+#[test]
+#[ignore = "the test above starts it"]
+fn a_program_with_an_unused_parameter() {
+    let unused = Expression::new("e", 4, 4, |x, _| x * 1.0).parameter(
+        "a",
+        ParamKind::Weight,
+        &[4, 4],
+        Init::normal(1.0),
+    );
+    let mut model = Sequential::new(4).layer(unused).build(Sizes::new(8, Device::Cpu), 0).unwrap();
+    model.forward(x(8).view(), None).unwrap();
+    model.forward(x(5).view(), None).unwrap();
+}
+
+#[test]
+fn names_that_people_type() {
+    let mut model = perceptron(1);
+    let mut optimizer = Optimizer::adamw(&model, 0.01).unwrap();
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let (x, y) = (x(8), sums(8));
+    let zero = grads.named(&model).unwrap();
+    assert!(zero.iter().all(|(_, gradient)| gradient.to_vec::<f32>().unwrap().iter().all(|v| *v == 0.0)));
+    let before = model.loss((&x, &y), &LossHead::mse()).unwrap();
+    let trained = model.loss_and_gradients((&x, &y), &LossHead::mse(), &mut grads).unwrap();
+    assert!((before - trained).abs() < 1e-6);
+    let named = grads.named(&model).unwrap();
+    assert_eq!((named[0].0.as_str(), named[0].1.dims(), named.len()), ("layers.0.weight", &[8, 4][..], 4));
+    // The gradient of the mean of squared errors: the last bias has twice the mean error.
+    let error = (model.forward(x.view(), None).unwrap() - &y).mean(None).unwrap().item::<f32>().unwrap();
+    let bias = named[3].1.to_vec::<f32>().unwrap();
+    assert!((bias[0] - 2.0 * error).abs() < 1e-5, "{bias:?} and {error}");
+    grads.clip_value(0.01).unwrap();
+    for (name, gradient) in grads.named(&model).unwrap() {
+        let largest = gradient.abs().unwrap().max(None).unwrap().item::<f32>().unwrap();
+        assert!(largest <= 0.01 + 1e-7 && (largest > 0.0099 || name != "layers.1.bias"), "{name}: {largest}");
+    }
+    says(grads.clip_value(f64::NAN), &["largest value of NaN"]);
+    optimizer.step(&mut model, &mut grads).unwrap();
+    assert!(Optimizer::sgd(&model, 0.1, 0.9).is_ok() && Optimizer::adam(&model, 0.1).is_ok());
+    let labels = Tensor::from_slice(&[0i64, 0, 0, 0, 0, 0, 0, 1], &[8], Device::Cpu).unwrap();
+    let mut classes = perceptron(2);
+    let plain = classes.loss((&x, &labels), &LossHead::focal(0.0)).unwrap();
+    assert_eq!(plain, classes.loss((&x, &labels), &LossHead::cross_entropy()).unwrap());
+    let weighted = LossHead::cross_entropy().weights(&[0.0, 1.0], Device::Cpu).unwrap();
+    assert_ne!(plain, classes.loss((&x, &labels), &weighted).unwrap());
+    says(LossHead::mse().weights(&[1.0], Device::Cpu), &["cross-entropy and focal loss", "with_weights"]);
+    let logits = y.gt(0.0).unwrap().to_dtype(DType::F32).unwrap();
+    for loss in [LossHead::bce(), LossHead::huber(1.0), LossHead::quantile(0.9), LossHead::poisson()] {
+        assert!(model.loss((&x, &logits), &loss).unwrap().is_finite(), "{loss:?}");
+    }
+    let of_ranks = ddp::launch(2, |world| -> ddp::Result<(Vec<f32>, Vec<f32>, Vec<f32>)> {
+        let rank = world.rank().0 as f64;
+        let mut sum = Tensor::full(&[4], rank + 1.0, DType::F32, Device::Cpu)?;
+        world.all_reduce(&mut sum)?;
+        let mut copied = Tensor::full(&[1], rank, DType::F32, Device::Cpu)?;
+        world.broadcast(&mut copied, 1)?;
+        world.barrier()?;
+        let own = Tensor::full(&[1, 2], rank, DType::F32, Device::Cpu)?;
+        let all = world.all_gather(&own)?;
+        assert_eq!((all.dims(), world.is_first()), (&[2, 2][..], rank == 0.0));
+        Ok((sum.to_vec()?, copied.to_vec()?, all.to_vec()?))
+    });
+    for (sum, copied, all) in of_ranks.unwrap() {
+        assert_eq!((&sum[..], &copied[..], &all[..]), (&[3.0; 4][..], &[1.0][..], &[0.0, 0.0, 1.0, 1.0][..]));
+    }
+}
+
+/// A loop over ranks with a seed and a learning rate each, which may forget the reduction, or clip before it.
+fn own_loop(world: &World, seed: u64, lr: f64, reduces: bool, clips: bool) -> ddp::Result<Vec<f32>> {
+    let rows = Arc::new(TensorDataset::new(&x(64), &sums(64))?);
+    let plan = BatchPlan { n_epochs: Some(3), ..BatchPlan::new(16) };
+    let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(Device::Cpu))?;
+    let mut model = Sequential::new(4).linear(1).build(Sizes::new(16, Device::Cpu), seed)?;
+    let mut optimizer = Optimizer::for_model(&adamw(lr), &model)?;
+    let mut grads = GradientSums::for_model(&model)?;
+    for _ in 0..3 {
+        for batch in loader.batches()? {
+            model.loss_and_gradients(&batch?, &LossHead::mse(), &mut grads)?;
+            if clips {
+                grads.clip_norm(0.1)?;
+            }
+            if reduces {
+                grads.all_reduce(world)?;
+            }
+            optimizer.step(&mut model, &mut grads)?;
+        }
+    }
+    Ok(model.weights().to_vec()?)
+}
+
+#[test]
+fn ranks_of_a_loop_train_one_model() {
+    let rank = |world: &World| world.rank().0 as f64;
+    let equal = ddp::launch(2, |world| own_loop(world, 0, 0.01, true, false)).unwrap();
+    assert_eq!(equal[0], equal[1]);
+    says(
+        ddp::launch(2, |world| own_loop(world, world.rank().0 as u64, 0.01, true, false)),
+        &["rank 1", "weights before this step"],
+    );
+    says(
+        ddp::launch(2, |world| own_loop(world, 0, 0.01 * (1.0 + rank(world)), true, false)),
+        &["rank 1", "weights before this step"],
+    );
+    says(
+        ddp::launch(2, |world| own_loop(world, 0, 0.01, false, false)),
+        &["share of those of 2 ranks", "grads.all_reduce(world)", "without_other_ranks"],
+    );
+    says(
+        ddp::launch(2, |world| own_loop(world, 0, 0.01, true, true)),
+        &["clipped before they were reduced", "call `clip_norm` after `all_reduce`"],
+    );
+}
+
+#[test]
+fn ranks_reduce_models_in_one_order() {
+    let result = ddp::launch(2, |world| -> ddp::Result<()> {
+        let mut models = vec![Sequential::new(4).linear(1), Sequential::new(4).linear(2)];
+        if world.rank().0 == 1 {
+            models.reverse();
+        }
+        for layers in models {
+            let mut model = layers.build(Sizes::new(8, Device::Cpu), 0)?;
+            let mut grads = GradientSums::for_model(&model)?;
+            let y = Tensor::zeros(&[8, model.n_outputs()], DType::F32, Device::Cpu)?;
+            model.loss_and_gradients((&x(8), &y), &LossHead::mse(), &mut grads)?;
+            grads.all_reduce(world)?;
+        }
+        Ok(())
+    });
+    says(result, &["rank 1", "'model'"]);
+}
+
+#[test]
+fn ranks_of_a_trainer_hold_one_model_and_one_optimizer() {
+    let trainer = |lr: fn(f64) -> f64, seed: fn(u64) -> u64, clip: fn(f64) -> f64| {
+        ddp::launch(2, |world| -> ddp::Result<()> {
+            let rank = world.rank().0;
+            let options = TrainerOptions {
+                seed: seed(rank as u64),
+                clip_grad_norm: clip(rank as f64),
+                ..TrainerOptions::default()
+            };
+            let sizes = Sizes::new(8, Device::Cpu);
+            let config = adamw(lr(rank as f64));
+            Trainer::for_layers(
+                world,
+                Sequential::new(4).linear(1),
+                sizes,
+                LossHead::mse(),
+                &config,
+                options,
+            )?;
+            Ok(())
+        })
+    };
+    assert!(trainer(|_| 0.1, |_| 0, |_| 0.0).is_ok());
+    says(trainer(|rank| 0.1 + rank, |_| 0, |_| 0.0), &["rank 1", "'optimizer.lr'", "'1.1'", "'0.1'"]);
+    says(trainer(|_| 0.1, |rank| rank, |_| 0.0), &["rank 1", "seed"]);
+    says(trainer(|_| 0.1, |_| 0, |rank| rank), &["rank 1", "'clip_grad_norm'"]);
+}
+
+#[test]
+fn errors_read_as_messages_where_main_prints_them() {
+    let error: ddp::Error = x(8).matmul(x(8)).unwrap_err().into();
+    let shown = format!("{error:?}");
+    assert!(shown.starts_with("matmul: a [8, 4]") && shown.contains("\nhint: "), "{shown}");
+    let file: ddp::Error = std::fs::read("there is no such file").unwrap_err().into();
+    assert!(format!("{file:?}").contains("No such file"));
+    std::thread::spawn(|| {
+        join_pool(1).unwrap();
+        join_pool(1).unwrap();
+        says(join_pool(2), &["in a pool of 1 already", "before its first operation"]);
+    })
+    .join()
+    .unwrap();
+}
