@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use ddp_kernels::cpu::threads::{joins_by_itself, pool};
+use ddp_kernels::cpu::threads::{joins_by_itself, share_of_thread};
 
 use crate::{CommError, Launcher, Reporter, World, failure, threads};
 
@@ -64,8 +64,7 @@ fn on_threads<T: Send, E: Send>(
     let first_error = Mutex::new(None);
     let cores = thread::available_parallelism().map_or(1, |n| n.get());
     let results = threads::run(n_threads, |world| {
-        // Its share of the cores, until it ends; a system that starts no further thread has it compute alone.
-        let _pool = joins_by_itself().then(|| pool((cores / n_threads).max(1)));
+        let _share = joins_by_itself().then(|| share_of_thread((cores / n_threads).max(1)));
         // Recorded before the world is dropped, which fails the collectives of the others.
         body(&world).map_err(|error| {
             first_error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);

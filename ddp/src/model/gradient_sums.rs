@@ -30,11 +30,13 @@ pub struct RowsOfStep<'a> {
 pub struct PassRows<'a> {
     rows: RowsOfStep<'a>,
     n_ranks: usize,
+    /// Whether the program says where in the global batch they are.
+    is_placed: bool,
 }
 
 impl<'a> From<RowsOfStep<'a>> for PassRows<'a> {
     fn from(rows: RowsOfStep<'a>) -> Self {
-        PassRows { rows, n_ranks: 1 }
+        PassRows { rows, n_ranks: 1, is_placed: true }
     }
 }
 
@@ -42,14 +44,15 @@ impl<'a> From<(&'a Tensor, &'a Tensor)> for PassRows<'a> {
     fn from((x, y): (&'a Tensor, &'a Tensor)) -> Self {
         // Ranks are told apart: each has rows of its own.
         let first_row = (World::own_rank().0 as u64) << RANK_BITS;
-        RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row }.into()
+        let rows = RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row };
+        PassRows { rows, n_ranks: 1, is_placed: false }
     }
 }
 
 impl<'a> From<(&'a Tensor, &'a Tensor, &'a Tensor)> for PassRows<'a> {
     fn from((x, y, weights): (&'a Tensor, &'a Tensor, &'a Tensor)) -> Self {
-        let PassRows { rows, n_ranks } = (x, y).into();
-        PassRows { rows: RowsOfStep { weights: Some(weights.view()), ..rows }, n_ranks }
+        let pair = PassRows::from((x, y));
+        PassRows { rows: RowsOfStep { weights: Some(weights.view()), ..pair.rows }, ..pair }
     }
 }
 
@@ -61,7 +64,7 @@ impl<'a> From<&'a TensorBatch> for PassRows<'a> {
             weights: weights.as_ref().map(Tensor::view),
             first_row: *first_row as u64,
         };
-        PassRows { rows, n_ranks: *n_ranks }
+        PassRows { rows, n_ranks: *n_ranks, is_placed: false }
     }
 }
 
@@ -74,7 +77,8 @@ const MICRO_BATCH_BITS: u32 = 36;
 ///
 /// [`Network::loss_and_gradients`] adds the rows of a micro-batch, [`GradientSums::all_reduce`] adds the sums of the other ranks, and
 /// [`Optimizer::step`](crate::optim::Optimizer::step) updates by their mean and begins anew. So a step is the same, however its rows are
-/// divided. Without `all_reduce`, each rank trains a model of its own.
+/// divided. Without `all_reduce`, each rank trains a model of its own, which rows of a loader of several ranks need
+/// [`GradientSums::without_other_ranks`] for.
 ///
 /// ```
 /// use ddp::nn::{GradientSums, LossHead, Precision, Sequential, Sizes};
@@ -121,6 +125,8 @@ pub struct GradientSums {
     precision: Precision,
     loss_scale: Option<f64>,
     takes_non_finite: bool,
+    /// Whether the gradients of this step are known to be finite.
+    is_finite: bool,
     is_of_one_rank: bool,
     /// Reductions so far, and a fingerprint of the weights before the last step that compares them.
     n_reductions: u64,
@@ -151,6 +157,7 @@ impl GradientSums {
             precision: model.precision(),
             loss_scale: None,
             takes_non_finite: false,
+            is_finite: false,
             is_of_one_rank: false,
             n_reductions: 0,
             weights: None,
@@ -192,10 +199,11 @@ impl GradientSums {
 
     /// Values that all ranks must hold alike in this reduction, by name; None in most steps.
     pub(crate) fn held_alike(&self) -> Option<[(String, String); 2]> {
-        let model = format!("{:016x} (a hash of the names and shapes of its parameters)", self.layout);
-        let precision = self.precision.name().to_owned();
-        let entries = [("model".to_owned(), model), ("precision".to_owned(), precision)];
-        is_compared(self.n_reductions).then_some(entries)
+        is_compared(self.n_reductions).then(|| {
+            let model = format!("{:016x} (a hash of the names and shapes of its parameters)", self.layout);
+            let precision = self.precision.name().to_owned();
+            [("model".to_owned(), model), ("precision".to_owned(), precision)]
+        })
     }
 
     /// A fingerprint of the weights before a step that [`GradientSums::held_alike`] compares, on a rank with rows of a loader.
@@ -215,8 +223,12 @@ impl GradientSums {
             return Err(KernelError::misuse(OP, "the sums were reduced since the last step", remedy));
         }
         if self.factor.is_some() {
-            let problem = "the sums were clipped before they were reduced, each rank's by its own norm";
-            return Err(KernelError::misuse(OP, problem, "call `clip_norm` after `all_reduce`"));
+            let problem = "the sums were clipped before they were reduced, each rank's by its own gradients";
+            return Err(KernelError::misuse(
+                OP,
+                problem,
+                "call `clip_norm` and `clip_value` after `all_reduce`",
+            ));
         }
         self.is_reduced = true;
         self.n_reductions += 1;
@@ -268,7 +280,7 @@ impl GradientSums {
             let problem = format!("a largest norm of {max_norm}");
             return Err(KernelError::misuse("clip_norm", problem, "a norm above 0, such as 1.0"));
         }
-        let norm = self.norm()?;
+        let norm = self.finite_norm("clip_norm")?;
         self.factor = Some(self.factor.unwrap_or(1.0) * (max_norm / (norm + 1e-6)).min(1.0));
         Ok(norm)
     }
@@ -285,6 +297,7 @@ impl GradientSums {
             let problem = format!("a largest value of {limit}");
             return Err(KernelError::misuse("clip_value", problem, "a value above 0, such as 1.0"));
         }
+        self.finite_norm("clip_value")?;
         let scale = self.scale()?;
         if scale > 0.0 {
             let limit = limit / scale;
@@ -293,6 +306,32 @@ impl GradientSums {
         // From now on no rank may add rows of its own.
         self.factor.get_or_insert(1.0);
         Ok(())
+    }
+
+    /// [`GradientSums::norm`], which must be finite unless the program allows others.
+    fn finite_norm(&mut self, op: &'static str) -> Result<f64, KernelError> {
+        if self.n_passes == 0 && !self.is_reduced {
+            return self.norm();
+        }
+        let norm = self.norm()?;
+        self.is_finite = norm.is_finite();
+        if self.is_finite || self.takes_non_finite {
+            return Ok(norm);
+        }
+        let (problem, remedy) = match self.loss_scale {
+            Some(scale) => (
+                format!(
+                    "the norm of the gradient is {norm} at a loss scale of {scale}; the weights are unchanged"
+                ),
+                "a smaller scale, or Precision::Bf16, which needs none; `grads.reset()` leaves these rows out",
+            ),
+            None => (
+                format!("the norm of the gradient is {norm}; the weights are unchanged"),
+                "look for a square root or logarithm at 0, or take a smaller learning rate; `grads.reset()` leaves these rows out, and \
+                 `GradientSums::allow_non_finite` takes such steps",
+            ),
+        };
+        Err(KernelError::misuse(op, problem, remedy))
     }
 
     /// The mean gradients of the parameters, each in its shape, with the names that [`Network::named_parameters`] has.
@@ -318,6 +357,7 @@ impl GradientSums {
     #[doc(alias("zero_grad"))]
     pub fn reset(&mut self) {
         (self.factor, self.n_passes, self.is_reduced, self.n_ranks) = (None, 0, false, 1);
+        (self.weights, self.is_finite) = (None, false);
     }
 
     /// The gradient of the sum of losses, flat; [`GradientSums::scale`] times it is the gradient of the mean.
@@ -355,7 +395,7 @@ impl GradientSums {
         }
         let sums = self.loss_sums()?;
         let (scale, loss) = (self.scale_by(sums), sums.mean());
-        if self.takes_non_finite || scale == 0.0 {
+        if self.takes_non_finite || sums.weight <= 0.0 {
             return Ok(scale);
         }
         if !loss.is_finite() {
@@ -364,16 +404,8 @@ impl GradientSums {
                           `GradientSums::allow_non_finite` takes such steps";
             return Err(KernelError::misuse(OP, problem, remedy));
         }
-        if let (Precision::F16, Some(scale)) = (self.precision, self.loss_scale)
-            && !self.norm()?.is_finite()
-        {
-            let problem =
-                format!("gradients in f16 overflow at a loss scale of {scale}; the weights are unchanged");
-            return Err(KernelError::misuse(
-                OP,
-                problem,
-                "a smaller scale, or Precision::Bf16, which needs none",
-            ));
+        if !self.is_finite {
+            self.finite_norm(OP)?;
         }
         Ok(scale)
     }
@@ -437,7 +469,15 @@ impl Network {
         let outputs = self.forward(x, None)?;
         let output = SumsOutput { tail: sums.view_mut(), accumulate: false, extra: None };
         loss.apply(outputs, y, weights, 1.0, None, output)?;
-        Ok(LossSums::load(&sums.to_vec::<f32>()?).mean())
+        self.with_right_labels(LossSums::load(&sums.to_vec::<f32>()?).mean(), y, loss)
+    }
+
+    /// The mean loss, unless it is NaN for a label that is not there, which a kernel on a GPU can't say.
+    fn with_right_labels(&self, mean: f64, y: TensorRef<'_>, loss: &LossHead) -> Result<f64, KernelError> {
+        if mean.is_nan() && y.dtype() == DType::I64 && y.device() != Device::Cpu {
+            loss.check_labels(y, self.n_outputs())?;
+        }
+        Ok(mean)
     }
 
     /// Adds the losses of these rows and their gradients to `grads`, in a training pass; returns the mean loss of all rows
@@ -470,7 +510,7 @@ impl Network {
             let remedy = "`GradientSums::for_model(&model)?.with_loss_scale(1024.0)`, a `Trainer` with `loss_scaling`, or Precision::Bf16";
             return Err(KernelError::misuse(OP, problem, remedy));
         }
-        let PassRows { rows: RowsOfStep { x, y, weights, first_row }, n_ranks } = rows.into();
+        let PassRows { rows: RowsOfStep { x, y, weights, first_row }, n_ranks, is_placed } = rows.into();
         weights.map_or(Ok(()), check_weights)?;
         if grads.n_passes == 0 {
             // Also where the sums are made anew for each step.
@@ -482,7 +522,7 @@ impl Network {
         }
         grads.n_ranks = grads.n_ranks.max(n_ranks);
         let GradientSums { seed, dropout_step: step, unit, n_passes, .. } = *grads;
-        let first_row = first_row + (n_passes << MICRO_BATCH_BITS);
+        let first_row = first_row + if is_placed { 0 } else { n_passes << MICRO_BATCH_BITS };
         let dropout = Some(DropoutStep { seed, step, first_row, scalars: None });
         let accumulate = n_passes > 0;
         self.forward(x, dropout)?;
@@ -491,10 +531,6 @@ impl Network {
         loss.apply(outputs, y, weights, unit, Some(d_outputs), sums)?;
         self.backward(x, dropout, accumulate, &mut LocalGradients(grads.flat.view_mut()))?;
         grads.n_passes += 1;
-        let mean = grads.mean_loss()?;
-        if mean.is_nan() && y.dtype() == DType::I64 && y.device() != Device::Cpu {
-            loss.check_labels(y, self.n_outputs())?;
-        }
-        Ok(mean)
+        self.with_right_labels(grads.mean_loss()?, y, loss)
     }
 }

@@ -133,11 +133,12 @@ impl LossHead {
         Self::element(ElementLoss::Poisson)
     }
 
-    /// Its kind in words.
+    /// Its kind in words, the same on all ranks.
     pub(crate) fn kind(&self) -> String {
         match &self.0 {
             Kind::Config(loss, _) => format!("{loss:?}"),
-            Kind::Other(loss) => format!("{loss:?}"),
+            // What it shows may be of this rank, such as its device.
+            Kind::Other(_) => "of another kind".to_owned(),
         }
     }
 

@@ -125,7 +125,6 @@ impl Sequential {
 
     /// Adds periodic embeddings of each column by `n_frequencies` cosines, `dim` columns wide: `numeric.{i}.frequencies`, `.phases`,
     /// `.weight` and `.bias`; see [`NumericEmbeddingLayer`](super::layers::NumericEmbeddingLayer).
-    ///
     #[must_use]
     pub fn numeric_embedding(self, n_frequencies: usize, dim: usize, sigma: f64) -> Self {
         self.add(LayerConfig::NumericEmbedding { dim, n_frequencies, sigma })

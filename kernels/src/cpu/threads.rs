@@ -20,7 +20,7 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,6 +35,10 @@ static IS_AUTOMATIC: AtomicBool = AtomicBool::new(true);
 static SHARE: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
+    /// Threads of the pool that this thread joins by its first operation, if it is one of several that share the cores.
+    static SHARE_OF_THREAD: Cell<usize> = const { Cell::new(0) };
+    /// That pool.
+    static POOL: RefCell<Option<rayon::ThreadPool>> = const { RefCell::new(None) };
     /// Whether this thread has asked whether it is the main thread.
     static HAS_ASKED: Cell<bool> = const { Cell::new(false) };
 }
@@ -72,11 +76,24 @@ pub fn set_share(n_threads: usize) {
     SHARE.store(n_threads, Ordering::Relaxed);
 }
 
-/// A pool as [`join_pool`] makes, for as long as its owner lives, which the calling thread must outlive.
-///
-/// # Errors
-/// Same as [`join_pool`].
-pub fn pool(n_threads: usize) -> Result<impl Sized> {
+/// Lets the calling thread join a pool of `n_threads` by its first operation, which ends with the value that is returned.
+pub fn share_of_thread(n_threads: usize) -> ShareOfThread {
+    SHARE_OF_THREAD.set(n_threads);
+    ShareOfThread(())
+}
+
+/// Result of [`share_of_thread`].
+#[derive(Debug)]
+pub struct ShareOfThread(());
+
+impl Drop for ShareOfThread {
+    fn drop(&mut self) {
+        SHARE_OF_THREAD.set(0);
+        POOL.take();
+    }
+}
+
+fn pool(n_threads: usize) -> Result<rayon::ThreadPool> {
     let error = |reason: String| KernelError::Threads { threads: n_threads, reason };
     if rayon::current_thread_index().is_some() {
         let n = rayon::current_num_threads();
@@ -116,6 +133,13 @@ pub fn current() -> usize {
 /// Lets the main thread join its pool; returns the number of threads that compute for this thread.
 #[cold]
 fn by_itself() -> usize {
+    // A system that starts no further thread has the program compute on one.
+    if let share @ 1.. = SHARE_OF_THREAD.get() {
+        let pool = pool(share).ok();
+        let n_threads = if pool.is_some() { share } else { 1 };
+        POOL.set(pool);
+        return n_threads;
+    }
     if !joins_by_itself() || thread::current().name() != Some("main") {
         return 1;
     }
@@ -124,7 +148,6 @@ fn by_itself() -> usize {
         0 => cores(),
         share => share,
     };
-    // A system that starts no further thread has the program compute on one.
     join_pool(n_threads).map_or(1, |()| n_threads)
 }
 

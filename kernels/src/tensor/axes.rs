@@ -39,7 +39,10 @@ impl Axis {
     }
 
     /// Its index from 0 among `n_axes`.
-    pub(super) fn index_among(self, op: &'static str, operand: Operand, n_axes: usize) -> Result<usize> {
+    ///
+    /// # Errors
+    /// [`KernelError::Axis`], with `operand` as the operand of `op`, if there is no such axis.
+    pub fn index_among(self, op: &'static str, operand: Operand, n_axes: usize) -> Result<usize> {
         let from_end = if self.0 < 0 { n_axes as isize } else { 0 };
         match usize::try_from(self.0.saturating_add(from_end)) {
             Ok(index) if index < n_axes => Ok(index),
@@ -75,8 +78,25 @@ impl Axes {
         }
     }
 
+    /// Their indices from 0 among `n_axes`, in ascending order; none given stands for all.
+    ///
+    /// # Errors
+    /// [`KernelError::Axis`] for an axis that is not there, or is given twice.
+    pub fn indices_among(&self, op: &'static str, operand: Operand, n_axes: usize) -> Result<Vec<usize>> {
+        let mut indices = Vec::new();
+        for &axis in self.axes.iter().flatten() {
+            let index = axis.index_among(op, operand, n_axes)?;
+            if indices.contains(&index) {
+                return Err(wrong(op, operand, axis, "is given twice the axis", n_axes));
+            }
+            indices.push(index);
+        }
+        indices.sort_unstable();
+        Ok(if indices.is_empty() { (0..n_axes).collect() } else { indices })
+    }
+
     /// Whether a result keeps them.
-    pub(super) fn is_kept(&self) -> bool {
+    pub fn is_kept(&self) -> bool {
         self.is_kept
     }
 }

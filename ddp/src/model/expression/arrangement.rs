@@ -1,9 +1,9 @@
 //! Shapes of values: views, permutations, parts and joins; products of matrices.
 
-use ddp_kernels::{KernelError, Shape};
+use ddp_kernels::{Axis, KernelError, Shape};
 
 use super::graph::{Arg, Op};
-use super::shapes::numel;
+use super::shapes::{self, numel};
 use super::var::Var;
 
 /// Shapes and products.
@@ -23,8 +23,76 @@ impl Var {
     /// The transposed matrix, or a batch of them.
     pub fn t(&self) -> Var {
         match self.dims().len() {
-            3 => self.permute(&[0, 2, 1]),
-            _ => self.permute(&[1, 0]),
+            0..3 => self.permute(&[1, 0]),
+            _ => self.transpose(-2, -1),
+        }
+    }
+
+    /// Two axes exchanged.
+    pub fn transpose(&self, a: impl Into<Axis>, b: impl Into<Axis>) -> Var {
+        let mut order: Vec<usize> = (0..self.dims().len()).collect();
+        match (self.axis("transpose", a), self.axis("transpose", b)) {
+            (Ok(a), Ok(b)) => {
+                order.swap(a, b);
+                self.permute(&order)
+            }
+            (Err(error), _) | (_, Err(error)) => self.failed(error),
+        }
+    }
+
+    /// A new axis of length 1 at this place.
+    pub fn unsqueeze(&self, axis: impl Into<Axis>) -> Var {
+        let mut dims = self.dims();
+        match self.axis_of(dims.len() + 1, "unsqueeze", axis) {
+            Ok(axis) => {
+                dims.insert(axis, 1);
+                self.reshape(&dims)
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// The value without this axis, which has length 1.
+    pub fn squeeze(&self, axis: impl Into<Axis>) -> Var {
+        let mut dims = self.dims();
+        match self.axis("squeeze", axis) {
+            Ok(axis) => {
+                dims.remove(axis);
+                self.reshape(&dims)
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// One axis in place of all.
+    pub fn flatten(&self) -> Var {
+        self.reshape(&[self.numel()])
+    }
+
+    /// Axes of length 1 repeated to these lengths, and new axes in front.
+    pub fn expand(&self, dims: &[usize]) -> Var {
+        let (x, own) = (self.id, self.dims());
+        self.record(dims, |graph| {
+            if shapes::broadcast(&own, dims).as_deref() != Some(dims) {
+                let operand = graph.operand(x, "a").into();
+                return Err(KernelError::Shape { op: "expand", operand, expected: Shape::new(dims)? });
+            }
+            Ok(graph.expand(x, dims))
+        })
+    }
+
+    /// Parts of `size` elements along `axis`; the last one has what is left.
+    ///
+    /// # Panics
+    /// If `size` is 0.
+    pub fn split(&self, size: usize, axis: impl Into<Axis>) -> Vec<Var> {
+        assert!(size > 0, "split: parts have elements");
+        match self.axis("split", axis) {
+            Ok(axis) => {
+                let n = self.dims()[axis];
+                (0..n).step_by(size).map(|start| self.narrow(axis, start, size.min(n - start))).collect()
+            }
+            Err(error) => vec![self.failed(error)],
         }
     }
 
@@ -44,14 +112,14 @@ impl Var {
     }
 
     /// Elements `start..start + len` along `axis`.
-    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Var {
+    pub fn narrow(&self, axis: impl Into<Axis>, start: usize, len: usize) -> Var {
         let (x, mut dims) = (self.id, self.dims());
-        if let Some(n) = dims.get_mut(axis) {
-            *n = len;
-        }
-        let around = self.around("narrow", axis);
+        let axis = match self.axis("narrow", axis) {
+            Ok(axis) => axis,
+            Err(error) => return self.failed(error),
+        };
+        let n = std::mem::replace(&mut dims[axis], len);
         self.record(&dims, |graph| {
-            let [_, n, _] = around?;
             let end = start.saturating_add(len);
             if end > n {
                 return Err(KernelError::OutOfRange { op: "narrow", start, end, len: n });
@@ -70,16 +138,18 @@ impl Var {
     ///
     /// # Panics
     /// If there is no value.
-    pub fn cat(parts: &[&Var], axis: usize) -> Var {
+    pub fn cat(parts: &[&Var], axis: impl Into<Axis>) -> Var {
         let first = parts.first().expect("values to join");
         let mut dims = first.dims();
-        let around = first.around("cat", axis);
+        let axis = match first.axis("cat", axis) {
+            Ok(axis) => axis,
+            Err(error) => return first.failed(error),
+        };
         let ids: Vec<Arg> = parts.iter().map(|part| first.arg(&(*part).into())).collect();
         if let Some(n) = dims.get_mut(axis) {
             *n = parts.iter().filter_map(|part| part.dims().get(axis).copied()).sum();
         }
         first.record(&dims, |graph| {
-            around?;
             for arg in &ids {
                 let Arg::Node(id) = *arg else { unreachable!("parts are values") };
                 let mut own = graph.dims(id).to_vec();
@@ -99,15 +169,9 @@ impl Var {
     ///
     /// # Panics
     /// If there is no value.
-    pub fn stack(parts: &[&Var], axis: usize) -> Var {
-        let with_axis: Vec<Var> = parts
-            .iter()
-            .map(|part| {
-                let mut dims = part.dims();
-                dims.insert(axis.min(dims.len()), 1);
-                part.reshape(&dims)
-            })
-            .collect();
+    pub fn stack(parts: &[&Var], axis: impl Into<Axis>) -> Var {
+        let axis = axis.into();
+        let with_axis: Vec<Var> = parts.iter().map(|part| part.unsqueeze(axis)).collect();
         Var::cat(&with_axis.iter().collect::<Vec<_>>(), axis)
     }
 
@@ -115,11 +179,12 @@ impl Var {
     /// [`one_hot`](Var::one_hot).
     ///
     /// A product with one-hot codes: for tables that are not long.
-    pub fn index_select(&self, axis: usize, indices: &Var) -> Var {
+    pub fn index_select(&self, axis: impl Into<Axis>, indices: &Var) -> Var {
         let dims = self.dims();
-        if let Err(error) = self.around("index_select", axis) {
-            return self.record(&dims, |_| Err(error));
-        }
+        let axis = match self.axis("index_select", axis) {
+            Ok(axis) => axis,
+            Err(error) => return self.failed(error),
+        };
         // The axis in front, the others as columns, and back.
         let mut axes: Vec<usize> = (0..dims.len()).collect();
         axes.remove(axis);
@@ -136,10 +201,42 @@ impl Var {
         if axis == 0 { selected } else { selected.permute(&back) }
     }
 
+    /// The elements at these indices along `axis`, for each index of the other axes, of which `indices` has as many; for an index that is
+    /// not there as in [`one_hot`](Var::one_hot).
+    pub fn gather(&self, axis: impl Into<Axis>, indices: &Var) -> Var {
+        let axis = match self.axis("gather", axis) {
+            Ok(axis) => axis,
+            Err(error) => return self.failed(error),
+        };
+        let (own, of_indices) = (self.dims(), indices.dims());
+        let others = |dims: &[usize]| {
+            dims.iter().enumerate().filter(|(at, _)| *at != axis).map(|(_, n)| *n).collect::<Vec<_>>()
+        };
+        if own.len() != of_indices.len() || others(&own) != others(&of_indices) {
+            return self.record(&of_indices, |graph| {
+                Err(graph.mismatch(
+                    "gather",
+                    [Arg::Node(self.id), Arg::Node(indices.id)],
+                    "agree but along the axis",
+                ))
+            });
+        }
+        let mut order: Vec<usize> = (0..own.len()).collect();
+        order.swap(axis, own.len() - 1);
+        let (rows, n, k) = (numel(&others(&own)), own[axis], of_indices[axis]);
+        let codes = indices.permute(&order).reshape(&[rows, k]).one_hot(n, self.dtype());
+        let picked = codes.bmm(&self.permute(&order).reshape(&[rows, n, 1]));
+        let dims: Vec<usize> = order.iter().map(|&at| of_indices[at]).collect();
+        picked.reshape(&dims).permute(&order)
+    }
+
     /// The matrix product `[M, K]` times `[K, N]`; vectors count as a row on the left and a column on the right, and the result lacks that
-    /// dimension. A transposed factor (`x.t()`) is read in place.
+    /// dimension. Batches of matrices are multiplied one by one, and their axes broadcast. A transposed factor (`x.t()`) is read in place.
     pub fn matmul(&self, b: &Var) -> Var {
         let (left, right) = (self.dims(), b.dims());
+        if left.len() > 2 || right.len() > 2 {
+            return self.matmul_of_batches(b);
+        }
         let row = if left.len() == 1 { self.reshape(&[1, left[0]]) } else { self.clone() };
         let column = if right.len() == 1 { b.reshape(&[right[0], 1]) } else { b.clone() };
         let dims = [row.dims().first().copied().unwrap_or(1), column.dims().last().copied().unwrap_or(1)];
@@ -163,6 +260,32 @@ impl Var {
         dims.resize(3, 1);
         dims[2] = b.dims().last().copied().unwrap_or(1);
         self.product("bmm", b, 3, &dims)
+    }
+
+    fn matmul_of_batches(&self, b: &Var) -> Var {
+        let (left, right) = (self.dims(), b.dims());
+        let ([of_left @ .., m, k], [of_right @ .., rows, n]) = (&left[..], &right[..]) else {
+            return match (&left[..], &right[..]) {
+                ([_], _) => self.unsqueeze(0).matmul(b).squeeze(-2),
+                (_, [_]) => self.matmul(&b.unsqueeze(-1)).squeeze(-1),
+                _ => self.product("matmul", b, 0, &left),
+            };
+        };
+        let batch = match shapes::broadcast(of_left, of_right) {
+            Some(batch) if k == rows => batch,
+            _ => return self.product("matmul", b, 0, &left),
+        };
+        let dims = [&batch[..], &[*m, *n]].concat();
+        if of_right.is_empty() {
+            // One matrix for all rows.
+            return self.reshape(&[numel(&batch) * m, *k]).matmul(b).reshape(&dims);
+        }
+        let one_axis = |x: &Var, own: &[usize], rows: usize, columns: usize| match own {
+            _ if own == batch && own.len() == 1 => x.clone(),
+            _ => x.expand(&[&batch[..], &[rows, columns]].concat()).reshape(&[numel(&batch), rows, columns]),
+        };
+        let (left, right) = (one_axis(self, of_left, *m, *k), one_axis(b, of_right, *k, *n));
+        left.product("matmul", &right, 3, &[numel(&batch), *m, *n]).reshape(&dims)
     }
 
     fn product(&self, op: &'static str, b: &Var, n_dims: usize, dims: &[usize]) -> Var {

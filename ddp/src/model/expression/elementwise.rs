@@ -123,6 +123,21 @@ impl Var {
         self.compare(CompareOp::Gt, b.into())
     }
 
+    /// `a != b`, as bool.
+    pub fn ne(&self, b: impl Into<Term>) -> Var {
+        self.compare(CompareOp::Ne, b.into())
+    }
+
+    /// `a <= b`, as bool.
+    pub fn le(&self, b: impl Into<Term>) -> Var {
+        self.compare(CompareOp::Le, b.into())
+    }
+
+    /// `a >= b`, as bool.
+    pub fn ge(&self, b: impl Into<Term>) -> Var {
+        self.compare(CompareOp::Ge, b.into())
+    }
+
     /// `min(max(a, low), high)`.
     pub fn clamp(&self, low: f64, high: f64) -> Var {
         self.maximum(low).minimum(high)

@@ -208,13 +208,36 @@ impl Graph {
         leaves
     }
 
-    /// Whether `id` is a sum that nothing divides.
-    pub(super) fn is_sum(&self, id: Id) -> bool {
+    /// Whether `id` is a sum over `n` rows, of terms that no number divides.
+    pub(super) fn is_sum(&self, id: Id, n: usize) -> bool {
         match self.nodes[id].op {
-            Op::View(_) | Op::Convert => self.is_sum(self.first_input(id)),
-            Op::ColumnSum | Op::Reduce { op: ReduceOp::Sum, .. } => true,
+            Op::View(_) | Op::Convert | Op::Map(MapOp::Neg) => self.is_sum(self.first_input(id), n),
+            Op::ColumnSum | Op::Reduce { op: ReduceOp::Sum, .. } => {
+                let mut term = self.first_input(id);
+                while matches!(self.nodes[term].op, Op::View(_) | Op::Convert | Op::Map(MapOp::Neg)) {
+                    term = self.first_input(term);
+                }
+                let has_number = self.nodes[term].args.iter().any(|arg| matches!(arg, Arg::Number(_)));
+                let is_scaled = matches!(self.nodes[term].op, Op::Map(MapOp::Mul | MapOp::Div)) && has_number;
+                self.dims(term).first() == Some(&n) && !is_scaled
+            }
             _ => false,
         }
+    }
+
+    /// Whether the first axis of `id` is that of the `n` rows.
+    fn is_by_rows(&self, id: Id, n: usize) -> bool {
+        let of_inputs = || self.nodes[id].inputs().any(|input| self.is_by_rows(input, n));
+        self.dims(id).first() == Some(&n)
+            && match self.nodes[id].op {
+                Op::Leaf(Leaf::Input | Leaf::Targets) => true,
+                Op::Reduce { layout: [outer, ..], .. } => outer == n && of_inputs(),
+                Op::Narrow { axis, .. } | Op::Cat { axis } => axis > 0 && of_inputs(),
+                Op::View(start) => start == 0 && of_inputs(),
+                Op::Map(_) | Op::Compare(_) | Op::Select | Op::Convert | Op::Activation(_) => of_inputs(),
+                Op::Detach | Op::Expand | Op::Softmax | Op::Codes(_) => of_inputs(),
+                _ => false,
+            }
     }
 
     /// Refuses values of the rows, `[n]` next to `[n, 1]`, in a loss: they would become a value for each pair of rows.
@@ -224,12 +247,11 @@ impl Graph {
             _ => false,
         };
         let is_loss = || self.nodes.iter().any(|node| node.op == Op::Leaf(Leaf::Targets));
-        let is_of_rows =
-            |id| self.leaves_of(id).iter().any(|leaf| matches!(leaf, Leaf::Input | Leaf::Targets));
-        if !(is_pair(a, b) || is_pair(b, a)) || !is_loss() || !is_of_rows(a) || !is_of_rows(b) {
+        let n = self.numel(a);
+        let are_of_rows = || self.is_by_rows(a, n) && self.is_by_rows(b, n);
+        if !(is_pair(a, b) || is_pair(b, a)) || !is_loss() || !are_of_rows() {
             return Ok(());
         }
-        let n = self.numel(a);
         Err(KernelError::ShapeMismatch {
             op,
             a: self.operand(a, "a").into(),

@@ -95,11 +95,10 @@ impl ExpressionLoss {
             let mut recording = recording.borrow_mut();
             let Recording { graph, error } = &mut *recording;
             let id = if dims.is_empty() && !kind.has_weights {
-                if n > 1 && graph.is_sum(loss.id()) {
+                if n > 1 && graph.is_sum(loss.id(), n) {
                     let problem =
                         "the loss is a sum over the rows, and one without dimensions counts as their mean";
-                    let remedy =
-                        "return the loss of each row, as `.mean(1)` does, or the mean, `.mean(None)`";
+                    let remedy = "return the loss of each row, as `.mean(1)` does, or the mean, `.mean(None)`; a sum that is meant is `.sum(None) * 1.0`";
                     error.get_or_insert(KernelError::misuse("loss", problem, remedy));
                 }
                 graph.expand(loss.id(), &[n])

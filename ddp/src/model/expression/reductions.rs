@@ -1,44 +1,52 @@
 //! Reductions of values, softmax, and norms of rows.
 
-use ddp_kernels::KernelError;
 use ddp_kernels::ops::{MapOp, ReduceOp};
+use ddp_kernels::{Axes, Axis, KernelError, keepdim};
 
 use super::graph::{Arg, Graph, Id, Op, Result, wide};
-use super::shapes::numel;
+use super::shapes::{self, numel};
 use super::var::Var;
 
 impl Var {
-    /// A reduction of all elements or along an axis, without that dimension.
-    fn reduce(&self, op: ReduceOp, axis: Option<usize>) -> Var {
-        let mut dims = self.dims();
-        let layout = match axis {
-            Some(axis) => self.around(op.name(), axis),
-            None => Ok([1, self.numel(), 1]),
+    /// A reduction along axes, one after the other, which gives the same as all at once.
+    fn reduce(&self, op: ReduceOp, axes: &Axes) -> Var {
+        let indices = match self.axes(op.name(), axes) {
+            Ok(indices) => indices,
+            Err(error) => return self.failed(error),
         };
-        match axis {
-            Some(axis) if axis < dims.len() => {
-                dims.remove(axis);
+        let dims = self.dims();
+        let kept: Vec<usize> =
+            dims.iter().enumerate().map(|(axis, &n)| if indices.contains(&axis) { 1 } else { n }).collect();
+        let reduced = if indices.len() == dims.len() {
+            self.reduce_along(op, [1, self.numel(), 1], &kept)
+        } else {
+            let mut reduced = self.clone();
+            for &axis in indices.iter().rev() {
+                let mut own = reduced.dims();
+                let layout = shapes::around(&own, axis..axis + 1);
+                own[axis] = 1;
+                reduced = reduced.reduce_along(op, layout, &own);
             }
-            _ => dims.clear(),
+            reduced
+        };
+        if axes.is_kept() {
+            return reduced;
         }
-        let x = self.id;
-        self.record(&dims, |graph| {
-            let reduced = match op {
-                ReduceOp::Sum => graph.sum_along(x, layout?)?,
-                ReduceOp::Mean => mean_along(graph, x, layout?)?,
-                _ => graph.reduce(op, x, layout?)?,
-            };
-            Ok(graph.view(reduced, &dims))
-        })
+        let rest = (0..dims.len()).filter(|axis| !indices.contains(axis)).map(|axis| dims[axis]);
+        reduced.reshape(&rest.collect::<Vec<_>>())
     }
 
-    /// The same with length 1 in place of the reduced axis.
-    fn reduce_keepdim(&self, op: ReduceOp, axis: usize) -> Var {
-        let mut dims = self.dims();
-        if let Some(n) = dims.get_mut(axis) {
-            *n = 1;
-        }
-        self.reduce(op, Some(axis)).reshape(&dims)
+    /// A reduction of these elements, `[outer, len, inner]`, along `len`, as a value of shape `dims`.
+    fn reduce_along(&self, op: ReduceOp, layout: [usize; 3], dims: &[usize]) -> Var {
+        let x = self.id;
+        self.record(dims, |graph| {
+            let reduced = match op {
+                ReduceOp::Sum => graph.sum_along(x, layout)?,
+                ReduceOp::Mean => mean_along(graph, x, layout)?,
+                _ => graph.reduce(op, x, layout)?,
+            };
+            Ok(graph.view(reduced, dims))
+        })
     }
 }
 
@@ -56,43 +64,59 @@ fn mean_along(graph: &mut Graph, x: Id, layout: [usize; 3]) -> Result<Id> {
 
 /// Sums, means, extremes, norms and softmax.
 impl Var {
-    /// The sum of all elements, or along an axis, which the result lacks.
-    pub fn sum(&self, axis: impl Into<Option<usize>>) -> Var {
-        self.reduce(ReduceOp::Sum, axis.into())
+    /// The sum of all elements (`None`), or along axes, which the result lacks, or keeps with [`keepdim`](ddp_kernels::keepdim).
+    pub fn sum(&self, axes: impl Into<Axes>) -> Var {
+        self.reduce(ReduceOp::Sum, &axes.into())
     }
 
     /// The sum along an axis, which stays with length 1.
-    pub fn sum_keepdim(&self, axis: usize) -> Var {
-        self.reduce_keepdim(ReduceOp::Sum, axis)
+    pub fn sum_keepdim(&self, axes: impl Into<Axes>) -> Var {
+        self.sum(keepdim(axes))
     }
 
-    /// The mean of all elements, or along an axis, which the result lacks.
-    pub fn mean(&self, axis: impl Into<Option<usize>>) -> Var {
-        self.reduce(ReduceOp::Mean, axis.into())
+    /// The mean of all elements, or along axes.
+    pub fn mean(&self, axes: impl Into<Axes>) -> Var {
+        self.reduce(ReduceOp::Mean, &axes.into())
     }
 
     /// The mean along an axis, which stays with length 1.
-    pub fn mean_keepdim(&self, axis: usize) -> Var {
-        self.reduce_keepdim(ReduceOp::Mean, axis)
+    pub fn mean_keepdim(&self, axes: impl Into<Axes>) -> Var {
+        self.mean(keepdim(axes))
     }
 
-    /// The largest element, or along an axis; equal ones share the gradient.
-    pub fn max(&self, axis: impl Into<Option<usize>>) -> Var {
-        self.reduce(ReduceOp::Max, axis.into())
+    /// The largest element, or along axes; equal ones share the gradient.
+    pub fn max(&self, axes: impl Into<Axes>) -> Var {
+        self.reduce(ReduceOp::Max, &axes.into())
     }
 
-    /// The smallest element, or along an axis; equal ones share the gradient.
-    pub fn min(&self, axis: impl Into<Option<usize>>) -> Var {
-        self.reduce(ReduceOp::Min, axis.into())
+    /// The smallest element, or along axes; equal ones share the gradient.
+    pub fn min(&self, axes: impl Into<Axes>) -> Var {
+        self.reduce(ReduceOp::Min, &axes.into())
     }
 
-    /// The Euclidean norm, or along an axis; its gradient at 0 is 0.
-    pub fn norm(&self, axis: impl Into<Option<usize>>) -> Var {
-        self.reduce(ReduceOp::Norm, axis.into())
+    /// The Euclidean norm, or along axes; its gradient at 0 is 0.
+    pub fn norm(&self, axes: impl Into<Axes>) -> Var {
+        self.reduce(ReduceOp::Norm, &axes.into())
+    }
+
+    /// The variance of all elements, or along axes: the sum of squared differences from the mean over `n - 1`.
+    pub fn var(&self, axes: impl Into<Axes>) -> Var {
+        let axes = axes.into();
+        let n = match self.axes("var", &axes) {
+            Ok(indices) => indices.into_iter().map(|axis| self.dims()[axis]).product::<usize>(),
+            Err(error) => return self.failed(error),
+        };
+        let centered = self - self.mean(keepdim(axes.clone()));
+        (&centered * &centered).sum(axes) / (n as f64 - 1.0)
+    }
+
+    /// The square root of the [variance](Var::var).
+    pub fn std(&self, axes: impl Into<Axes>) -> Var {
+        self.var(axes).sqrt()
     }
 
     /// `e^a / sum(e^a)` along an axis.
-    pub fn softmax(&self, axis: usize) -> Var {
+    pub fn softmax(&self, axis: impl Into<Axis>) -> Var {
         let rows = |x: &Var| {
             let (dims, id) = (x.dims(), x.id);
             let columns = dims.last().copied().unwrap_or(1);
@@ -110,12 +134,12 @@ impl Var {
     }
 
     /// `a - log(sum(e^a))` along an axis.
-    pub fn log_softmax(&self, axis: usize) -> Var {
+    pub fn log_softmax(&self, axis: impl Into<Axis>) -> Var {
         let format = self.dtype();
         let x = self.to_dtype(wide(format));
         let rows = |x: &Var| {
             let last = x.last_axis();
-            let shifted = x - x.detach().reduce_keepdim(ReduceOp::Max, last);
+            let shifted = x - x.detach().max(keepdim(last));
             &shifted - shifted.exp().sum_keepdim(last).log()
         };
         x.with_axis_last("log_softmax", axis, rows).to_dtype(format)
@@ -130,10 +154,16 @@ impl Var {
     }
 
     /// `f` of this value with `axis` moved to the end, and back.
-    fn with_axis_last(&self, op: &'static str, axis: usize, f: impl Fn(&Var) -> Var) -> Var {
-        if let Err(error) = self.around(op, axis) {
-            return self.record(&self.dims(), |_| Err(error));
-        }
+    pub(super) fn with_axis_last(
+        &self,
+        op: &'static str,
+        axis: impl Into<Axis>,
+        f: impl Fn(&Var) -> Var,
+    ) -> Var {
+        let axis = match self.axis(op, axis) {
+            Ok(axis) => axis,
+            Err(error) => return self.failed(error),
+        };
         let last = self.last_axis();
         if axis == last {
             return f(self);

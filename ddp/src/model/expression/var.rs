@@ -6,10 +6,9 @@ use std::fmt;
 use std::ops::Index;
 use std::rc::Rc;
 
-use ddp_kernels::{DType, KernelError};
+use ddp_kernels::{Axes, Axis, DType, KernelError};
 
 use super::graph::{Arg, Graph, Id, Leaf, Op, Result};
-use super::shapes;
 
 /// The operations recorded so far, and the first error.
 #[derive(Debug)]
@@ -140,12 +139,24 @@ impl Var {
         self.dims().len().saturating_sub(1)
     }
 
-    /// The axis and the number of elements before, along and after it.
-    pub(super) fn around(&self, op: &'static str, axis: usize) -> Result<[usize; 3]> {
-        let dims = self.dims();
-        if axis >= dims.len() {
-            return Err(KernelError::OutOfRange { op, start: axis, end: axis + 1, len: dims.len() });
-        }
-        Ok(shapes::around(&dims, axis..axis + 1))
+    /// The axis from 0, of which a negative one counts from the end.
+    pub(super) fn axis(&self, op: &'static str, axis: impl Into<Axis>) -> Result<usize> {
+        self.axis_of(self.dims().len(), op, axis)
+    }
+
+    /// The same of a result with `n_axes`.
+    pub(super) fn axis_of(&self, n_axes: usize, op: &'static str, axis: impl Into<Axis>) -> Result<usize> {
+        axis.into().index_among(op, self.recording.borrow().graph.operand(self.id, "a"), n_axes)
+    }
+
+    /// The axes from 0, in ascending order.
+    pub(super) fn axes(&self, op: &'static str, axes: &Axes) -> Result<Vec<usize>> {
+        let recording = self.recording.borrow();
+        axes.indices_among(op, recording.graph.operand(self.id, "a"), recording.graph.dims(self.id).len())
+    }
+
+    /// This value, after an operation that failed.
+    pub(super) fn failed(&self, error: KernelError) -> Var {
+        self.record(&self.dims(), |_| Err(error))
     }
 }

@@ -22,8 +22,7 @@ struct Table {
 /// integers.
 ///
 /// # Errors
-/// On the CPU [`crate::KernelError::Index`] for an index outside `0..N` (rows before it are written already; a negative one
-/// appears as the unsigned number of the same bits);
+/// On the CPU [`crate::KernelError::Index`] for an index outside `0..N` (rows before it are written already);
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::DTypeUnsupported`],
 /// [`crate::KernelError::Shape`].
 ///
