@@ -7,7 +7,7 @@
 //! let layers = Sequential::new(4).linear(8).activation(Activation::Relu).linear(2);
 //! let mut model = layers.build(Sizes::new(16, Device::Cpu), 0)?;
 //! let x = Tensor::randn(&[16, 4], DType::F32, Device::Cpu, 1)?;
-//! assert_eq!(model.forward(x.view(), None)?.shape().dims(), [16, 2]);
+//! assert_eq!(model.forward(&x)?.shape().dims(), [16, 2]);
 //! # Ok::<(), KernelError>(())
 //! ```
 //!

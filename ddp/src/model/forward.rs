@@ -1,6 +1,6 @@
 //! The forward pass: walks the plan from the first layer to the last.
 
-use ddp_kernels::{KernelError, Shape, TensorRef};
+use ddp_kernels::{AsView, KernelError, Shape, TensorRef};
 
 use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
@@ -12,7 +12,7 @@ use crate::config::precision::Precision;
 
 impl Network {
     /// Computes and returns the outputs, `[B, n_outputs]`, of `x: [B, features]`, whose last columns are the codes of the
-    /// embeddings; with `dropout`, as in training. `x` is f32 or has the format [`Network::input_format`]. The outputs stay in the
+    /// embeddings, in evaluation: without dropout. `x` is f32 or has the format [`Network::input_format`]. The outputs stay in the
     /// model until the next pass: [`Network::outputs`].
     ///
     /// # Errors
@@ -20,12 +20,20 @@ impl Network {
     /// [`KernelError::Shape`] for a different number of features; on the CPU [`KernelError::Code`] for a code that an embedding
     /// does not have (on a GPU such a code makes the row's outputs NaN).
     #[doc(alias("no_grad"))]
-    pub fn forward(
+    pub fn forward(&mut self, x: impl AsView) -> Result<TensorRef<'_>, KernelError> {
+        self.forward_with(x, None)
+    }
+
+    /// Same as [`Network::forward`], with `dropout` as in training.
+    ///
+    /// # Errors
+    /// See [`Network::forward`].
+    pub fn forward_with(
         &mut self,
-        x: TensorRef<'_>,
+        x: impl AsView,
         dropout: Option<DropoutStep<'_>>,
     ) -> Result<TensorRef<'_>, KernelError> {
-        self.forward_observed(x, dropout, |_, _| Ok(()))
+        self.forward_observed(x.as_view(), dropout, |_, _| Ok(()))
     }
 
     /// Same as [`Network::forward`] for one of several ranks that train together.

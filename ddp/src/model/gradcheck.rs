@@ -79,7 +79,7 @@ pub fn gradcheck(
 
     let mut grads = Tensor::zeros(&[network.layout().flat_len()], format, device)?;
     let mut backward = |network: &mut Network, accumulate: bool| -> Result<Vec<f64>, KernelError> {
-        network.forward(x, None)?;
+        network.forward(x)?;
         ops::copy(d_outputs.view(), network.outputs_and_gradient()?.1)?;
         network.backward(x, None, accumulate, &mut LocalGradients(grads.view_mut()))?;
         on_host(grads.view())
@@ -159,7 +159,7 @@ fn loss(
     d_outputs: &[f64],
 ) -> Result<f64, KernelError> {
     set_weights(network, weights)?;
-    network.forward(x, None)?;
+    network.forward(x)?;
     let outputs = on_host(network.outputs()?)?;
     Ok(outputs.iter().zip(d_outputs).map(|(y, d)| y * d).sum())
 }

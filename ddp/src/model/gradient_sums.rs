@@ -466,7 +466,7 @@ impl Network {
         let PassRows { rows: RowsOfStep { x, y, weights, .. }, .. } = rows.into();
         weights.map_or(Ok(()), check_weights)?;
         let mut sums = Tensor::zeros_for(MemoryUse::Workspace, &[STEP_SUMS_LEN], DType::F32, self.device())?;
-        let outputs = self.forward(x, None)?;
+        let outputs = self.forward(x)?;
         let output = SumsOutput { tail: sums.view_mut(), accumulate: false, extra: None };
         loss.apply(outputs, y, weights, 1.0, None, output)?;
         self.with_right_labels(LossSums::load(&sums.to_vec::<f32>()?).mean(), y, loss)
@@ -525,7 +525,7 @@ impl Network {
         let first_row = first_row + if is_placed { 0 } else { n_passes << MICRO_BATCH_BITS };
         let dropout = Some(DropoutStep { seed, step, first_row, scalars: None });
         let accumulate = n_passes > 0;
-        self.forward(x, dropout)?;
+        self.forward_with(x, dropout)?;
         let (outputs, d_outputs) = self.outputs_and_gradient()?;
         let sums = SumsOutput { tail: grads.sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, y, weights, unit, Some(d_outputs), sums)?;

@@ -36,7 +36,7 @@
 //! let sizes = Sizes { max_rows: 2, device: Device::Cpu, precision: Precision::F32 };
 //! let x = Tensor::randn(&[2, 3], DType::F32, Device::Cpu, 1)?;
 //! let outputs = |layers: Sequential| -> Result<Vec<f32>> {
-//!     layers.build(sizes, 1)?.forward(x.view(), None)?.to_vec::<f32>()
+//!     layers.build(sizes, 1)?.forward(&x)?.to_vec::<f32>()
 //! };
 //! let plain = Sequential::new(3).linear(4).linear(2);
 //! let with_identity = Sequential::new(3).linear(4).layer(Identity(4)).linear(2);

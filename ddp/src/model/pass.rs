@@ -10,7 +10,7 @@
 //! let mut model = Sequential::new(8).linear(16).dropout(0.5).linear(3).build(sizes, 1)?;
 //! let x = Tensor::randn(&[4, 8], DType::F32, Device::Cpu, 1)?;
 //! let mut outputs = |dropout: Option<DropoutStep<'_>>| -> Result<Vec<f32>, KernelError> {
-//!     model.forward(x.view(), dropout)?.to_vec::<f32>()
+//!     model.forward_with(&x, dropout)?.to_vec::<f32>()
 //! };
 //!
 //! let step = DropoutStep { seed: 1, step: 7, first_row: 0, scalars: None };

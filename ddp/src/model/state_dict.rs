@@ -164,7 +164,7 @@ mod tests {
 
     fn outputs(network: &mut Network) -> Vec<f32> {
         let x = Tensor::from_slice(&[0.5f32, -1.0, 2.0], &[1, 3], Device::Cpu).unwrap();
-        network.forward(x.view(), None).unwrap();
+        network.forward(&x).unwrap();
         network.outputs().unwrap().to_vec::<f32>().unwrap()
     }
 

@@ -184,7 +184,7 @@ impl Replay {
     fn gradient(&mut self, rows: Batch<'_>, first_row: usize, range: Range<usize>) -> Result<Option<String>> {
         let Batch { x, targets, weights } = rows.rows(range.start, range.end)?;
         let dropout = self.dropout(first_row + range.start);
-        self.network.forward(x, dropout)?;
+        self.network.forward_with(x, dropout)?;
         let mut sums = Tensor::zeros(&[STEP_SUMS_LEN], DType::F32, Device::Cpu)?;
         let scale = 1.0 / self.loss.expected_weight(rows.n_rows(), self.network.n_outputs());
         let (outputs, d_outputs) = self.network.outputs_and_gradient()?;

@@ -118,7 +118,7 @@ pub fn evaluate_until(
         }
         let part = rows.part();
         let Batch { x, targets, weights: row_weights } = feed.next(&mut rows)?;
-        let outputs = model.forward(x, None)?;
+        let outputs = model.forward(x)?;
         let sums = SumsOutput { tail: sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, targets, row_weights, 1.0, None, sums)?;
         if request.task == Task::Classification && !request.is_cumulative() {

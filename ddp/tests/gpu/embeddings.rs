@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::model::{EmbeddingSpec, GradientSink, LocalGradients, ModelSpec, Network};
 use ddp_kernels::ops::Activation;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
+
+use crate::made_up::gpus::cpu_and_gpu;
 
 const N_ROWS: usize = 50;
 const N_NUMBERS: usize = 2;
@@ -69,7 +70,7 @@ fn run(
     for pass in 0..n_passes {
         let (start, end) = (pass * N_ROWS / n_passes, (pass + 1) * N_ROWS / n_passes);
         let x = x.view().rows(start, end).unwrap();
-        model.forward(x, None).unwrap();
+        model.forward(x).unwrap();
         let (got, d) = model.outputs_and_gradient().unwrap();
         outputs.extend(got.to_vec::<f32>().unwrap());
         ddp_kernels::ops::copy(d_outputs.view().rows(start, end).unwrap(), d).unwrap();
@@ -220,7 +221,7 @@ fn tables_are_finished_last_and_layers_before_them() {
         let x = Tensor::zeros(&[1, spec.n_features()], DType::F32, Device::Cpu).unwrap();
         let grads = Tensor::zeros(&[flat_len], DType::F32, Device::Cpu).unwrap();
         let mut sink = Recorder { grads, finished: 0 };
-        model.forward(x.view(), None).unwrap();
+        model.forward(&x).unwrap();
         model.backward(x.view(), None, false, &mut sink).unwrap();
         assert_eq!(sink.finished, flat_len);
     }
@@ -253,7 +254,7 @@ fn a_code_that_an_embedding_does_not_have_is_an_error_or_nan() {
         let mut model = Network::new(spec.clone(), 2, device, Precision::F32).unwrap();
         model.initialize(1).unwrap();
         let x = Tensor::from_slice(&[0.0f32, 0.0, 5.0, 10.0, 0.0, 0.0, 6.0, 10.0], &[2, 4], device).unwrap();
-        let forward = model.forward(x.view(), None);
+        let forward = model.forward(&x);
         if device == Device::Cpu {
             assert!(matches!(forward, Err(KernelError::Code { row: 1, column: 2, n_codes: 6, .. })));
             continue;

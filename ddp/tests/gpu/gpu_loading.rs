@@ -5,8 +5,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::made_up::gpus::gpus;
-use crate::made_up::{N_CLASSES, Setup, Trained, assert_close, row_weights};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, LayerConfig, ModelConfig, Placement};
 use ddp::data::batch::BatchMut;
@@ -20,6 +18,9 @@ use ddp::train::trainer::StepRows as _;
 use ddp_comm::threads;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 use half::{bf16, f16};
+
+use crate::made_up::gpus::gpus;
+use crate::made_up::{N_CLASSES, Setup, Trained, assert_close, row_weights};
 
 /// The same rows, stored in a shorter format.
 #[derive(Debug)]
@@ -146,8 +147,8 @@ fn rows_gathered_in_the_format_of_activations_train_as_converted_ones() {
 fn input_of_another_format_is_refused() {
     let mut model = Network::new(Setup::usual().spec, 4, Device::Cpu, Precision::Bf16).unwrap();
     let x = |dtype| Tensor::zeros(&[4, 6], dtype, Device::Cpu).unwrap();
-    model.forward(x(DType::BF16).view(), None).unwrap();
-    assert!(matches!(model.forward(x(DType::F16).view(), None), Err(KernelError::DTypeUnsupported { .. })));
+    model.forward(x(DType::BF16)).unwrap();
+    assert!(matches!(model.forward(x(DType::F16)), Err(KernelError::DTypeUnsupported { .. })));
 }
 
 /// The rows of each step, and at intervals the hash of the rows used.

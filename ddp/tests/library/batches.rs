@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::config::{OptimizerConfig, OptimizerKind, Placement};
 use ddp::data::device_rows::{DeviceRows, DeviceShape};
@@ -20,6 +19,8 @@ use ddp::train::trainer::{MicroBatch, StepRows, Trainer, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::ops::ScalarsOutput;
 use ddp_kernels::{DType, Device, Tensor};
+
+use crate::made_up::gpus::cpu_and_gpu;
 
 const N_ROWS: usize = 23;
 const GLOBAL_ROWS: usize = 6;
@@ -240,7 +241,7 @@ fn a_pass_returns_its_own_rows_and_backward_takes_no_others() {
     let mut grads = Tensor::zeros(&[model.layout().flat_len()], DType::F32, Device::Cpu).unwrap();
     for n_rows in [8, 2] {
         let x = Tensor::ones(&[n_rows, 3], DType::F32, Device::Cpu).unwrap();
-        let got = model.forward(x.view(), None).unwrap().to_vec::<f32>().unwrap();
+        let got = model.forward(&x).unwrap().to_vec::<f32>().unwrap();
         assert_eq!((got.len(), got), (2 * n_rows, model.outputs().unwrap().to_vec().unwrap()));
         let other = Tensor::ones(&[4, 3], DType::F32, Device::Cpu).unwrap();
         let error =

@@ -17,9 +17,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::made_up::gpus::gpus;
-use crate::made_up::{Setup, by_parameter};
-use crate::random_program::{MAX_STEPS, Program};
 use ddp::config::precision::Precision;
 use ddp::config::{CommDtype, EvalMetric, OptimizerKind, WeightInit, ZeroStage};
 use ddp::data::Dataset;
@@ -33,6 +30,10 @@ use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{StepRequest, StepRows as _};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::{DType, Device, Tensor};
+
+use crate::made_up::gpus::gpus;
+use crate::made_up::{Setup, by_parameter};
+use crate::random_program::{MAX_STEPS, Program};
 
 /// Number of programs in a regular test run, which take a few seconds.
 const N_PROGRAMS: u64 = 60;
@@ -293,7 +294,7 @@ impl Program {
             let noise = Tensor::randn(&[network.weights().numel()], DType::F64, device, seed).unwrap();
             let weights = network.weights() + &(&noise * 0.1);
             network.set_weights(weights.view()).unwrap();
-            network.forward(x.view(), None).unwrap();
+            network.forward(&x).unwrap();
             let outputs = network.outputs().unwrap().to_tensor().unwrap().to_vec::<f64>().unwrap();
             if outputs.iter().any(|y| y.abs() > 1e3) {
                 // For large outputs, such as products of gates, a difference quotient is only rounding noise.

@@ -283,7 +283,7 @@ fn every_operation_has_the_value_that_it_has_on_tensors_on_cpu_and_gpu() {
                 let format = precision.activations();
                 let x = Tensor::randn(&[N, WIDTH], DType::F32, device, 5).unwrap();
                 let x = x.to_dtype(format).unwrap();
-                model.forward(x.view(), None).unwrap();
+                model.forward(&x).unwrap();
                 let got = model.outputs().unwrap().to_tensor().unwrap();
                 let params = model.state_dict(device).unwrap();
                 let param = |name: &str| {
@@ -316,7 +316,7 @@ fn gradients_in_short_formats_are_near_those_in_f32_on_cpu_and_gpu() {
                 let layers = Sequential::new(3).linear(WIDTH).layer(expression(case.of_vars)).linear(2);
                 let mut model = model(layers, device, precision);
                 let x = Tensor::randn(&[N, 3], DType::F32, device, 5).unwrap();
-                model.forward(x.view(), None).unwrap();
+                model.forward(&x).unwrap();
                 let (_, d) = model.outputs_and_gradient().unwrap();
                 ddp_kernels::ops::fill(d, ddp_kernels::ops::Pattern::Line { start: 1.0, step: 0.0 }).unwrap();
                 let mut grads = Tensor::zeros(&[model.layout().flat_len()], DType::F32, device).unwrap();

@@ -298,7 +298,7 @@ fn gradients_are_right_for_every_number_of_rows_of_a_model() {
         gradcheck(&mut model, x.view(), &GradcheckOptions::f64()).unwrap();
     }
     let x = Tensor::randn(&[3, N_FEATURES], DType::F64, Device::Cpu, 1).unwrap();
-    let error = model.forward(x.view(), None).unwrap_err().to_string();
+    let error = model.forward(&x).unwrap_err().to_string();
     assert!(error.contains("reshape: 36 elements cannot fill the shape [1, 2, 3, 4]"), "{error}");
 }
 
@@ -345,10 +345,10 @@ fn codes_that_are_not_there_are_errors_or_nan_and_labels_are_errors_on_cpu_and_g
             .parameter("t", ParamKind::Embedding, &[4, 2], Init::normal(1.0));
         let mut model = Sequential::new(1).layer(table).build(Sizes::new(5, device), 0).unwrap();
         let codes = |codes: [f32; 5]| Tensor::from_slice(&codes, &[5, 1], device).unwrap();
-        let right = model.forward(codes([0.0, 3.0, 1.0, 2.0, 0.0]).view(), None).unwrap().to_vec::<f32>();
+        let right = model.forward(codes([0.0, 3.0, 1.0, 2.0, 0.0])).unwrap().to_vec::<f32>();
         assert!(right.unwrap().iter().all(|value| value.is_finite()));
         let wrong = codes([0.0, 4.0, 1.5, -1.0, f32::NAN]);
-        match model.forward(wrong.view(), None) {
+        match model.forward(&wrong) {
             Err(error) => {
                 assert_eq!(device, Device::Cpu);
                 assert!(error.to_string().contains("the code of row 1 in column 0 is 4"), "{error}");

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::config::{ElementLoss, Loss, OptimizerConfig, OptimizerKind};
 use ddp::model::{LocalGradients, LossHead, ModelSpec, Network};
@@ -12,6 +11,8 @@ use ddp::optim::loss_scaler::{LossScaler, LossScalerConfig};
 use ddp::optim::optimizer::Optimizer;
 use ddp_kernels::ops::{self, Activation, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, Tensor};
+
+use crate::made_up::gpus::cpu_and_gpu;
 
 const N_FEATURES: usize = 8;
 const N_OUTPUTS: usize = 3;
@@ -74,7 +75,7 @@ impl Parts {
             Tensor::from_slice(part, &[n, cols], self.model.device()).unwrap()
         };
         let (x, y) = (part(&rows.x, N_FEATURES), part(&rows.y, N_OUTPUTS));
-        self.model.forward(x.view(), None).unwrap();
+        self.model.forward(&x).unwrap();
         let (outputs, d_outputs) = self.model.outputs_and_gradient().unwrap();
         let scale = loss_scale / (n * N_OUTPUTS) as f64;
         let sums = SumsOutput { tail: self.sums.view_mut(), accumulate: false, extra: None };

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::cpu_and_gpu;
 use ddp::config::precision::Precision;
 use ddp::error::Error;
 use ddp::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
@@ -19,6 +18,8 @@ use ddp::model::{GradientSink, LocalGradients, Network, ParamLayout};
 use ddp_comm::threads;
 use ddp_kernels::ops::{self, Activation};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
+
+use crate::made_up::gpus::cpu_and_gpu;
 
 const N_ROWS: usize = 6;
 const N_FEATURES: usize = 4;
@@ -131,7 +132,7 @@ fn backward<S: GradientSink>(
 {
     let device = network.device();
     let x = rows(start, end, N_FEATURES, device);
-    network.forward(x.view(), None).unwrap();
+    network.forward(&x).unwrap();
     let (_, d) = network.outputs_and_gradient().unwrap();
     ops::copy(rows(start, end, N_OUTPUTS, device).view(), d).unwrap();
     network.backward(x.view(), None, accumulate, sink).unwrap();
@@ -152,7 +153,7 @@ fn gradients(network: &mut Network, n_passes: usize) -> Vec<f32> {
 fn loss(network: &mut Network, weights: &[f32]) -> f64 {
     let device = network.device();
     network.set_weights(TensorRef::from_slice(weights, &[weights.len()]).unwrap()).unwrap();
-    network.forward(rows(0, N_ROWS, N_FEATURES, device).view(), None).unwrap();
+    network.forward(rows(0, N_ROWS, N_FEATURES, device)).unwrap();
     let outputs = network.outputs().unwrap().to_vec::<f32>().unwrap();
     let d = rows(0, N_ROWS, N_OUTPUTS, Device::Cpu).to_vec::<f32>().unwrap();
     outputs.iter().zip(&d).map(|(y, d)| f64::from(*y) * f64::from(*d)).sum()

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::made_up::gpus::cpu_and_gpu;
-use crate::made_up::{Setup, assert_close, embeddings};
 use ddp::config::precision::Precision;
 use ddp::config::{
     Activation, Gate, LayerConfig, LayerEntry, ModelConfig, OptimizerConfig, OptimizerKind, WeightInit,
@@ -18,6 +16,9 @@ use ddp::model::{
 use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::World;
 use ddp_kernels::{DType, Device, Tensor, ops};
+
+use crate::made_up::gpus::cpu_and_gpu;
+use crate::made_up::{Setup, assert_close, embeddings};
 
 fn linear(out_features: usize, activation: Option<Activation>) -> LayerEntry {
     LayerConfig::Linear { out_features, activation, bias: true }.once()
@@ -91,7 +92,7 @@ fn a_model_in_f64_is_the_one_in_f32_without_its_rounding_on_cpu_and_gpu() {
             let mut network = Network::new(spec(layers.clone()), 8, device, precision).unwrap();
             network.initialize(1).unwrap();
             let x = Tensor::randn(&[8, 5], DType::F32, device, 2).unwrap().to_dtype(precision.master());
-            network.forward(x.unwrap().view(), None).unwrap();
+            network.forward(x.unwrap()).unwrap();
             assert_eq!(network.input_format(), precision.master());
             let outputs = network.outputs().unwrap().to_tensor().unwrap();
             assert_eq!(outputs.dtype(), precision.master());
@@ -119,7 +120,7 @@ fn what_is_not_for_f64_says_so() {
     assert!(error.contains("the model is in f64\nhint: ") && error.contains("Precision::F32"), "{error}");
     let mut network = Sequential::new(3).linear(2).build(sizes, 0).unwrap();
     let x = Tensor::zeros(&[4, 3], DType::F32, Device::Cpu).unwrap();
-    let error = network.forward(x.view(), None).unwrap_err().to_string();
+    let error = network.forward(&x).unwrap_err().to_string();
     assert!(error.contains("[4, 3] f32") && error.contains("f64 in a model in f64"), "{error}");
 }
 
@@ -263,7 +264,7 @@ fn short_formats_compute_the_same_gradients_on_cpu_and_gpu() {
                 .unwrap();
         network.initialize(1).unwrap();
         let x = x.to(device).unwrap();
-        network.forward(x.view(), None).unwrap();
+        network.forward(&x).unwrap();
         let (_, d) = network.outputs_and_gradient().unwrap();
         let quarters = Tensor::full(&[8, 3], 0.25, d.dtype(), device).unwrap();
         ops::copy(quarters.view(), d).unwrap();

@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::made_up::gpus::{cpu_and_gpu, gpus};
 use ddp::config::precision::Precision;
 use ddp::config::{Activation, OptimizerConfig, OptimizerKind, ZeroStage};
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
@@ -20,6 +19,8 @@ use ddp::train::trainer::{GraphMode, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::ops::{self, Input, MapOp};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef};
+
+use crate::made_up::gpus::{cpu_and_gpu, gpus};
 
 const N_ROWS: usize = 60;
 const N_FEATURES: usize = 5;
@@ -402,12 +403,12 @@ fn buffers_move_to_a_gpu_and_are_part_of_the_state_dict() {
             Tensor::randn(&[4, N_FEATURES], DType::F32, Device::Cpu, 2).unwrap(),
             moved.weights().to_vec::<f32>().unwrap(),
         );
-        moved.forward(x.view(), None).unwrap();
+        moved.forward(&x).unwrap();
         let want = moved.outputs().unwrap().to_vec::<f32>().unwrap();
         let mut moved = moved.to(device).unwrap();
         assert!(moved.named_buffers().iter().all(|(_, values)| values.device() == device));
         assert_eq!(moved.weights().to_vec::<f32>().unwrap(), weights);
-        moved.forward(x.to(device).unwrap().view(), None).unwrap();
+        moved.forward(x.to(device).unwrap()).unwrap();
         let got = moved.outputs().unwrap().to_vec::<f32>().unwrap();
         // Sums of six products in different orders.
         assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5), "{device}: {got:?} {want:?}");

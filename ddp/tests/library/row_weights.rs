@@ -4,9 +4,6 @@
 
 use std::sync::Arc;
 
-use crate::made_up::{
-    N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
-};
 use ddp::config::precision::Precision;
 use ddp::config::{ClassWeights, ElementLoss, EvalMetric, Loss, OptimizerKind, Task};
 use ddp::data::loader::LoaderOptions;
@@ -20,6 +17,10 @@ use ddp::train::trainer::TrainerOptions;
 use ddp_comm::threads;
 use ddp_kernels::Device;
 use ddp_kernels::ops::Activation;
+
+use crate::made_up::{
+    N_CLASSES, Setup, Trained, assert_close, by_parameter, cross_entropy, losses, row_weights, rows_of,
+};
 
 /// One step on all rows, without dropout, because its masks depend on a row's position.
 fn one_step(loss: Loss, n_rows: usize) -> Setup {
@@ -205,7 +206,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
             model
         };
         let mut whole = model(29);
-        whole.forward(rows.in_place(0..29).unwrap().unwrap().x, None).unwrap();
+        whole.forward(rows.in_place(0..29).unwrap().unwrap().x).unwrap();
         let want = plain(&setup, &whole.outputs().unwrap().to_vec::<f32>().unwrap(), &rows);
         let rows: Arc<dyn Dataset> = rows;
         for world_size in [1, 3] {

@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn parts_cover_each_index_once() {
         for n_threads in [1, 2, 3] {
-            std::thread::spawn(move || {
+            thread::spawn(move || {
                 join_pool(n_threads).unwrap();
                 assert_eq!(current(), n_threads);
                 for (len, min_part, align) in [(0, 1, 1), (1, 1, 16), (100, 1, 16), (1000, 400, 1), (7, 1, 1)]
@@ -245,6 +245,6 @@ mod tests {
 
     #[test]
     fn a_thread_in_no_pool_computes_alone() {
-        assert_eq!(std::thread::spawn(current).join().unwrap(), 1);
+        assert_eq!(thread::spawn(current).join().unwrap(), 1);
     }
 }

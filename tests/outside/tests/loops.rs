@@ -244,10 +244,10 @@ fn codes_and_labels_are_in_range() {
         Sequential::new(1).layer(table()).build(Sizes { precision, ..Sizes::new(2, Device::Cpu) }, 0)
     };
     let mut model = build(Precision::F32).unwrap();
-    says(model.forward(tensor![[3.0], [12.0]].view(), None), &["row 1", "12", "0..10"]);
-    says(model.forward(tensor![[3.0], [2.5]].view(), None), &["row 1", "2.5", "whole number"]);
-    says(model.forward(tensor![[-1.0], [2.0]].view(), None), &["row 0", "-1"]);
-    assert!(model.forward(tensor![[9.0], [0.0]].view(), None).is_ok() && build(Precision::Bf16).is_ok());
+    says(model.forward(tensor![[3.0], [12.0]]), &["row 1", "12", "0..10"]);
+    says(model.forward(tensor![[3.0], [2.5]]), &["row 1", "2.5", "whole number"]);
+    says(model.forward(tensor![[-1.0], [2.0]]), &["row 0", "-1"]);
+    assert!(model.forward(tensor![[9.0], [0.0]]).is_ok() && build(Precision::Bf16).is_ok());
     let mut classes = perceptron(3);
     let mut grads = GradientSums::for_model(&classes).unwrap();
     let seven = Tensor::full(&[8], 7.0, DType::I64, Device::Cpu).unwrap();
@@ -343,8 +343,8 @@ fn a_program_with_an_unused_parameter() {
         Init::normal(1.0),
     );
     let mut model = Sequential::new(4).layer(unused).build(Sizes::new(8, Device::Cpu), 0).unwrap();
-    model.forward(x(8).view(), None).unwrap();
-    model.forward(x(5).view(), None).unwrap();
+    model.forward(x(8)).unwrap();
+    model.forward(x(5)).unwrap();
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn names_that_people_type() {
     let named = grads.named(&model).unwrap();
     assert_eq!((named[0].0.as_str(), named[0].1.dims(), named.len()), ("layers.0.weight", &[8, 4][..], 4));
     // The gradient of the mean of squared errors: the last bias has twice the mean error.
-    let error = (model.forward(x.view(), None).unwrap() - &y).mean(None).unwrap().item::<f32>().unwrap();
+    let error = (model.forward(&x).unwrap() - &y).mean(None).unwrap().item::<f32>().unwrap();
     let bias = named[3].1.to_vec::<f32>().unwrap();
     assert!((bias[0] - 2.0 * error).abs() < 1e-5, "{bias:?} and {error}");
     grads.clip_value(0.01).unwrap();

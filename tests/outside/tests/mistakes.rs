@@ -118,7 +118,7 @@ impl Layer for Scale {
 fn of_passes() {
     let mut model = network();
     assert_eq!(model.outputs().unwrap().shape().dims(), [0, 2], "no pass, no rows");
-    model.forward(Tensor::ones(&[1, 3], F32, Device::Cpu).unwrap().view(), None).unwrap();
+    model.forward(Tensor::ones(&[1, 3], F32, Device::Cpu).unwrap()).unwrap();
     assert_eq!(model.outputs().unwrap().shape().dims(), [1, 2], "those of the last pass");
 
     let (mut model, two) = (network(), Tensor::ones(&[2, 3], F32, Device::Cpu).unwrap());
@@ -126,16 +126,16 @@ fn of_passes() {
     let backward = model.backward(two.view(), None, false, &mut LocalGradients(grads.view_mut()));
     says(backward, &["backward over 2 rows, but the last forward pass had 0", "call `forward`"]);
 
-    model.forward(two.view(), None).unwrap();
+    model.forward(&two).unwrap();
     let mut short = Tensor::zeros(&[3], F32, Device::Cpu).unwrap();
     let backward = model.backward(two.view(), None, false, &mut LocalGradients(short.view_mut()));
     says(backward, &["gradients of all parameters: the range 0..", "exceeds the length 3"]);
 
-    says(model.forward(x().view(), None), &["a pass over 8 rows", "at most 4", "max_rows"]);
+    says(model.forward(x()), &["a pass over 8 rows", "at most 4", "max_rows"]);
     let wide = Tensor::ones(&[2, 7], F32, Device::Cpu).unwrap();
-    says(model.forward(wide.view(), None), &["forward: x [2, 7] f32 on cpu should be [2, 3]"]);
+    says(model.forward(&wide), &["forward: x [2, 7] f32 on cpu should be [2, 3]"]);
     let double = Tensor::ones(&[2, 3], DType::F64, Device::Cpu).unwrap();
-    says(model.forward(double.view(), None), &["forward", "[2, 3] f64"]);
+    says(model.forward(&double), &["forward", "[2, 3] f64"]);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn of_layers_of_ones_own() {
 
     let narrow = Scale { out_features: 5, ..Scale::right() };
     let mut model = Sequential::new(3).layer(narrow).linear(2).build(Sizes::new(8, Device::Cpu), 0).unwrap();
-    says(model.forward(x().view(), None), &["[8, 3] f32 on cpu"]);
+    says(model.forward(x()), &["[8, 3] f32 on cpu"]);
     let twice = Sequential::new(3).layer(Scale::right()).layer(Scale::right());
     panics(|| twice.build(Sizes::new(8, Device::Cpu), 0), &["two layers have a parameter `s`", ".shared()"]);
     panics(|| Sequential::new(3).residual(|body| body.linear(4)), &["keeps the width"]);

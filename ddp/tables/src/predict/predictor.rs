@@ -130,7 +130,7 @@ impl Predictor {
         while let Some(mut step) = loader.next_step()? {
             let (range, own) = (step.part(), step.positions());
             let batch = self.feed.next(&mut step)?;
-            let outputs = self.network.forward(batch.x, None)?;
+            let outputs = self.network.forward(batch.x)?;
             self.feed.consumed()?;
             match outputs.device() {
                 Device::Cpu => take(range, own, outputs.as_slice::<f32>("predict", "outputs")?)?,

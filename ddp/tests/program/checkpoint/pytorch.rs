@@ -116,7 +116,7 @@ fn check(name: &str, sets: &[&str]) {
         model.set_weights(Tensor::from_slice(weights, &[flat_len], Device::Cpu).unwrap().view()).unwrap();
         let n_rows = x.len() / n_features;
         let rows = Tensor::from_slice(&x, &[n_rows, n_features], Device::Cpu).unwrap();
-        model.forward(rows.view(), None).unwrap();
+        model.forward(&rows).unwrap();
         let ours = model.outputs().unwrap().to_vec::<f32>().unwrap();
         assert_eq!(theirs.len(), n_rows);
         let mut largest = 0.0f32;

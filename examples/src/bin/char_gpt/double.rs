@@ -37,7 +37,7 @@ pub(crate) fn losses(
         let x = Tensor::from_vec(x, &[n_rows, 1], device)?;
         let labels = Tensor::from_vec(labels, &[n_rows], device)?;
 
-        model.forward(x.view(), None)?;
+        model.forward(&x)?;
         let (outputs, d_outputs) = model.outputs_and_gradient()?;
         let output = SumsOutput { tail: sums.view_mut(), accumulate: false, extra: None };
         let mean = 1.0 / n_rows as f64;

@@ -177,7 +177,7 @@ fn continued(model: &mut Network, start: &[usize], vocabulary: &[char]) -> ddp::
     for _ in 0..80 {
         let window: Vec<f32> = codes[codes.len() - CONTEXT..].iter().map(|&code| code as f32).collect();
         let x = Tensor::from_vec(window, &[CONTEXT, 1], model.device())?;
-        model.forward(x.view(), None)?;
+        model.forward(&x)?;
         let last = model.outputs()?.rows(CONTEXT - 1, CONTEXT)?.to_tensor()?;
         codes.push(last.argmax(1)?.item::<i64>()? as usize);
     }

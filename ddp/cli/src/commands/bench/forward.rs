@@ -49,7 +49,7 @@ pub(super) fn forward(world: &World, args: &BenchStepArgs) -> Result<(), Stop> {
     let mut batches = random_rows(world, args, place.device).map_err(Error::from)?;
     let gpu = place.gpu().map_err(Error::from)?;
     let mut pass = || -> Result<()> {
-        network.forward(batches.take()?.x, None)?;
+        network.forward(batches.take()?.x)?;
         Ok(gpu.map_or(Ok(()), Gpu::synchronize)?)
     };
     for _ in 0..args.warmup.max(1) {
