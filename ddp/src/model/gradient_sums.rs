@@ -263,8 +263,12 @@ impl GradientSums {
     /// [`KernelError::Cuda`] from earlier work on a GPU.
     #[doc(alias("grad_norm"))]
     pub fn norm(&mut self) -> Result<f64, KernelError> {
+        let scale = self.scale()?;
+        if scale == 0.0 {
+            return Ok(0.0);
+        }
         ops::sum_of_squares(self.flat.view(), self.squares.view_mut(), false)?;
-        Ok(self.squares.item::<f64>()?.sqrt() * self.scale()?)
+        Ok(self.squares.item::<f64>()?.sqrt() * scale)
     }
 
     /// Scales the mean gradient down to the norm `max_norm` if its norm is larger; returns the norm before. After
@@ -281,7 +285,9 @@ impl GradientSums {
             return Err(KernelError::misuse("clip_norm", problem, "a norm above 0, such as 1.0"));
         }
         let norm = self.finite_norm("clip_norm")?;
-        self.factor = Some(self.factor.unwrap_or(1.0) * (max_norm / (norm + 1e-6)).min(1.0));
+        // A step that is to take infinite gradients takes them.
+        let factor = if norm.is_finite() { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        self.factor = Some(self.factor.unwrap_or(1.0) * factor);
         Ok(norm)
     }
 
@@ -484,7 +490,7 @@ impl Network {
     /// added since the last step. Waits for the device.
     ///
     /// The rows of one pass are one micro-batch: several calls before a step accumulate. Masks of dropout differ between steps,
-    /// micro-batches, and ranks. Gradients in f16 need [`GradientSums::with_loss_scale`]; layers with statistics over rows compute them
+    /// micro-batches and ranks; those of [`RowsOfStep`] follow from its places. Gradients in f16 need [`GradientSums::with_loss_scale`]; layers with statistics over rows compute them
     /// over this rank's rows.
     ///
     /// # Errors

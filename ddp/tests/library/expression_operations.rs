@@ -187,6 +187,9 @@ const CASES: &[Case] = cases![
         groups.div(&groups.norm(keepdim([1, 2]))?)?.into_shape(&[N, 4])
     };
     "variance": |x, _own| x * x.var(keepdim(1)) + x.std(0), |x, _w, _m| x.mul(&x.var(keepdim(1))?)?.add(&x.std(0)?);
+    "variance of 0": |x, _own| x + (x * 0.0).std(keepdim(1)), |x, _w, _m| x.try_clone();
+    "max of two axes": |x, _own| x * x.reshape(&[x.dims()[0] / 3, 3, 4]).max([0, 2]).sum(None),
+        |x, _w, _m| x.mul(&x.reshape(&[N / 3, 3, 4])?.max([0, 2])?.sum(None)?);
     "transpose": |x, own| x.matmul(&own["m"].transpose(0, -1)), |x, _w, m| x.matmul(&m.transpose(0, -1)?);
     "unsqueeze and squeeze": |x, _own| (x.unsqueeze(1) * x.unsqueeze(-1)).sum(2) + x.unsqueeze(0).squeeze(0),
         |x, _w, _m| x.unsqueeze(1)?.mul(&x.unsqueeze(-1)?)?.sum(2)?.add(x);
@@ -217,6 +220,10 @@ const CASES: &[Case] = cases![
     "matmul of a batch and a vector": |x, own| {
         x * x.reshape(&[x.dims()[0] / 3, 3, 4]).matmul(&own["w"]).reshape(&[x.dims()[0], 1])
     }, |x, w, _m| x.mul(&kept(&x.matmul(w)?, 1)?);
+    "gather beside infinities": |x, _own| {
+        let masked = x.masked_fill(&x.lt(0.0), f64::NEG_INFINITY);
+        x + masked.gather(1, &x.max(keepdim(1)).zeros_like().to_dtype(DType::I64)).maximum(0.0)
+    }, |x, _w, _m| x.add(&x.narrow(1, 0, 1)?.maximum(0.0)?);
     "gather": |x, own| {
         let codes = x.gt(0.0).to_dtype(DType::I64).narrow(1, 0, 2);
         x * x.gather(1, &codes).sum_keepdim(1) + own["m"].gather(0, &own["m"].zeros_like().row(0).unsqueeze(0))

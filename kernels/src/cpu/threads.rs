@@ -114,6 +114,9 @@ fn pool(n_threads: usize) -> Result<rayon::ThreadPool> {
 pub fn join_any_pool() {
     static HAS_GLOBAL: OnceLock<bool> = OnceLock::new();
     let start = || rayon::ThreadPoolBuilder::new().build_global().is_ok();
+    if SHARE_OF_THREAD.get() > 0 {
+        current();
+    }
     if rayon::current_thread_index().is_none() && !*HAS_GLOBAL.get_or_init(start) {
         // It starts no thread.
         let _ = join_pool(1);

@@ -219,6 +219,21 @@ fn losses_compare_row_by_row() {
     let columns = LossHead::expression(|outputs: &Var, _: &Var| outputs.pow(2.0).mean(0).sum(None));
     of_square.reset();
     square.loss_and_gradients((&x(8), &sums(8)), &columns, &mut of_square).unwrap();
+    // Half a square is a sum over the rows as well; a term that is divided by the rows is not. Groups of values of a row are its own.
+    let half = LossHead::expression(|outputs: &Var, _: &Var| (0.5 * outputs.pow(2.0)).sum(None));
+    of_square.reset();
+    says(square.loss_and_gradients((&x(8), &sums(8)), &half, &mut of_square), &["sum over the rows"]);
+    let divided = LossHead::expression(|outputs: &Var, _: &Var| (outputs.pow(2.0) / 64.0).sum(None));
+    square.loss_and_gradients((&x(8), &sums(8)), &divided, &mut of_square).unwrap();
+    let grouped = LossHead::expression(|outputs: &Var, targets: &Var| {
+        let n = outputs.dims()[0];
+        (outputs.reshape(&[n, 2, 4]).mean([1, 2]) - targets).pow(2.0).mean(1)
+    });
+    of_square.reset();
+    says(
+        square.loss_and_gradients((&x(8), &sums(8)), &grouped, &mut of_square),
+        &["pair the values of each row"],
+    );
     let likelihood = LossHead::expression(|outputs: &Var, _: &Var| -outputs.log_softmax(1).sum(None));
     of_square.reset();
     says(square.loss_and_gradients((&x(8), &sums(8)), &likelihood, &mut of_square), &["sum over the rows"]);

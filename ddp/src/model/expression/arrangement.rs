@@ -1,5 +1,6 @@
 //! Shapes of values: views, permutations, parts and joins; products of matrices.
 
+use ddp_kernels::hint::with_hint;
 use ddp_kernels::{Axis, KernelError, Shape};
 
 use super::graph::{Arg, Op};
@@ -52,10 +53,11 @@ impl Var {
         }
     }
 
-    /// The value without this axis, which has length 1.
+    /// The value without this axis, if its length is 1.
     pub fn squeeze(&self, axis: impl Into<Axis>) -> Var {
         let mut dims = self.dims();
         match self.axis("squeeze", axis) {
+            Ok(axis) if dims[axis] != 1 => self.clone(),
             Ok(axis) => {
                 dims.remove(axis);
                 self.reshape(&dims)
@@ -84,7 +86,7 @@ impl Var {
     /// Parts of `size` elements along `axis`; the last one has what is left.
     ///
     /// # Panics
-    /// If `size` is 0.
+    /// If `size` is 0, or there is no such axis.
     pub fn split(&self, size: usize, axis: impl Into<Axis>) -> Vec<Var> {
         assert!(size > 0, "split: parts have elements");
         match self.axis("split", axis) {
@@ -92,7 +94,8 @@ impl Var {
                 let n = self.dims()[axis];
                 (0..n).step_by(size).map(|start| self.narrow(axis, start, size.min(n - start))).collect()
             }
-            Err(error) => vec![self.failed(error)],
+            // Parts that are not there could not be indexed.
+            Err(error) => panic!("{}", with_hint(&error)),
         }
     }
 
@@ -202,7 +205,7 @@ impl Var {
     }
 
     /// The elements at these indices along `axis`, for each index of the other axes, of which `indices` has as many; for an index that is
-    /// not there as in [`one_hot`](Var::one_hot).
+    /// not there as in [`one_hot`](Var::one_hot). Elements that are not chosen may be infinite.
     pub fn gather(&self, axis: impl Into<Axis>, indices: &Var) -> Var {
         let axis = match self.axis("gather", axis) {
             Ok(axis) => axis,
@@ -225,13 +228,15 @@ impl Var {
         order.swap(axis, own.len() - 1);
         let (rows, n, k) = (numel(&others(&own)), own[axis], of_indices[axis]);
         let codes = indices.permute(&order).reshape(&[rows, k]).one_hot(n, self.dtype());
-        let picked = codes.bmm(&self.permute(&order).reshape(&[rows, n, 1]));
+        let all = self.permute(&order).reshape(&[rows, 1, n]).expand(&[rows, k, n]);
+        // A code that is not there is NaN on a GPU.
+        let picked = all.where_(&codes.eq(1.0), &(&codes * 0.0)).sum(-1);
         let dims: Vec<usize> = order.iter().map(|&at| of_indices[at]).collect();
         picked.reshape(&dims).permute(&order)
     }
 
     /// The matrix product `[M, K]` times `[K, N]`; vectors count as a row on the left and a column on the right, and the result lacks that
-    /// dimension. Batches of matrices are multiplied one by one, and their axes broadcast. A transposed factor (`x.t()`) is read in place.
+    /// dimension. Batches of matrices are multiplied one by one, and their axes broadcast. A transposed factor (`x.t()`) of up to three axes is read in place.
     pub fn matmul(&self, b: &Var) -> Var {
         let (left, right) = (self.dims(), b.dims());
         if left.len() > 2 || right.len() > 2 {

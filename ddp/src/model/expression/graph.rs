@@ -208,7 +208,7 @@ impl Graph {
         leaves
     }
 
-    /// Whether `id` is a sum over `n` rows, of terms that no number divides.
+    /// Whether `id` is a sum over `n` rows, of terms that no number divides by about as much.
     pub(super) fn is_sum(&self, id: Id, n: usize) -> bool {
         match self.nodes[id].op {
             Op::View(_) | Op::Convert | Op::Map(MapOp::Neg) => self.is_sum(self.first_input(id), n),
@@ -217,27 +217,44 @@ impl Graph {
                 while matches!(self.nodes[term].op, Op::View(_) | Op::Convert | Op::Map(MapOp::Neg)) {
                     term = self.first_input(term);
                 }
-                let has_number = self.nodes[term].args.iter().any(|arg| matches!(arg, Arg::Number(_)));
-                let is_scaled = matches!(self.nodes[term].op, Op::Map(MapOp::Mul | MapOp::Div)) && has_number;
-                self.dims(term).first() == Some(&n) && !is_scaled
+                let Node { op, args, .. } = &self.nodes[term];
+                let factor = args.iter().find_map(|arg| match (op, arg) {
+                    (Op::Map(MapOp::Mul), Arg::Number(number)) => Some(number.abs()),
+                    (Op::Map(MapOp::Div), Arg::Number(number)) => Some(1.0 / number.abs()),
+                    _ => None,
+                });
+                self.dims(term).first() == Some(&n) && factor.is_none_or(|factor| factor * n as f64 > 1.5)
             }
             _ => false,
         }
     }
 
-    /// Whether the first axis of `id` is that of the `n` rows.
-    fn is_by_rows(&self, id: Id, n: usize) -> bool {
-        let of_inputs = || self.nodes[id].inputs().any(|input| self.is_by_rows(input, n));
-        self.dims(id).first() == Some(&n)
-            && match self.nodes[id].op {
-                Op::Leaf(Leaf::Input | Leaf::Targets) => true,
-                Op::Reduce { layout: [outer, ..], .. } => outer == n && of_inputs(),
-                Op::Narrow { axis, .. } | Op::Cat { axis } => axis > 0 && of_inputs(),
-                Op::View(start) => start == 0 && of_inputs(),
-                Op::Map(_) | Op::Compare(_) | Op::Select | Op::Convert | Op::Activation(_) => of_inputs(),
-                Op::Detach | Op::Expand | Op::Softmax | Op::Codes(_) => of_inputs(),
-                _ => false,
+    /// Whether the first axis of each value up to `last` is that of the `n` rows, or of groups of values of a row after another.
+    fn are_by_rows(&self, last: Id, n: usize) -> Vec<bool> {
+        let mut are = vec![false; last + 1];
+        for id in 0..=last {
+            let Node { op, args, dims, .. } = &self.nodes[id];
+            let first = dims.first().copied().unwrap_or(0);
+            if first == 0 || first % n != 0 {
+                continue;
             }
+            let of = |arg: &Arg| matches!(arg, Arg::Node(input) if are[*input]);
+            let whole = |arg: &Arg| matches!(arg, Arg::Node(input) if self.numel(*input) == self.numel(id));
+            are[id] = match op {
+                Op::Leaf(Leaf::Input | Leaf::Targets) => true,
+                Op::Reduce { layout: [outer, ..], .. } => outer % n == 0 && args.iter().any(of),
+                Op::Narrow { axis, .. } | Op::Cat { axis } => *axis > 0 && args.iter().any(of),
+                Op::View(_) => args.iter().all(|arg| of(arg) && whole(arg)),
+                Op::Matmul { transpose: [false, _], .. } => args.first().is_some_and(of),
+                Op::Permute(axes) => axes.first() == Some(&0) && args.iter().any(of),
+                Op::Map(_) | Op::Compare(_) | Op::Select | Op::Convert | Op::Activation(_) => {
+                    args.iter().any(of)
+                }
+                Op::Detach | Op::Expand | Op::Softmax | Op::Codes(_) => args.iter().any(of),
+                _ => false,
+            };
+        }
+        are
     }
 
     /// Refuses values of the rows, `[n]` next to `[n, 1]`, in a loss: they would become a value for each pair of rows.
@@ -248,7 +265,10 @@ impl Graph {
         };
         let is_loss = || self.nodes.iter().any(|node| node.op == Op::Leaf(Leaf::Targets));
         let n = self.numel(a);
-        let are_of_rows = || self.is_by_rows(a, n) && self.is_by_rows(b, n);
+        let are_of_rows = || {
+            let are = self.are_by_rows(a.max(b), n);
+            are[a] && are[b]
+        };
         if !(is_pair(a, b) || is_pair(b, a)) || !is_loss() || !are_of_rows() {
             return Ok(());
         }

@@ -8,32 +8,31 @@ use super::shapes::{self, numel};
 use super::var::Var;
 
 impl Var {
-    /// A reduction along axes, one after the other, which gives the same as all at once.
+    /// A reduction along axes, all at once.
     fn reduce(&self, op: ReduceOp, axes: &Axes) -> Var {
         let indices = match self.axes(op.name(), axes) {
             Ok(indices) => indices,
             Err(error) => return self.failed(error),
         };
         let dims = self.dims();
-        let kept: Vec<usize> =
-            dims.iter().enumerate().map(|(axis, &n)| if indices.contains(&axis) { 1 } else { n }).collect();
-        let reduced = if indices.len() == dims.len() {
-            self.reduce_along(op, [1, self.numel(), 1], &kept)
-        } else {
-            let mut reduced = self.clone();
-            for &axis in indices.iter().rev() {
-                let mut own = reduced.dims();
-                let layout = shapes::around(&own, axis..axis + 1);
-                own[axis] = 1;
-                reduced = reduced.reduce_along(op, layout, &own);
-            }
-            reduced
+        let is_reduced = |axis: usize| indices.contains(&axis);
+        let lens = |keeps: &dyn Fn(usize) -> bool| -> Vec<usize> {
+            (0..dims.len()).filter(|axis| keeps(*axis)).map(|axis| dims[axis]).collect()
         };
-        if axes.is_kept() {
-            return reduced;
+        let kept: Vec<usize> =
+            (0..dims.len()).map(|axis| if is_reduced(axis) { 1 } else { dims[axis] }).collect();
+        let shape = if axes.is_kept() { kept } else { lens(&|axis| !is_reduced(axis)) };
+        let are_neighbors = indices.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        if are_neighbors && !indices.is_empty() {
+            let layout = shapes::around(&dims, indices[0]..indices[0] + indices.len());
+            return self.reduce_along(op, layout, &shape);
         }
-        let rest = (0..dims.len()).filter(|axis| !indices.contains(axis)).map(|axis| dims[axis]);
-        reduced.reshape(&rest.collect::<Vec<_>>())
+        // The others in front.
+        let order: Vec<usize> =
+            (0..dims.len()).filter(|axis| !is_reduced(*axis)).chain(indices.iter().copied()).collect();
+        let [outer, len] =
+            [lens(&|axis| !is_reduced(axis)), lens(&|axis| is_reduced(axis))].map(|lens| numel(&lens));
+        self.permute(&order).reduce_along(op, [outer, len, 1], &shape)
     }
 
     /// A reduction of these elements, `[outer, len, inner]`, along `len`, as a value of shape `dims`.
@@ -102,17 +101,33 @@ impl Var {
     /// The variance of all elements, or along axes: the sum of squared differences from the mean over `n - 1`.
     pub fn var(&self, axes: impl Into<Axes>) -> Var {
         let axes = axes.into();
-        let n = match self.axes("var", &axes) {
-            Ok(indices) => indices.into_iter().map(|axis| self.dims()[axis]).product::<usize>(),
+        let n = match self.n_along("var", &axes) {
+            Ok(n) => n,
             Err(error) => return self.failed(error),
         };
-        let centered = self - self.mean(keepdim(axes.clone()));
-        (&centered * &centered).sum(axes) / (n as f64 - 1.0)
+        let centered = self.centered(&axes);
+        ((&centered * &centered).sum(axes) / (n as f64 - 1.0)).to_dtype(self.dtype())
     }
 
-    /// The square root of the [variance](Var::var).
+    /// The square root of the [variance](Var::var); its gradient is 0 where the variance is.
     pub fn std(&self, axes: impl Into<Axes>) -> Var {
-        self.var(axes).sqrt()
+        let axes = axes.into();
+        match self.n_along("std", &axes) {
+            Ok(n) => (self.centered(&axes).norm(axes) / (n as f64 - 1.0).sqrt()).to_dtype(self.dtype()),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// Number of elements along these axes.
+    fn n_along(&self, op: &'static str, axes: &Axes) -> Result<usize> {
+        let dims = self.dims();
+        Ok(self.axes(op, axes)?.into_iter().map(|axis| dims[axis]).product())
+    }
+
+    /// Differences from the means along these axes, which are not rounded to a short format.
+    fn centered(&self, axes: &Axes) -> Var {
+        let x = self.to_dtype(wide(self.dtype()));
+        &x - x.mean(keepdim(axes.clone()))
     }
 
     /// `e^a / sum(e^a)` along an axis.
