@@ -15,7 +15,7 @@
 
 pub use crate::config::{Activation, ClassWeights, ElementLoss, Gate, HeadLoss, Loss, Precision};
 pub use crate::model::expression::{Expression, Own, Var};
-pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Sizes};
+pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 pub use crate::model::layers::*;
 pub use crate::model::linear_spec::LinearSpec;
 pub use crate::model::param::{Init, ParamEntry, ParamKind, ParamSpec};

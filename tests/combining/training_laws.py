@@ -236,6 +236,9 @@ def live_with_interruptions(trial, base, draw):
             told.append(f"killed at step {step} on {ranks} ranks")
             if trial.kill_at("life", step, *sets, *same_rows, ranks=ranks, more=resume):
                 break
+            # The kill comes some steps later; a run is not stopped after a step that is done.
+            saved = (trial.folder / "life/checkpoints").glob("step-*")
+            step = max([step, *(int(folder.name.split("-")[1]) for folder in saved if folder.name[5:].isdigit())])
         ranks = other_ranks(trial, draw) if is_fixed(trial) else trial.ranks
     if not told:
         return
