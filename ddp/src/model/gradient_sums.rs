@@ -42,7 +42,7 @@ impl<'a> From<RowsOfStep<'a>> for PassRows<'a> {
 
 impl<'a> From<(&'a Tensor, &'a Tensor)> for PassRows<'a> {
     fn from((x, y): (&'a Tensor, &'a Tensor)) -> Self {
-        // Ranks are told apart: each has rows of its own.
+        // Each rank has its own rows, so its masks start at its own place.
         let first_row = (World::own_rank().0 as u64) << RANK_BITS;
         let rows = RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row };
         PassRows { rows, n_ranks: 1, is_placed: false }

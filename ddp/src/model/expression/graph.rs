@@ -277,7 +277,10 @@ impl Graph {
             a: self.operand(a, "a").into(),
             b: self.operand(b, "b").into(),
             rule: "pair the values of each row",
-            fix: format!("`.reshape(&[{n}, 1])` pairs the values of each row, `.reshape(&[1, {n}])` those of all pairs of rows").into(),
+            fix: format!(
+                "`.reshape(&[{n}, 1])` compares row by row, `.reshape(&[1, {n}])` every row with every other"
+            )
+            .into(),
         })
     }
 

@@ -187,7 +187,7 @@ impl Expression {
             if has_been_set() {
                 warn!("{text}");
             } else {
-                // There is no one to tell of a stderr that is closed.
+                // A closed stderr cannot be reported.
                 let _ = writeln!(io::stderr(), "warning: {text}");
             }
         }
