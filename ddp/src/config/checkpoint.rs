@@ -3,9 +3,9 @@
 use super::data::DataConfig;
 use super::error::Result;
 use super::eval_metric::{JudgeMetric, NAMES_OR_NONE};
-use super::key::{Before, Range, count, metric, number, switch};
+use super::key::{Range, count, metric, number, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
-use super::raw::{RawConfig, Source};
+use super::raw::RawConfig;
 use super::section::section;
 use super::train::{TrainConfig, check_metric};
 use super::value::ConfigValue as _;
@@ -29,7 +29,6 @@ section! {
         every_minutes: f64 = number(Range::from_to(0.0, 1e6, "a number of minutes from 0 to 1e6"))
             .help("Minutes between two checkpoints; 0 for none; the end of the run is saved too")
             .default("5.0")
-            .before(Before::Value("0.0"))
             .example("30.0")
             .hint(NEVER)
             .may_change();
@@ -38,7 +37,6 @@ section! {
         every_epochs: u64 = count(0, MAX_EPOCHS)
             .help("Epochs between two checkpoints; 0 for none")
             .default("0")
-            .before(Before::Value("1"))
             .example("1")
             .hint(NEVER)
             .may_change();
@@ -88,13 +86,10 @@ fn keep_best(raw: &RawConfig, data: &DataConfig, train: &TrainConfig) -> Result<
     let metric = Option::<JudgeMetric>::read(setting)?;
     let metric = metric.map(|metric| check_metric(setting, metric, data)).transpose()?;
     match (&metric, stops_by) {
-        // Configs saved by earlier versions may have two metrics.
-        (Some(metric), Some(stops_by)) if *metric != stops_by && raw.source() == Source::Typed => {
-            Err(setting.bad(
-                format!("\"{stops_by}\", the metric of early stopping"),
-                "leave `checkpoint.keep_best` out: early stopping keeps the best by its own metric",
-            ))
-        }
+        (Some(metric), Some(stops_by)) if *metric != stops_by => Err(setting.bad(
+            format!("\"{stops_by}\", the metric of early stopping"),
+            "set it to that or leave it out: early stopping keeps the best by its own metric",
+        )),
         _ => Ok(metric),
     }
 }

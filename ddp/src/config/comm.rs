@@ -3,7 +3,7 @@
 use ddp_comm::RegisterBuffers;
 
 use super::error::Result;
-use super::key::{Before, Range, count, number, one_of, switch};
+use super::key::{Range, count, number, one_of, switch};
 use super::raw::RawConfig;
 use super::section::section;
 use super::setting::Setting;
@@ -66,7 +66,6 @@ section! {
         register_buffers: RegisterBuffers = one_of(RegisterBuffers::NAMES)
             .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where a trial succeeds, or fail where it does not")
             .default(r#""auto""#)
-            .before(Before::Value(r#""off""#))
             .example(r#""off""#)
             .synonyms(&["nccl_ub", "use_user_buffers"])
             .may_change();

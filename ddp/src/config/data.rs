@@ -10,7 +10,7 @@ use super::data_values::{
 };
 use super::error::Result;
 use super::heads::HeadConfig;
-use super::key::{Before, Kind, Lookup, Range, count, key, number, one_of, switch, text};
+use super::key::{Kind, Lookup, Range, count, key, number, one_of, switch, text};
 use super::limits::MAX_WIDTH;
 use super::raw::RawConfig;
 use super::rows_memory::{host_rows_memory_bytes, mapped_bytes, rows_memory_bytes, shuffle_window_mib};
@@ -112,8 +112,7 @@ section! {
         key task = one_of(TaskSetting::NAMES)
             .help("Kind of the targets; \"auto\" takes text, truth values and up to 20 distinct integers for classes, and more integers with gaps between them for quantities")
             .default_depends("auto; classification for built-in sets and where data.classes is set")
-            .example(r#""regression""#)
-            .before(Before::Value(r#""classification""#));
+            .example(r#""regression""#);
 
         /// Number of classes if the labels are the integers from 0; `None` derives the classes from the labels of the training
         /// rows.
@@ -159,8 +158,7 @@ section! {
         /// Whether `eval_fraction` takes the same fraction of each class.
         stratify: bool [stratify(raw, &sources.eval)?] = switch()
             .help("Whether data.eval_fraction takes the same fraction of each class")
-            .default("true")
-            .before(Before::Value("false"));
+            .default("true");
 
         /// Weight of a row in the loss and the metrics: a column, the name of an array, or an npy file with the weights of
         /// `train`.
@@ -203,7 +201,6 @@ section! {
         category_min_rows: u64 = count(0, 1 << 32)
             .help("Training rows that a value of a category needs to have a column or a row of its own; rarer ones share that of unknown values; 0 for 2 with embeddings, else 1")
             .default("0")
-            .before(Before::Value("1"))
             .example("10")
             .hint("1 keeps all values")
             .synonyms(&["min_frequency", "min_count"]);
@@ -228,8 +225,7 @@ section! {
             .default(r#""auto""#)
             .example("false")
             .hint("false reads the first line as a row, true takes it for the names of the columns")
-            .synonyms(&["has_header", "no_header", "names"])
-            .before(Before::Value("true"));
+            .synonyms(&["has_header", "no_header", "names"]);
 
         /// Delimiter of the cells of a text file.
         delimiter: Delimiter = one_of(Delimiter::NAMES)
@@ -253,20 +249,17 @@ section! {
         normalize: Normalize = one_of(Normalize::NAMES)
             .help("Normalization of the features, fitted on the training rows; \"robust\" is by median and quartiles, \"auto\" is robust for model.kind \"periodic_mlp\", else standard for tables, none for arrays and built-in sets")
             .default(r#""auto""#)
-            .before(Before::Value(r#""none""#))
             .example(r#""standard""#);
 
         /// Normalization of the targets in regression.
         normalize_target: NormalizeTarget = one_of(NormalizeTarget::NAMES)
             .help("Normalization of the targets in regression, fitted on the training rows and undone in predictions; losses are in its units")
-            .default(r#""standard""#)
-            .before(Before::Value(r#""none""#));
+            .default(r#""standard""#);
 
         /// Values that are included in the fingerprint of the rows.
         fingerprint: FingerprintKind = one_of(FingerprintKind::NAMES)
             .help("Values that a resumed run compares: all, or a sample of arrays on disk; \"auto\" is full where statistics read all rows anyway")
             .default(r#""auto""#)
-            .before(Before::Value(r#""sampled""#))
             .example(r#""full""#);
 
         /// Whether each epoch visits the training rows in a new order.

@@ -1,14 +1,13 @@
 //! The config as text: TOML with every key, and the flat list that ranks and resumed runs compare.
 
-use super::Config;
-use super::heads;
 use super::key::KeyDefault;
 use super::origin::Origin;
-use super::raw::{RawConfig, Source};
+use super::raw::RawConfig;
 use super::setting::Setting;
 use super::table::TABLE;
 use super::value::parse;
 use super::writer::{Entry, Writer};
+use super::{Config, heads};
 
 impl Config {
     /// The resolved config as TOML, with every key; loading it returns this config. Values equal to the default are marked
@@ -90,7 +89,7 @@ fn as_settings(entries: &[Entry]) -> Option<RawConfig> {
         raw: None,
         origin: Origin::Default,
     };
-    RawConfig::layered(&TABLE, entries.iter().map(setting).collect(), Vec::new(), Source::Typed).ok()
+    RawConfig::layered(&TABLE, entries.iter().map(setting).collect(), Vec::new()).ok()
 }
 
 /// Whether the config made from the settings `all` would be the same without this key.

@@ -29,12 +29,8 @@ pub struct Key {
     pub help: &'static str,
     /// Type and range.
     pub kind: Kind,
-    /// Value of the key if a typed config omits it.
+    /// Value of the key if a config omits it.
     pub default: KeyDefault,
-    /// Value of the key if a saved config lacks it.
-    pub before: Before,
-    /// Default of earlier versions, if it was another one: a run that has it keeps it when it is resumed with a file that omits the key.
-    pub former_default: Option<&'static str>,
     /// A valid value, written as TOML.
     pub example: &'static str,
     /// Hint for a value that is out of range.
@@ -146,17 +142,6 @@ impl fmt::Display for DefaultRule {
     }
 }
 
-/// Value that is assumed for a key that a saved config lacks because it was saved before the key existed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Before {
-    /// The default of the key.
-    Default,
-    /// A fixed value, written as TOML.
-    Value(&'static str),
-    /// No value.
-    Absent,
-}
-
 /// The other key of a pair of which only one may be given.
 #[derive(Debug, Clone, Copy)]
 pub struct Alternative {
@@ -187,8 +172,6 @@ pub(super) const fn key(name: &'static str, kind: Kind) -> Key {
         help: "",
         kind,
         default: KeyDefault::Absent("not set"),
-        before: Before::Default,
-        former_default: None,
         example: "",
         hint: "",
         synonyms: &[],
@@ -259,19 +242,6 @@ impl Key {
     /// Sets the meaning of an absent value.
     pub(super) const fn absent(mut self, meaning: &'static str) -> Self {
         self.default = KeyDefault::Absent(meaning);
-        self
-    }
-
-    /// Sets the value that is assumed for saved configs that lack the key, if it is not the default.
-    pub(super) const fn before(mut self, before: Before) -> Self {
-        self.before = before;
-        self
-    }
-
-    /// Sets the default of earlier versions, where it was another one.
-    pub(super) const fn former_default(mut self, value: &'static str) -> Self {
-        self.before = Before::Value(value);
-        self.former_default = Some(value);
         self
     }
 

@@ -105,7 +105,7 @@ pub use self::other_values::settings_for_value;
 pub use self::overrides::{Overrides, ShortForm};
 pub use self::precision::Precision;
 pub use self::presets::ModelKind;
-use self::raw::{RawConfig, Source};
+use self::raw::RawConfig;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
@@ -180,7 +180,7 @@ impl Config {
             None => Vec::new(),
         };
         let upper = reader::overrides(&TABLE, overrides)?;
-        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
+        let raw = RawConfig::layered(&TABLE, settings, upper)?;
         let named = overrides.folder.as_deref();
         let config = Self::resolve(&raw, named.or_else(|| stem(file)))?.named_by_folder(named);
         match file {
@@ -196,11 +196,7 @@ impl Config {
     /// # Errors
     /// Same as [`Config::load_with`].
     pub fn load_above(text: &str, overrides: &Overrides) -> Result<Self> {
-        let settings = reader::document(&TABLE, text, Path::new("suggested settings"))?;
-        let upper = reader::overrides(&TABLE, overrides)?;
-        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Typed)?;
-        let named = overrides.folder.as_deref();
-        Ok(Self::resolve(&raw, named)?.named_by_folder(named))
+        Self::from_saved_with(text, Path::new("suggested settings"), overrides)
     }
 
     /// [`Config::load_with`] with `--set` arguments only.
@@ -211,27 +207,9 @@ impl Config {
         Self::load_with(file, &Overrides::of_sets(sets))
     }
 
-    /// Same as [`Config::load_with`], but resumes a run whose `saved` config is in `path`: a key that `file`, `overrides` and
-    /// `saved` all lack has the value that was implied before the key existed.
-    ///
-    /// # Errors
-    /// Same as [`Config::load_with`] and [`Config::from_saved`].
-    pub fn load_to_resume(file: &Path, overrides: &Overrides, saved: &str, path: &Path) -> Result<Self> {
-        let saved = reader::document(&TABLE, saved, path)?;
-        let upper = reader::overrides(&TABLE, overrides)?;
-        let raw = RawConfig::layered(&TABLE, reader::file(&TABLE, file)?, upper, Source::Typed)?;
-        if raw.given("data.train").is_none() {
-            return Err(ConfigError::NoData { path: file.to_owned() });
-        }
-        let named = overrides.folder.as_deref();
-        let config = Self::resolve(&raw.resuming(&saved), named.or_else(|| stem(Some(file))))?;
-        Ok(config.named_by_folder(named))
-    }
-
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
     ///
-    /// A key that the text lacks has the value that was implied before the key existed, which may differ from the current
-    /// default.
+    /// A key that the text lacks has its default.
     ///
     /// # Errors
     /// Same as [`Config::load`]; keys of later versions may be unknown to this version.
@@ -246,7 +224,7 @@ impl Config {
     pub fn from_saved_with(text: &str, path: &Path, overrides: &Overrides) -> Result<Self> {
         let settings = reader::document(&TABLE, text, path)?;
         let upper = reader::overrides(&TABLE, overrides)?;
-        let raw = RawConfig::layered(&TABLE, settings, upper, Source::Saved)?;
+        let raw = RawConfig::layered(&TABLE, settings, upper)?;
         let named = overrides.folder.as_deref();
         Ok(Self::resolve(&raw, named)?.named_by_folder(named))
     }

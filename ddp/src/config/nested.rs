@@ -3,7 +3,7 @@
 use super::error::{ConfigError, Result};
 use super::key_table::KeyTable;
 use super::nearest::nearest;
-use super::raw::{RawConfig, Source};
+use super::raw::RawConfig;
 use super::setting::Setting;
 
 /// A table within the value of a key, for messages.
@@ -55,6 +55,6 @@ impl Place<'_> {
             let (raw, origin) = (None, self.setting.origin.clone());
             settings.push(Setting { key, value: value.clone(), raw, origin });
         }
-        RawConfig::layered(rows, settings, Vec::new(), Source::Typed)
+        RawConfig::layered(rows, settings, Vec::new())
     }
 }

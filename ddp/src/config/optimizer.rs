@@ -131,7 +131,6 @@ pub(super) const KEYS: &[Key] = &[
     switch("optimizer.decay_bias_norm")
         .help("Apply weight decay also to biases and to the scales and shifts of norms")
         .default("false")
-        .former_default("true")
         .example("true")
         .synonyms(&["no_decay"]),
     key("optimizer.groups", Kind::Tables(GROUP_KEYS))

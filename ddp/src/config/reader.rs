@@ -19,9 +19,6 @@ use crate::storage::user_file::FileError;
 /// Far above the size of any config that a person writes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Keys of Adafactor, which was removed: configs that earlier versions saved hold them, and they have no effect on other optimizers.
-const REMOVED: &[&str] = &["optimizer.eps2", "optimizer.beta2_decay", "optimizer.clip_threshold"];
-
 /// Reads the settings of a config file, in the file's order.
 pub(super) fn file(table: &'static KeyTable, path: &Path) -> Result<Vec<Setting>> {
     document(table, &text_of(path)?, path)
@@ -53,9 +50,6 @@ pub(super) fn document(table: &'static KeyTable, text: &str, path: &Path) -> Res
                     fail: &mut dyn FnMut(usize, ConfigError)| {
         let at = Origin::in_file(path, text, key_at);
         let Some(key) = table.find(&name) else {
-            if REMOVED.contains(&name.as_str()) {
-                return;
-            }
             let hint = table.hint(&name);
             return fail(key_at, ConfigError::UnknownKey { at: Box::new(at), key: name, hint });
         };

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::conflicts::{self, CONFLICTS, Conflict};
-use super::key::{Before, Key, KeyDefault, Kind, OnResume};
+use super::key::{Key, KeyDefault, Kind, OnResume};
 
 /// The keys for a terminal, three lines per key.
 pub fn text(keys: &[&Key]) -> String {
@@ -98,11 +98,6 @@ fn object(key: &Key) -> Value {
         KeyDefault::Depends(rule) => (None, Some(rule.to_string())),
         KeyDefault::Absent(meaning) => (None, Some(meaning.to_owned())),
     };
-    let before = match key.before {
-        Before::Default => default,
-        Before::Value(value) => Some(value),
-        Before::Absent => None,
-    };
     let names = match key.kind {
         Kind::OneOf(names) | Kind::Metric(names) => Some(names),
         _ => None,
@@ -114,7 +109,6 @@ fn object(key: &Key) -> Value {
         "names": names,
         "default": default,
         "default_rule": rule,
-        "before": before,
         "example": key.example,
         "synonyms": key.synonyms,
         "instead_of": key.alternative.map(|other| other.name),

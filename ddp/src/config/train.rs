@@ -9,11 +9,11 @@ use super::data_sources::EvalSource;
 use super::data_values::Task;
 use super::error::{ConfigError, Result};
 use super::eval_metric::{self, EvalMetric, JudgeMetric, MetricSet};
-use super::key::{Before, Kind, Range, count, key, metric, number, one_of, switch};
+use super::key::{Kind, Range, count, key, metric, number, one_of, switch};
 use super::limits::{MAX_EPOCHS, MAX_STEPS};
 use super::nearest::nearest;
 use super::precision::Precision;
-use super::raw::{RawConfig, Source};
+use super::raw::RawConfig;
 use super::section::section;
 use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue, config_enum};
@@ -202,14 +202,12 @@ section! {
 
         key ema_warmup = switch()
             .help("Keep at most step / (step + 9) of the average in early steps, so that it forgets the first weights; false for PyTorch's average")
-            .default("true")
-            .before(Before::Value("false"));
+            .default("true");
 
         /// Weights that evaluations measure where an average is kept.
         ema_eval: EmaEval = one_of(EmaEval::NAMES)
             .help("Weights that evaluations measure with train.ema_decay: \"both\" the averaged and the last ones, of which checkpoint.keep_best keeps the better; \"averaged\" saves half the time")
             .default(r#""both""#)
-            .before(Before::Value(r#""averaged""#))
             .example(r#""averaged""#)
             .may_change();
 
@@ -217,7 +215,6 @@ section! {
         ema_statistics: bool = switch()
             .help("Recompute the statistics of batch norms for the averaged weights, on training rows, before they are evaluated or saved")
             .default("true")
-            .before(Before::Value("false"))
             .example("false")
             .may_change();
 
@@ -460,8 +457,7 @@ fn micro_shards(raw: &RawConfig) -> Result<usize> {
 fn eval_every_steps(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
     let every = raw.get("train.eval_every_steps")?;
     match raw.given("train.eval_every_steps") {
-        // Earlier versions saved runs with this value.
-        Some(setting) if every > 0 && !has_eval(data) && raw.source() == Source::Typed => {
+        Some(setting) if every > 0 && !has_eval(data) => {
             Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
         }
         _ => Ok(every),

@@ -126,14 +126,6 @@ impl Resumed {
         Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), overrides)?)
     }
 
-    /// Returns the config of `file` with `overrides` applied; keys that this run did not know keep their meaning.
-    ///
-    /// # Errors
-    /// See [`Config::load_to_resume`].
-    pub fn config_of_file(&self, file: &Path, overrides: &Overrides) -> Result<Config> {
-        Ok(Config::load_to_resume(file, overrides, &self.manifest().config, self.checkpoint.path())?)
-    }
-
     /// The folder of the run that the checkpoint belongs to.
     pub fn run_folder(&self) -> &Path {
         // <run>/checkpoints/step-<N>

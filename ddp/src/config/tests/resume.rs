@@ -1,8 +1,5 @@
-//! Differences between a run's config and a checkpoint's, and configs that were saved before a key existed.
+//! Differences between a run's config and a checkpoint's, and saved configs that lack a key.
 
-use super::super::key::{Before, text};
-use super::super::raw::{Source, missing_value};
-use super::super::table::keys;
 use super::*;
 
 #[test]
@@ -82,36 +79,7 @@ fn differences_leave_out_what_may_change() {
     );
 }
 
-#[test]
-fn a_saved_config_means_the_value_before_the_key_existed() {
-    let key = text("data.new").default("\"auto\"");
-    let saved = |before| missing_value(&key.before(before), Source::Saved);
-    assert_eq!(saved(Before::Value("\"none\"")), Some("\"none\""));
-    assert_eq!(saved(Before::Absent), None);
-    assert_eq!(saved(Before::Default), Some("\"auto\""));
-    for before in [Before::Value("\"none\""), Before::Absent, Before::Default] {
-        assert_eq!(missing_value(&key.before(before), Source::Typed), Some("\"auto\""));
-    }
-    assert_eq!(missing_value(&text("data.new").before(Before::Value("\"x\"")), Source::Saved), Some("\"x\""));
-}
-
-#[test]
-fn a_resumed_run_keeps_the_default_of_its_version() {
-    let folder = tempfile::tempdir().unwrap();
-    let (file, step) = (folder.path().join("run.toml"), Path::new("step-7"));
-    let decays = |text: &str, saved: &str| {
-        fs::write(&file, format!("[data]\ntrain = \"builtin:digits\"\n{text}")).unwrap();
-        let config = Config::load_to_resume(&file, &Overrides::default(), saved, step).unwrap();
-        config.optimizer.decay_bias_norm
-    };
-    let saved = |value: bool| format!("[optimizer]\ndecay_bias_norm = {value}\n");
-    assert!(!from_sets(&[]).unwrap().optimizer.decay_bias_norm);
-    assert!(decays("", &saved(true)) && decays("", ""));
-    assert!(!decays("", &saved(false)));
-    assert!(!decays(&saved(false), &saved(true)) && decays(&saved(true), &saved(false)));
-}
-
-/// Configs saved by earlier versions have neither comments nor marks.
+/// Comments and marks of a saved config mean nothing, and a key that it lacks has its default.
 #[test]
 fn saved_configs_without_comments_read_the_same() {
     let config =
@@ -122,22 +90,13 @@ fn saved_configs_without_comments_read_the_same() {
     let plain: String = lines.map(|line| format!("{}\n", line.trim_end_matches("  # default"))).collect();
     assert!(!plain.contains('#'), "{plain}");
     let path = Path::new("step-7");
-    // Keys of an optimizer that was removed.
-    let older = plain
-        .replace("[optimizer]\n", "[optimizer]\neps2 = 0.001\nbeta2_decay = -0.8\nclip_threshold = 1.0\n");
-    assert_ne!(older, plain);
-    for text in [&toml, &plain, &older] {
+    for text in [&toml, &plain] {
         assert_eq!(Config::from_saved(text, path).unwrap(), config);
     }
     let resumed =
         Config::from_saved_with(&plain, path, &Overrides::of_sets(&["train.epochs=2".to_owned()])).unwrap();
     assert_eq!(resumed.train.length, Length::Epochs(2));
-    let before = keys().filter_map(|key| match key.before {
-        Before::Value(value) => Some(format!("{}={value}", key.name)),
-        Before::Default | Before::Absent => None,
-    });
-    let before: Vec<String> = before.collect();
-    assert_eq!(Config::from_saved("", path).unwrap(), Config::load(None, &before).unwrap());
+    assert_eq!(Config::from_saved("", path).unwrap(), Config::load(None, &[]).unwrap());
     let error = Config::from_saved("[data]\nfuture = 1", path).unwrap_err().to_string();
     assert!(error.starts_with("step-7: line 2, column 1: unknown key `data.future`"), "{error}");
 }

@@ -271,10 +271,9 @@ fn targets_may_decide_on_the_task() {
         from_sets(&[poisson[0], poisson[1], "data.normalize_target=standard"]),
         &["`data.normalize_target` must be \"none\" or absent for the loss \"poisson\""],
     );
-    // A saved config without the key comes from a version without the choice.
+    // A saved config without the key has its default.
     let saved = Config::from_saved("[data]\ntrain = \"a.csv\"\n", Path::new("saved")).unwrap();
-    assert_eq!((saved.data.task, saved.data.auto_task), (Task::Classification, false));
-    assert!(!saved.data.stratify);
+    assert!(saved.data.auto_task && saved.data.stratify);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Runs that an earlier build saved: they evaluate to the same metrics and resume to the same bits.
+//! Runs that version 0.1.0 saved: they evaluate to the same metrics and resume to the same bits.
 //!
 //! The runs are in `fixtures/saved_runs`, whose README explains how they were written. They are never regenerated. Only the
 //! program and its public files are used here.
@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{Weights, assert_all_close, read_weights, run_ok, same_bits, single, temp_dir};
 use serde_json::{Map, Value};
 use tempfile::TempDir;
+
+use crate::common::{Weights, assert_all_close, read_weights, run_ok, same_bits, single, temp_dir};
 
 const NAMES: [&str; 4] = ["categorical", "classification", "regression", "resumed"];
 

@@ -230,7 +230,7 @@ fn load_config(
 /// The config of the resumed run, or of the file that it is resumed with.
 fn config_to_resume(args: &TrainArgs, overrides: &Overrides, resumed: &Resumed) -> Result<Config> {
     Ok(match args.run.file() {
-        Some(file) => match resumed.config_of_file(file, overrides)? {
+        Some(file) => match Config::load_with(Some(file), overrides)? {
             // The targets have decided when the run began.
             config if config.data.auto_task => {
                 config.decided(resumed.config(&Overrides::default())?.data.task)?
