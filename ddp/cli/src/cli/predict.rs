@@ -23,8 +23,8 @@ pub struct PredictArgs {
     #[arg(long, value_name = "PATH")]
     pub data: String,
 
-    /// File of predictions, in the order of the rows; its end determines the format: .csv, .csv.gz, .jsonl, .parquet, .npy or
-    /// .safetensors. `-` prints CSV
+    /// File of predictions, in the order of the rows; its end determines the format: .csv, .jsonl, .parquet or .npy.
+    /// `-` prints CSV
     #[arg(long, value_name = "FILE", value_parser = local_path())]
     pub out: PathBuf,
 

@@ -10,7 +10,6 @@ use ddp::storage::unfinished::Unfinished;
 use ddp_comm::{Phase, Watchdog, World};
 use ddp_kernels::Device;
 
-use crate::formats::compression::Compression;
 use crate::predict::columns::PredictedColumns;
 use crate::predict::error::{PredictError, Result};
 use crate::predict::input::{Input, InputSpec, Share};
@@ -63,15 +62,15 @@ pub struct Summary {
     pub left_out: Vec<String>,
 }
 
-/// Refuses array formats for columns of different types.
+/// Refuses an array for columns of different types.
 fn check_table(format: OutputFormat) -> Result<()> {
-    match format {
-        OutputFormat::Npy | OutputFormat::Safetensors => Err(PredictError::Usage {
-            reason: "the model has several heads, whose predictions do not form one array".to_owned(),
-            hint: "write a table: a file that ends in .csv, .parquet or .jsonl".to_owned(),
-        }),
-        _ => Ok(()),
+    if format.has_columns() {
+        return Ok(());
     }
+    Err(PredictError::Usage {
+        reason: "the model has several heads, whose predictions do not form one array".to_owned(),
+        hint: "write a table: a file that ends in .csv, .parquet or .jsonl".to_owned(),
+    })
 }
 
 /// Predicts the rows of `input` on all ranks; `print` writes to stdout.
@@ -89,7 +88,7 @@ pub fn run(
 ) -> Result<Summary, Stop> {
     let prepare = || -> Result<_> {
         let format = match &output.place {
-            OutputPlace::Stdout => OutputFormat::Csv(Compression::None),
+            OutputPlace::Stdout => OutputFormat::Csv,
             OutputPlace::File(path) => OutputFormat::of(path)?,
         };
         let (with_probabilities, threshold) = (output.with_probabilities, output.threshold);

@@ -2,22 +2,19 @@
 
 use std::io::Write as _;
 
-use crate::formats::compression::Compression;
 use crate::formats::table::csv::quoted as quoted_cell;
 use crate::predict::output::block::{Block, ColumnKind, OutputColumn, Values};
-use crate::predict::output::compress::compressed;
 use crate::predict::output::encoder::Encoder;
 
-/// Encodes rows as lines. A compressed file is a sequence of compressed blocks, which every reader of the format concatenates.
+/// Encodes rows as lines.
 pub(crate) struct CsvEncoder {
     names: Vec<String>,
     /// The labels of each column, encoded as cells.
     cells: Vec<Vec<String>>,
-    compression: Compression,
 }
 
 impl CsvEncoder {
-    pub(crate) fn new(columns: &[OutputColumn], compression: Compression) -> Self {
+    pub(crate) fn new(columns: &[OutputColumn]) -> Self {
         let cells = |column: &OutputColumn| match &column.kind {
             ColumnKind::Label(labels) => labels.names.iter().map(|name| quoted_cell(name, ',')).collect(),
             _ => Vec::new(),
@@ -25,7 +22,6 @@ impl CsvEncoder {
         CsvEncoder {
             names: columns.iter().map(|column| quoted_cell(&column.name, ',')).collect(),
             cells: columns.iter().map(cells).collect(),
-            compression,
         }
     }
 
@@ -44,22 +40,20 @@ impl CsvEncoder {
 }
 
 impl Encoder for CsvEncoder {
-    fn encode(&self, block: &Block, streams: &mut [Vec<u8>]) {
-        let mut lines = Vec::new();
+    fn encode(&self, block: &Block, lines: &mut Vec<u8>) {
         for row in 0..block.n_rows {
             let is_valid = block.is_valid(row);
             for (column, values) in block.columns.iter().enumerate() {
                 if is_valid || matches!(values, Values::Texts(_)) {
-                    self.cell(column, values, row, &mut lines);
+                    self.cell(column, values, row, lines);
                 }
                 lines.push(b',');
             }
             *lines.last_mut().expect("there is a column") = b'\n';
         }
-        streams[0].extend(compressed(lines, self.compression));
     }
 
     fn head(&self, _n_rows: u64) -> Vec<u8> {
-        compressed((self.names.join(",") + "\n").into_bytes(), self.compression)
+        (self.names.join(",") + "\n").into_bytes()
     }
 }

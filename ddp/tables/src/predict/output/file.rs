@@ -14,7 +14,7 @@ use crate::predict::output::format::OutputFormat;
 use crate::predict::output::index;
 use crate::predict::output::index::{IndexEntry, Located};
 use crate::predict::output::parquet::RankRowGroups;
-use crate::predict::output::streams::RankStreams;
+use crate::predict::output::stream::RankStream;
 use crate::predict::output::temporary::Temporary;
 
 /// An error of a function that every rank calls.
@@ -26,13 +26,12 @@ pub(crate) struct OutputFile {
     names: Temporary,
     shard: RankOutput,
     entries: Vec<IndexEntry>,
-    n_streams: usize,
     rank: usize,
     world_size: usize,
 }
 
 enum RankOutput {
-    Streams(RankStreams),
+    Stream(RankStream),
     Parquet(Box<RankRowGroups>),
     /// The shards were joined.
     Joined,
@@ -66,18 +65,14 @@ impl OutputFile {
             if rank == 0 {
                 names.remove_left_over();
             }
-            let (shard, n_streams) = match format.encoder(columns) {
-                Some(encoder) => {
-                    let n_streams = encoder.n_streams();
-                    (RankOutput::Streams(RankStreams::create(encoder, &names, rank, world_size)?), n_streams)
+            let shard = match format.encoder(columns) {
+                Some(encoder) => RankOutput::Stream(RankStream::create(encoder, &names, rank, world_size)?),
+                None => {
+                    RankOutput::Parquet(Box::new(RankRowGroups::create(columns, &names, rank, world_size)?))
                 }
-                None => (
-                    RankOutput::Parquet(Box::new(RankRowGroups::create(columns, &names, rank, world_size)?)),
-                    1,
-                ),
             };
             let (path, entries) = (path.to_owned(), Vec::new());
-            Ok(OutputFile { path, names: names.clone(), shard, entries, n_streams, rank, world_size })
+            Ok(OutputFile { path, names: names.clone(), shard, entries, rank, world_size })
         };
         Ok(world.collective_result(create())?)
     }
@@ -87,15 +82,15 @@ impl OutputFile {
     /// # Errors
     /// [`PredictError::Write`].
     pub(crate) fn write(&mut self, number: u64, block: &Block) -> Result<()> {
-        let stream_bytes = match &mut self.shard {
-            RankOutput::Streams(shard) => shard.write(block)?,
+        let n_bytes = match &mut self.shard {
+            RankOutput::Stream(shard) => shard.write(block)?,
             RankOutput::Parquet(shard) => {
                 shard.write(block)?;
-                vec![0]
+                0
             }
             RankOutput::Joined => unreachable!("blocks are written before the join"),
         };
-        self.entries.push(IndexEntry { block: number, n_rows: block.n_rows as u64, stream_bytes });
+        self.entries.push(IndexEntry { block: number, n_rows: block.n_rows as u64, n_bytes });
         Ok(())
     }
 
@@ -107,8 +102,7 @@ impl OutputFile {
     pub(crate) fn finish(mut self, world: &World) -> Result<(u64, u64), Stop> {
         world.collective_result(self.flush())?;
         let indices = gather(world, &index::to_bytes(&self.entries))?;
-        let blocks =
-            index::in_order(indices.iter().map(|bytes| index::from_bytes(bytes, self.n_streams)).collect());
+        let blocks = index::in_order(indices.iter().map(|bytes| index::from_bytes(bytes)).collect());
         let joined = if self.rank == 0 { self.join(&blocks, &|| world.watchdog().tick()) } else { Ok(0) };
         let n_bytes = world.collective_result(joined)?;
         Ok((blocks.iter().map(|located| located.entry.n_rows).sum(), n_bytes))
@@ -116,7 +110,7 @@ impl OutputFile {
 
     fn flush(&mut self) -> Result<()> {
         match &mut self.shard {
-            RankOutput::Streams(shard) => shard.flush()?,
+            RankOutput::Stream(shard) => shard.flush()?,
             RankOutput::Parquet(shard) => shard.finish()?,
             RankOutput::Joined => {}
         }
@@ -125,13 +119,13 @@ impl OutputFile {
 
     fn join(&mut self, blocks: &[Located], tick: &dyn Fn()) -> Result<u64> {
         for rank in 1..self.world_size {
-            let path = self.names.stream(rank, 0);
+            let path = self.names.shard(rank);
             if !path.exists() {
                 return Err(PredictError::NotShared { rank, path });
             }
         }
         let n_bytes = match std::mem::replace(&mut self.shard, RankOutput::Joined) {
-            RankOutput::Streams(shard) => shard.join(&self.names, blocks, tick)?,
+            RankOutput::Stream(shard) => shard.join(&self.names, blocks, tick)?,
             RankOutput::Parquet(shard) => shard.join(&self.names, blocks, tick)?,
             RankOutput::Joined => 0,
         };
@@ -146,7 +140,7 @@ impl OutputFile {
 
 impl Drop for OutputFile {
     fn drop(&mut self) {
-        self.names.remove_all(self.rank, self.world_size, self.n_streams);
+        self.names.remove_all(self.rank, self.world_size);
     }
 }
 
@@ -157,22 +151,22 @@ fn gather(world: &World, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
 /// Predictions on stdout, from a single rank.
 pub(crate) struct OutputStream {
     encoder: Box<dyn Encoder>,
-    encoded: Vec<Vec<u8>>,
+    encoded: Vec<u8>,
     n_rows: u64,
 }
 
 impl OutputStream {
     pub(crate) fn new(encoder: Box<dyn Encoder>) -> Self {
-        OutputStream { encoded: vec![encoder.head(0)], encoder, n_rows: 0 }
+        OutputStream { encoded: encoder.head(0), encoder, n_rows: 0 }
     }
 
     /// Encodes a block and returns the bytes to print; the first ones start with the head.
     pub(crate) fn encode(&mut self, block: &Block) -> &[u8] {
         if self.n_rows > 0 {
-            self.encoded[0].clear();
+            self.encoded.clear();
         }
         self.n_rows += block.n_rows as u64;
         self.encoder.encode(block, &mut self.encoded);
-        &self.encoded[0]
+        &self.encoded
     }
 }

@@ -6,27 +6,21 @@ pub(super) struct IndexEntry {
     /// Index of the block in the output.
     pub(super) block: u64,
     pub(super) n_rows: u64,
-    /// Number of bytes in each stream.
-    pub(super) stream_bytes: Vec<u64>,
+    /// Number of bytes; 0 for a row group of Parquet.
+    pub(super) n_bytes: u64,
 }
 
 /// Encodes the entries of a shard as u64, little-endian.
 pub(super) fn to_bytes(entries: &[IndexEntry]) -> Vec<u8> {
-    let numbers = entries
-        .iter()
-        .flat_map(|entry| [entry.block, entry.n_rows].into_iter().chain(entry.stream_bytes.iter().copied()));
+    let numbers = entries.iter().flat_map(|entry| [entry.block, entry.n_rows, entry.n_bytes]);
     numbers.flat_map(u64::to_le_bytes).collect()
 }
 
-/// Decodes the result of [`to_bytes`] for a shard with `n_streams` streams.
-pub(super) fn from_bytes(bytes: &[u8], n_streams: usize) -> Vec<IndexEntry> {
+/// Decodes the result of [`to_bytes`].
+pub(super) fn from_bytes(bytes: &[u8]) -> Vec<IndexEntry> {
     let numbers: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-    let entry = |numbers: &[u64]| IndexEntry {
-        block: numbers[0],
-        n_rows: numbers[1],
-        stream_bytes: numbers[2..].to_vec(),
-    };
-    numbers.chunks_exact(2 + n_streams).map(entry).collect()
+    let entry = |&[block, n_rows, n_bytes]: &[u64; 3]| IndexEntry { block, n_rows, n_bytes };
+    numbers.as_chunks::<3>().0.iter().map(entry).collect()
 }
 
 /// A block and the rank that wrote it.
@@ -51,8 +45,8 @@ mod tests {
 
     #[test]
     fn round_trips_and_orders() {
-        let entry = |block| IndexEntry { block, n_rows: 3, stream_bytes: vec![7, block] };
-        assert_eq!(from_bytes(&to_bytes(&[entry(1), entry(3)]), 2), [entry(1), entry(3)]);
+        let entry = |block| IndexEntry { block, n_rows: 3, n_bytes: 7 + block };
+        assert_eq!(from_bytes(&to_bytes(&[entry(1), entry(3)])), [entry(1), entry(3)]);
         let order = in_order(vec![vec![entry(0), entry(2)], vec![entry(1), entry(3)]]);
         assert_eq!(
             order.iter().map(|l| (l.rank, l.entry.block)).collect::<Vec<_>>(),

@@ -2,9 +2,7 @@
 
 use std::io::Write as _;
 
-use crate::formats::compression::Compression;
 use crate::predict::output::block::{Block, ColumnKind, OutputColumn, Values};
-use crate::predict::output::compress::compressed;
 use crate::predict::output::encoder::Encoder;
 
 /// Encodes rows as objects whose keys are the names of the columns. Integer labels are written as numbers; rows without a
@@ -14,11 +12,10 @@ pub(crate) struct JsonlEncoder {
     keys: Vec<String>,
     /// The labels of each column as JSON.
     labels: Vec<Vec<String>>,
-    compression: Compression,
 }
 
 impl JsonlEncoder {
-    pub(crate) fn new(columns: &[OutputColumn], compression: Compression) -> Self {
+    pub(crate) fn new(columns: &[OutputColumn]) -> Self {
         let labels = |column: &OutputColumn| match &column.kind {
             ColumnKind::Label(labels) => match &labels.integers {
                 Some(integers) => integers.iter().map(ToString::to_string).collect(),
@@ -29,7 +26,6 @@ impl JsonlEncoder {
         JsonlEncoder {
             keys: columns.iter().map(|column| json_string(&column.name)).collect(),
             labels: columns.iter().map(labels).collect(),
-            compression,
         }
     }
 }
@@ -39,8 +35,7 @@ fn json_string(text: &str) -> String {
 }
 
 impl Encoder for JsonlEncoder {
-    fn encode(&self, block: &Block, streams: &mut [Vec<u8>]) {
-        let mut lines = Vec::new();
+    fn encode(&self, block: &Block, lines: &mut Vec<u8>) {
         for row in 0..block.n_rows {
             let is_valid = block.is_valid(row);
             for (column, values) in block.columns.iter().enumerate() {
@@ -65,7 +60,6 @@ impl Encoder for JsonlEncoder {
             }
             lines.extend_from_slice(b"}\n");
         }
-        streams[0].extend(compressed(lines, self.compression));
     }
 
     fn head(&self, _n_rows: u64) -> Vec<u8> {

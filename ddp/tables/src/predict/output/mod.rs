@@ -5,14 +5,11 @@
 //! appended without decoding them.
 
 pub(crate) mod block;
-mod compress;
 mod encoder;
 mod csv;
 mod index;
 mod jsonl;
-mod matrix;
 mod npy;
-mod safetensors;
 pub(crate) mod format;
 mod temporary;
 #[cfg(feature = "parquet")]
@@ -20,5 +17,5 @@ mod parquet;
 #[cfg(not(feature = "parquet"))]
 #[path = "parquet_absent.rs"]
 mod parquet;
-mod streams;
+mod stream;
 pub(crate) mod file;

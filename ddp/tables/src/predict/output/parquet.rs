@@ -37,7 +37,7 @@ impl RankRowGroups {
         world_size: usize,
     ) -> Result<Self> {
         let is_single = world_size == 1;
-        let path = if is_single { names.whole() } else { names.stream(rank, 0) };
+        let path = if is_single { names.whole() } else { names.shard(rank) };
         let field = |column: &OutputColumn| {
             let (kind, is_nullable) = match &column.kind {
                 ColumnKind::Kept => (DataType::Utf8, false),
@@ -150,7 +150,7 @@ fn append_row_groups(
     let n_ranks = blocks.iter().map(|located| located.rank + 1).max().unwrap_or(0);
     let mut shards: Vec<(File, ParquetMetaData)> = Vec::new();
     for rank in 0..n_ranks {
-        let file = names.open(&names.stream(rank, 0))?;
+        let file = names.open(&names.shard(rank))?;
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&file)?;
         shards.push((file, metadata));
     }

@@ -54,8 +54,9 @@ impl Temporary {
         self.file("whole")
     }
 
-    pub(super) fn stream(&self, rank: usize, stream: usize) -> PathBuf {
-        self.file(&format!("rank-{rank}-{stream}"))
+    /// The blocks of one of several ranks.
+    pub(super) fn shard(&self, rank: usize) -> PathBuf {
+        self.file(&format!("rank-{rank}"))
     }
 
     /// Removes files that killed processes left behind next to the output.
@@ -75,14 +76,10 @@ impl Temporary {
     }
 
     /// Removes the files of this rank; rank 0 removes those of all ranks.
-    pub(super) fn remove_all(&self, rank: usize, world_size: usize, n_streams: usize) {
+    pub(super) fn remove_all(&self, rank: usize, world_size: usize) {
         let ranks = if rank == 0 { 0..world_size } else { rank..rank + 1 };
-        for rank in ranks {
-            for stream in 0..n_streams {
-                // The file may not have been created.
-                self.unfinished.remove(&self.stream(rank, stream));
-            }
-        }
+        // The file may not have been created.
+        ranks.for_each(|rank| self.unfinished.remove(&self.shard(rank)));
         if rank == 0 {
             self.unfinished.remove(&self.whole());
         }
