@@ -145,8 +145,12 @@ def compare(before, after, n_rows, repeats, folder):
         for values, codes in zip(draw.normal(size=(n_rows, 4)), draw.integers(0, 50, (n_rows, 7))):
             cells = [f"{value:.6f}" for value in values] + [f"value {code}" for code in codes[:6]]
             file.write(",".join(cells) + f",c{codes[6] % 10}\n")
-    for ending in ["jsonl", "parquet"]:
-        subprocess.run([before, "data", "convert", path("plain.csv"), path(f"plain.{ending}")], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(path("plain.csv")) as rows, open(path("plain.jsonl"), "w") as lines:
+        names = next(rows).strip().split(",")
+        for row in rows:
+            lines.write("{" + ",".join(f'"{name}":{cell}' for name, cell in zip(names, row.strip().split(","))) + "}\n")
+    line = [before, "data", "convert", path("plain.csv"), path("plain.parquet")]
+    subprocess.run(line, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     results = {}
     for name in ["plain.csv", "texts.csv", "plain.jsonl", "plain.parquet"]:
         for threads in [1, 2]:

@@ -1,9 +1,11 @@
 """Draws tables of rows that fit what the program can be asked, and writes them in any of its formats.
 
 A table knows its rows as Python values: numbers, texts, None for a missing cell. Text files, JSON lines and arrays are written here,
-independently of the program; Parquet and Arrow, which need a library, by `ddp-train data convert` from the CSV file.
+independently of the program; Parquet, which needs a library, by `ddp-train data convert` from the CSV file, and Arrow from that by pyarrow
+where it is installed, else Parquet stands in for it.
 """
 
+import importlib.util
 import io
 import json
 import math
@@ -42,6 +44,8 @@ class Table:
         self.task = draw.choice(["classification", "classification", "regression", "multilabel", "heads"] if not plain else
                                 ["classification", "regression"])
         self.format_name = draw.choice(TABLE_FORMATS + ARRAY_FORMATS) if plain else draw.choice(TABLE_FORMATS)
+        if self.format_name == "arrow" and not importlib.util.find_spec("pyarrow"):
+            self.format_name = "parquet"
         if plain and self.format_name == "idx":
             self.task = "classification"
         self.is_array = self.format_name in ARRAY_FORMATS
@@ -305,11 +309,15 @@ class Table:
         # Labels such as 007 stay texts, as in the CSV file.
         texts = [column for column, cells in self.columns.items() if any(isinstance(cell, str) for cell in cells)]
         keep = [word for column in texts if column not in ("day", "when", *self.targets) for word in ("--categorical", column)]
-        line = [binary, "data", "convert", source, path, *keep]
+        parquet = path.with_suffix(".parquet")
+        line = [binary, "data", "convert", source, parquet, *keep]
         ended = subprocess.run(line, capture_output=True, text=True)
         if ended.returncode != 0:
             raise RuntimeError(f"data convert: status {ended.returncode}: {ended.stderr}")
         source.unlink()
+        if name == "arrow":
+            as_arrow(parquet, path)
+            parquet.unlink()
 
     def csv_text(self, rows, plain):
         """The rows as text; plain with commas, points and a header, whatever the table says."""
@@ -356,6 +364,14 @@ class Table:
         else:
             path.write_bytes(safetensors(arrays))
         return {part: str(path)}
+
+
+def as_arrow(parquet, path):
+    """Copies a Parquet file to one of Arrow."""
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    pyarrow.feather.write_feather(pyarrow.parquet.read_table(parquet), str(path))
 
 
 class Digits(Table):

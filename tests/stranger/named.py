@@ -145,7 +145,7 @@ def places(folder):
 
 
 def judge(program, folder, name, pattern):
-    commands = [["data", "inspect", name], [name, "--target", "y", "--epochs", "1", "-q"], ["data", "convert", name, "out.csv"]]
+    commands = [["data", "inspect", name], [name, "--target", "y", "--epochs", "1", "-q"], ["data", "convert", name, "out.parquet"]]
     for words in commands[1:2] if name in NO_DATA else commands:
         ended = program.run(*words, cwd=folder).must_refuse()
         # The file's own name says nothing about what was found in it.

@@ -1,9 +1,9 @@
-"""Files of pyarrow and polars, whose values `data convert FILE out.csv` must keep."""
+"""Files of pyarrow and polars, whose values `data convert FILE out.parquet` must keep."""
 
-import csv
 import datetime
 import decimal
 import fractions
+import json
 import random
 import re
 
@@ -229,7 +229,7 @@ def read(path):
 
 
 def expected(name, column):
-    """Columns of the CSV: pairs of a name and a function from a row's number to whether a cell is right."""
+    """Cells of `data show`: pairs of a name and a function from a row's number to whether a cell is right."""
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -254,7 +254,7 @@ def expected(name, column):
         else:
             unit = "ms" if pa.types.is_date64(kind) else kind.unit
             ticks = [tick if tick is None else tick * (10**9 // PER_S[unit]) for tick in ticks]
-    # CSV has no other way to write an empty text than a missing one.
+    # Cells have no other way to show an empty text than a missing one.
     values = ticks if ticks is not None else column.to_pylist()
 
     def is_right(row, cell):
@@ -279,6 +279,16 @@ def expected(name, column):
     return [(name, is_right)]
 
 
+def has_cells(column):
+    """Whether the values are shown as texts: not structs, maps, and lists of several lengths."""
+    kind = column.type
+    if not pa.types.is_nested(kind):
+        return True
+    if pa.types.is_struct(kind) or pa.types.is_map(kind) or pa.types.is_nested(kind.value_type):
+        return False
+    return len({len(row) for row in column.to_pylist() if row is not None} - {0}) == 1
+
+
 def of_row(table, name, row):
     return table[name if name in table.column_names else name.rsplit("[", 1)[0]][row]
 
@@ -293,7 +303,7 @@ def nanoseconds(cell):
 
 
 def judge(program, path, may_refuse):
-    out = path.with_name(path.name + ".csv")
+    out = path.with_name(path.name + ".out.parquet")
     ended = program.run("data", "convert", path, out, cwd=path.parent)
     if ended.status != 0:
         ended.must_refuse()
@@ -303,22 +313,29 @@ def judge(program, path, may_refuse):
         if not may_refuse:
             raise of_program.Fault(f"refused: {ended}")
         return ["refused"]
-    table = read(path)
-    with open(out, encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    wanted = [of for name in table.column_names for of in expected(name, table[name])]
-    if rows[0] != [name for name, _ in wanted]:
-        raise of_program.Fault(f"columns {rows[0]}, expected {[name for name, _ in wanted]}")
-    if len(rows) - 1 != table.num_rows:
-        raise of_program.Fault(f"{len(rows) - 1} rows, expected {table.num_rows}")
-    for at, (name, is_right) in enumerate(wanted):
-        for row, cells in enumerate(rows[1:]):
+    table, copy = read(path), pq.read_table(out)
+    if (copy.column_names, copy.num_rows) != (table.column_names, table.num_rows):
+        raise of_program.Fault(f"{copy.num_rows} rows of {copy.column_names}, expected {table.num_rows} of {table.column_names}")
+    shown = program.run("data", "show", out, "--rows", "0..", "--json", cwd=path.parent)
+    if shown.status != 0:
+        raise of_program.Fault(f"the copy is not shown: {shown}")
+    rows = [json.loads(line)["cells"] for line in shown.out.splitlines()]
+    wanted = []
+    for name in table.column_names:
+        if has_cells(table[name]):
+            wanted += expected(name, table[name])
+        elif copy[name].to_pylist() != table[name].to_pylist():
+            raise of_program.Fault(f"wrong with status 0: column {name!r} is {copy[name].to_pylist()}, in pyarrow {table[name].to_pylist()}")
+    if not {name for name, _ in wanted} <= rows[0].keys():
+        raise of_program.Fault(f"columns {list(rows[0])}, expected {[name for name, _ in wanted]}")
+    for name, is_right in wanted:
+        for row, cells in enumerate(rows):
             try:
-                right = is_right(row, cells[at])
+                right = is_right(row, cells[name] or "")
             except (ValueError, AttributeError, ArithmeticError):
                 right = False
             if not right:
-                raise of_program.Fault(f"wrong with status 0: row {row}, column {name!r}: {cells[at]!r}, in pyarrow {of_row(table, name, row)}")
+                raise of_program.Fault(f"wrong with status 0: row {row}, column {name!r}: {cells[name]!r}, in pyarrow {of_row(table, name, row)}")
     return ["equal"]
 
 

@@ -7,7 +7,6 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use ddp::config::DataFormat;
 use ddp_tables::formats;
-use ddp_tables::values::element::RawType;
 
 use super::count;
 use super::predict::row_range;
@@ -20,7 +19,7 @@ pub enum DataCommand {
     Inspect(InspectArgs),
     /// Print rows by their numbers, as reports of training name them
     Show(ShowArgs),
-    /// Convert rows between formats, in bounded memory
+    /// Convert rows of any format to Parquet, in bounded memory
     Convert(Box<ConvertArgs>),
     /// List or remove the tables that `data.cache` keeps
     #[command(subcommand)]
@@ -144,18 +143,16 @@ pub struct ShowArgs {
 /// `ddp-train data convert`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Output formats by extension: .csv .tsv .jsonl (also .gz and .zst), .npy .npz .safetensors .parquet .arrow .feather; for .npy the labels and \
-                  weights go to NAME.labels.npy and NAME.weights.npy next to it.\n\
-                  Types stay as far as the format holds them. In arrays, labels of text are class numbers, and OUT.labels.json lists them. Rows for \
-                  evaluation next to training rows go to NAME.eval.EXT.\n\
-                  For example: `ddp-train data convert rows.csv rows.safetensors --target price --task regression`."
+    after_help = "Types stay, and missing values become null. Rows for evaluation next to training rows go to NAME.eval.parquet. polars and \
+                  DuckDB convert Parquet to other formats.\n\
+                  For example: `ddp-train data convert 'part-*.csv.gz' rows.parquet`."
 )]
 pub struct ConvertArgs {
     /// Input rows: file, folder, glob pattern or builtin:digits
     #[arg(value_name = "IN")]
     pub input: String,
 
-    /// Output file, its format given by the extension; or a folder, with --to
+    /// Output file, NAME.parquet; or a folder of parts, an existing one or FOLDER/
     #[arg(value_name = "OUT")]
     pub out: String,
 
@@ -187,21 +184,9 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(formats::names()))]
     pub format: Option<String>,
 
-    /// Keep missing values in arrays, as NaN, instead of failing on them; tables always keep them
-    #[arg(long)]
-    pub keep_missing: bool,
-
     /// Set another `data` key of the config, such as `data.features_key=x`; may be repeated
     #[arg(long, value_name = "data.KEY=VALUE", action = ArgAction::Append)]
     pub set: Vec<String>,
-
-    /// Format of the files in the folder OUT
-    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(formats::written_endings()))]
-    pub to: Option<String>,
-
-    /// Data type of the features in arrays, Parquet and Arrow [default: one that holds all values of IN]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub dtype: Option<ConvertDtype>,
 
     /// Convert only the rows for training or those for evaluation, where IN holds both [default: both]
     #[arg(long, value_enum, value_name = "SUBSET", aliases = ["split", "part"])]
@@ -222,37 +207,6 @@ pub struct ConvertArgs {
     /// Progress on stderr; auto shows a bar on a terminal and plain lines elsewhere
     #[arg(long, value_enum, default_value_t)]
     pub progress: ProgressChoice,
-}
-
-/// Data type of features in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ConvertDtype {
-    /// Double precision.
-    F64,
-    /// Single precision.
-    F32,
-    /// IEEE half precision, up to 65504.
-    F16,
-    /// The upper half of f32.
-    Bf16,
-    /// Whole numbers of 64 bits.
-    I64,
-    /// Whole numbers of 0 to 255.
-    U8,
-}
-
-impl ConvertDtype {
-    /// The type of the numbers.
-    pub(crate) fn raw(self) -> RawType {
-        match self {
-            ConvertDtype::F64 => RawType::F64,
-            ConvertDtype::F32 => RawType::F32,
-            ConvertDtype::F16 => RawType::F16,
-            ConvertDtype::Bf16 => RawType::Bf16,
-            ConvertDtype::I64 => RawType::I64,
-            ConvertDtype::U8 => RawType::U8,
-        }
-    }
 }
 
 /// Rows to convert, of files that hold both kinds.

@@ -59,7 +59,7 @@ pub use self::checkpoint::{
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
 pub use self::data::{
-    CacheArgs, CacheCommand, ConvertArgs, ConvertDtype, ConvertSubset, DataCommand, InspectArgs, ShowArgs,
+    CacheArgs, CacheCommand, ConvertArgs, ConvertSubset, DataCommand, InspectArgs, ShowArgs,
 };
 pub use self::few_flags::{
     CheckArgs, CheckMode, Checked, ConfigCommand, ConfigKeysArgs, DescribeArgs, DoctorArgs, ReportArgs,

@@ -42,9 +42,7 @@ pub enum TableError {
     Target(#[from] TargetError),
     /// Memory that the ranks of a host share could not be written or read.
     #[error("can't hold the rows in memory that the ranks of this host share: {source}")]
-    #[diagnostic(help(
-        "free memory, raise the container's limit, or convert the rows once to a format that is not read into memory: `ddp-train data convert`"
-    ))]
+    #[diagnostic(help("free memory, or raise the container's limit"))]
     HostMemory { source: io::Error },
     /// Values of another kind than in the training rows.
     #[error(
@@ -304,7 +302,7 @@ pub enum TableError {
         memory_words::limit(*limit_mib)
     )]
     #[diagnostic(help(
-        "set `data.shuffle_mode` to \"blocks\", raise the limit, or convert the rows once: `ddp-train data convert {source_name} rows.safetensors`"
+        "set `data.shuffle_mode` to \"blocks\", raise the limit, or write the rows as an array (numpy.save), which is read row by row"
     ))]
     ShuffleDecodes { source_name: String, needed_mib: u64, limit_mib: u64 },
     /// Output files that already exist.

@@ -1,4 +1,4 @@
-//! The registry of formats: names, signature, reader and writer of each, and the format of a file by its name or its first bytes.
+//! The registry of formats: names, signature and reader of each, and the format of a file by its name or its first bytes.
 //!
 //! Each format has a folder or file in `arrays` or `table` and a row here, through which the rest of the program finds it, and never
 //! matches on its name.
@@ -24,6 +24,8 @@ use std::path::Path;
 
 use ddp::config::table_options::{DataFormat, format_by_name};
 
+/// Writes rows to a Parquet file; [`ParquetWriter::create`] fails in a build without the feature `parquet`.
+pub use self::parquet::ParquetWriter;
 use crate::formats::arrays::reader::ArrayReader;
 use crate::formats::arrays::{idx, npy, npz, safetensors};
 use crate::formats::table::source::TableFormat;
@@ -32,7 +34,6 @@ use crate::formats::table::{absent as ipc, absent as parquet};
 use crate::formats::table::{csv, json_lines};
 #[cfg(feature = "parquet")]
 use crate::formats::table::{ipc, parquet};
-use crate::formats::write::{ArrayStorage, WriteFormat, Writer};
 
 /// A data format.
 #[derive(Debug)]
@@ -47,11 +48,9 @@ pub struct Format {
     pub has_delimiter: bool,
     /// Reader of its files.
     pub reader: Reader,
-    /// `None` for a format that is only read.
-    pub writer: Option<WriteFormat>,
 }
 
-/// The reading half of a format.
+/// Reader of the files of a format.
 #[derive(Debug)]
 pub enum Reader {
     /// Files of arrays, mapped or read in pieces.
@@ -83,10 +82,6 @@ static FORMATS: &[Format] = &[
         has_signature: |_| false,
         has_delimiter: true,
         reader: Reader::Table(TableFormat { is_text: true, has_row_groups: false, open: csv::open }),
-        writer: Some(WriteFormat {
-            writer: Writer::Text(csv::create),
-            endings: &["csv", "csv.gz", "csv.zst", "tsv", "tsv.gz", "tsv.zst"],
-        }),
     },
     Format {
         id: DataFormat::Parquet,
@@ -94,7 +89,6 @@ static FORMATS: &[Format] = &[
         has_signature: |begin| begin.starts_with(b"PAR1"),
         has_delimiter: false,
         reader: Reader::Table(TableFormat { is_text: false, has_row_groups: true, open: parquet::open }),
-        writer: Some(WriteFormat { writer: Writer::Columns(parquet::create), endings: &["parquet"] }),
     },
     Format {
         id: DataFormat::Arrow,
@@ -105,7 +99,6 @@ static FORMATS: &[Format] = &[
         },
         has_delimiter: false,
         reader: Reader::Table(TableFormat { is_text: false, has_row_groups: false, open: ipc::open }),
-        writer: Some(WriteFormat { writer: Writer::Columns(ipc::create), endings: &["arrow", "feather"] }),
     },
     Format {
         id: DataFormat::JsonLines,
@@ -113,10 +106,6 @@ static FORMATS: &[Format] = &[
         has_signature: json_lines::has_signature,
         has_delimiter: false,
         reader: Reader::Table(TableFormat { is_text: true, has_row_groups: false, open: json_lines::open }),
-        writer: Some(WriteFormat {
-            writer: Writer::Text(json_lines::create),
-            endings: &["jsonl", "jsonl.gz", "jsonl.zst"],
-        }),
     },
     Format {
         id: DataFormat::Npy,
@@ -128,10 +117,6 @@ static FORMATS: &[Format] = &[
             labels_name: |_| None,
             side: |_| None,
         }),
-        writer: Some(WriteFormat {
-            writer: Writer::Arrays(npy::create, ArrayStorage { has_bf16: false, has_categories: false }),
-            endings: &["npy"],
-        }),
     },
     Format {
         id: DataFormat::Npz,
@@ -139,10 +124,6 @@ static FORMATS: &[Format] = &[
         has_signature: npz::has_signature,
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Named { open: npz::open, is_archive: true }),
-        writer: Some(WriteFormat {
-            writer: Writer::Arrays(npz::create, ArrayStorage { has_bf16: false, has_categories: false }),
-            endings: &["npz"],
-        }),
     },
     Format {
         id: DataFormat::Safetensors,
@@ -150,13 +131,6 @@ static FORMATS: &[Format] = &[
         has_signature: safetensors::has_signature,
         has_delimiter: false,
         reader: Reader::Arrays(ArrayReader::Named { open: safetensors::open, is_archive: false }),
-        writer: Some(WriteFormat {
-            writer: Writer::Arrays(
-                safetensors::create,
-                ArrayStorage { has_bf16: true, has_categories: true },
-            ),
-            endings: &["safetensors"],
-        }),
     },
     Format {
         id: DataFormat::Idx,
@@ -168,7 +142,6 @@ static FORMATS: &[Format] = &[
             labels_name: idx::labels_name,
             side: idx::side,
         }),
-        writer: None,
     },
 ];
 
@@ -201,11 +174,6 @@ pub fn by_signature(begin: &[u8]) -> &'static Format {
 /// Names in the config and on the command line.
 pub fn names() -> Vec<&'static str> {
     all().map(|format| format.id.name()).collect()
-}
-
-/// Endings of files that can be written.
-pub fn written_endings() -> Vec<&'static str> {
-    all().filter_map(|format| format.writer.as_ref()).flat_map(|writer| writer.endings).copied().collect()
 }
 
 /// The usual endings of all formats as a list for messages.

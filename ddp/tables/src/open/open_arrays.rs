@@ -93,7 +93,7 @@ fn refuse_columns(spec: &SourceSpec<'_>) -> Result<()> {
                 key,
                 source_name: spec.source.to_owned(),
                 why: "holds an array, whose columns are used as they are",
-                hint: "pass it to `ddp-train data convert` when you convert a table to this file".to_owned(),
+                hint: "train on a table, such as CSV or Parquet, or change the array".to_owned(),
             }));
         }
     }

@@ -190,16 +190,6 @@ fn number(cell: &[u8], notation: &Notation, is_exact: bool) -> Result<Number, Ce
     })
 }
 
-/// The number of a cell, seconds of dates and times; `None` for a missing value.
-#[cfg(feature = "parquet")]
-pub(super) fn double(cell: &[u8], notation: &Notation) -> Result<Option<f64>, CellProblem> {
-    if notation.is_missing(cell) || time::is_infinite(&shown(cell)) {
-        return Ok(None);
-    }
-    let Number { single, exact, .. } = number(cell, notation, true)?;
-    Ok(Some(exact.map_or(f64::from(single), |exact| exact.less(0.0))))
-}
-
 /// The text of a cell with a number's marks as Rust writes them.
 fn plain<'a>(text: &'a str, notation: &Notation) -> Result<NumberText<'a>, CellProblem> {
     notation.decimal.normalized(text).map_err(|Unclear| CellProblem::UnclearMark { text: text.to_owned() })

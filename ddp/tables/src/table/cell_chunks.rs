@@ -8,12 +8,11 @@ use ddp::data::error::{DataError, Result};
 use crate::error::TableError;
 use crate::formats::error::{CellProblem, CsvError, RowsError};
 use crate::formats::table::source::TableFormat;
-use crate::formats::table::types::{CellUse, Destination, Form, Inference, Place, TypedColumn};
-use crate::formats::write::{CellKind, Chunk, Group, Kind};
+use crate::formats::table::types::{CellUse, Inference, Place, TypedColumn};
+use crate::formats::write::{Chunk, Group};
 use crate::source::SourceSpec;
 use crate::table::cell_reader::CellReader;
 use crate::table::columns::{ColumnPlan, Role, same_columns};
-use crate::values::element::RawType;
 
 /// Columns of tables of text, with the types that all of their cells have in common.
 #[derive(Debug, Clone)]
@@ -30,23 +29,15 @@ struct CellColumn {
     /// Index among the names.
     index: usize,
     use_: CellUse,
-    form: Form,
     group: Group,
-    cells: CellKind,
 }
 
 impl CellColumns {
     /// Reads all cells of `files`.
     ///
     /// # Errors
-    /// Cells that no type of the destination holds, by place.
-    pub fn scan(
-        files: &[PathBuf],
-        format: &TableFormat,
-        spec: &SourceSpec<'_>,
-        to: Destination,
-        keeps_missing: bool,
-    ) -> Result<Self> {
+    /// Cells that no type of columns holds, by place.
+    pub fn scan(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
         let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
         for (file, path) in files.iter().enumerate() {
             let (mut reader, plan) = CellReader::open_planned(path, format, spec)?;
@@ -81,7 +72,7 @@ impl CellColumns {
             }
         }
         let (plan, columns) = first.expect("there is a file");
-        Self::new(files, &plan, &columns, spec, to, keeps_missing)
+        Self::new(files, &plan, &columns, spec)
     }
 
     fn new(
@@ -89,36 +80,20 @@ impl CellColumns {
         plan: &ColumnPlan,
         inferred: &[Inference],
         spec: &SourceSpec<'_>,
-        to: Destination,
-        keeps_missing: bool,
     ) -> Result<Self> {
         let names = plan.all_names();
         let (mut columns, mut n_rounded) = (Vec::new(), 0);
         for (index, (role, inference)) in plan.all_roles().into_iter().zip(inferred).enumerate() {
             let Some(purpose) = role.purpose() else { continue };
             let use_ = cell_use(role, spec);
-            let of_cell = |(place, problem)| of_cell(files, place, &names[index], problem);
-            let mut group = Group::column(purpose, names[index].clone(), Kind::Text);
-            let mut cells = CellKind::Text;
-            let mut form = match (role, to) {
-                (Role::Date(first), Destination::Arrays) => {
-                    group.names = plan.features[first..][..crate::values::time::PARTS.len()].to_vec();
-                    group.kind = Kind::Number(RawType::F32);
-                    group.fits_single = Some(true);
-                    Form::DateParts
-                }
-                _ => {
-                    group.kind = inference.kind(use_, to).map_err(of_cell)?;
-                    group.fits_single = Some(inference.fits_single());
-                    cells = inference.cell_kind(use_).map_err(of_cell)?;
-                    Form::of(&group.kind)
-                }
-            };
-            n_rounded += inference.n_rounded(&group.kind);
-            if to == Destination::Arrays {
-                check_for_arrays(inference, use_, &mut group, &mut form, keeps_missing).map_err(of_cell)?;
-            }
-            columns.push(CellColumn { index, use_, form, group, cells });
+            let kind = inference.kind(use_);
+            let kind = kind.map_err(|(place, problem)| of_cell(files, place, &names[index], problem))?;
+            n_rounded += inference.n_rounded(&kind);
+            columns.push(CellColumn {
+                index,
+                use_,
+                group: Group::column(purpose, names[index].clone(), kind),
+            });
         }
         Ok(CellColumns { names, columns, n_rounded })
     }
@@ -126,11 +101,6 @@ impl CellColumns {
     /// The columns that are converted.
     pub fn groups(&self) -> Vec<Group> {
         self.columns.iter().map(|column| column.group.clone()).collect()
-    }
-
-    /// Indices among the columns of the files and their folders, and meaning of the cells.
-    pub fn cells(&self) -> impl Iterator<Item = (usize, CellKind)> {
-        self.columns.iter().map(|column| (column.index, column.cells))
     }
 
     /// Opens a file of these columns.
@@ -146,7 +116,11 @@ impl CellColumns {
         }
         Ok(CellChunks {
             path: path.to_owned(),
-            typed: self.columns.iter().map(|column| TypedColumn::new(column.use_, column.form)).collect(),
+            typed: self
+                .columns
+                .iter()
+                .map(|column| TypedColumn::of_kind(column.use_, &column.group.kind))
+                .collect(),
             columns: self.clone(),
             plan,
             reader,
@@ -157,33 +131,6 @@ impl CellColumns {
 fn of_cell(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> DataError {
     let place = format!("data file `{}`, line {}", files[place.file].display(), place.number);
     DataError::from(TableError::Cell { place, column: column.to_owned(), problem })
-}
-
-/// Texts among numbers and missing values have no place in arrays.
-fn check_for_arrays(
-    inference: &Inference,
-    use_: CellUse,
-    group: &mut Group,
-    form: &mut Form,
-    keeps_missing: bool,
-) -> Result<(), (Place, CellProblem)> {
-    if let (Kind::Text, CellUse::Number, Some((place, text))) = (&group.kind, use_, inference.first_text()) {
-        return Err((*place, CellProblem::TextInArray { text: text.clone() }));
-    }
-    let is_category = use_ == CellUse::Category;
-    let Some((place, _)) = inference.missing.first.as_ref().filter(|_| !is_category) else { return Ok(()) };
-    if use_ == CellUse::Label {
-        return Err((*place, CellProblem::TargetEmpty));
-    }
-    if !keeps_missing {
-        return Err((*place, CellProblem::MissingInArray));
-    }
-    // Only floats have a value that marks a missing one.
-    if *form != Form::DateParts {
-        group.kind = Kind::Number(RawType::F64);
-        *form = Form::Number(RawType::F64);
-    }
-    Ok(())
 }
 
 fn cell_use(role: Role, spec: &SourceSpec<'_>) -> CellUse {

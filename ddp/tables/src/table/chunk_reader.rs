@@ -5,7 +5,6 @@ use std::path::Path;
 use ddp::data::error::Result;
 
 use crate::formats::table::source::{Source, TableFormat};
-use crate::formats::table::types::Destination;
 use crate::formats::write::{Chunk, Group};
 use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
@@ -36,17 +35,12 @@ impl ChunkReader {
 
     /// Opens a file that has types.
     #[cfg_attr(not(feature = "parquet"), allow(unused_variables))]
-    pub fn of_types(
-        path: &Path,
-        format: &TableFormat,
-        spec: &SourceSpec<'_>,
-        to: Destination,
-    ) -> Result<Self> {
+    pub fn of_types(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
         match (format.open)(path, &spec.read_options())? {
             #[cfg(feature = "parquet")]
             Source::Batches(source) => {
                 let source = widened(path, source, spec.types);
-                Ok(ChunkReader(Chunks::Batches(Box::new(BatchChunks::open(path, &*source, spec, to)?))))
+                Ok(ChunkReader(Chunks::Batches(Box::new(BatchChunks::open(path, &*source, spec)?))))
             }
             Source::Text(_) => unreachable!("a file of text has no types"),
         }

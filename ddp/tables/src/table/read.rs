@@ -162,7 +162,7 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
         needed_mib: (at_least >> 20) + 1,
         limit_mib: spec.table_bytes() >> 20,
         hint: format!(
-            "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run, convert it once to a format that is not read into memory: `ddp-train data convert {} rows.safetensors`, or raise the limit",
+            "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run (`ddp-train data convert {} rows.parquet` makes one that stays), or raise the limit",
             spec.source
         ),
     })

@@ -20,10 +20,9 @@ use tracing::info;
 
 use crate::error::TableError;
 use crate::formats::arrays::reader::SplitSide;
-use crate::formats::table::parquet;
+use crate::formats::table::parquet::ParquetWriter;
 use crate::formats::table::source::TableFormat;
-use crate::formats::table::types::Destination;
-use crate::formats::write::{OutFiles, Schema, Staging};
+use crate::formats::write::{Schema, Staging};
 use crate::source::SourceSpec;
 use crate::table::cell_chunks::CellColumns;
 use crate::table::chunk_reader::ChunkReader;
@@ -106,12 +105,11 @@ pub(super) fn open(
 
 /// Writes the rows to a file in `folder`.
 fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder: &Path) -> Result<PathBuf> {
-    let cells = CellColumns::scan(files, format, spec, Destination::Columns, true)?;
+    let cells = CellColumns::scan(files, format, spec)?;
     let schema = Schema { source: spec.source.to_owned(), groups: cells.groups() };
     let mut staging = Staging::new(folder);
     let path = folder.join("rows.parquet");
-    let out = OutFiles { rows: path.clone(), labels: folder.join("labels"), weights: folder.join("weights") };
-    let mut writer = parquet::create(&schema, &out, &mut staging)?;
+    let mut writer = ParquetWriter::create(&schema, &path, &mut staging)?;
     for file in files {
         let mut reader = ChunkReader::of_text(file, format, spec, &cells)?;
         while let Some(chunk) = reader.next(CHUNK_ROWS)? {

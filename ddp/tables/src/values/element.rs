@@ -194,28 +194,6 @@ pub fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut [i64]) 
     each!(raw, is_big_endian, bytes, |value: out| value as i64);
 }
 
-/// A little-endian integer.
-pub(crate) fn to_i128(raw: RawType, bytes: &[u8]) -> i128 {
-    macro_rules! read {
-        ($t:ty) => {
-            bytes.first_chunk().map_or(0, |bytes| i128::from(<$t>::from_le_bytes(*bytes)))
-        };
-    }
-    match raw {
-        RawType::U8 | RawType::Bool => read!(u8),
-        RawType::I8 => read!(i8),
-        RawType::U16 => read!(u16),
-        RawType::I16 => read!(i16),
-        RawType::U32 => read!(u32),
-        RawType::I32 => read!(i32),
-        RawType::U64 => read!(u64),
-        RawType::I64 => read!(i64),
-        RawType::F16 | RawType::Bf16 | RawType::F32 | RawType::F64 | RawType::Ascii | RawType::Unicode => {
-            unreachable!("integers")
-        }
-    }
-}
-
 /// The text in `bytes`, without the zeros at its end; replacement characters stand for anything but text.
 pub fn to_text(raw: RawType, is_big_endian: bool, bytes: &[u8]) -> String {
     if raw == RawType::Ascii {

@@ -282,7 +282,7 @@ fn a_long_list_among_short_ones() {
     for (name, parts) in [("middle", &of_row[..]), ("first", &of_file)] {
         refused(&place, &[&format!("data.train={name}.parquet")], parts);
         for line in
-            [format!("data inspect {name}.parquet"), format!("data convert {name}.parquet rows.safetensors")]
+            [format!("data inspect {name}.parquet"), format!("data convert {name}.parquet rows.parquet")]
         {
             let script = format!("ulimit -v {ADDRESSES_KIB} && exec \"$0\" \"$@\"");
             let mut command = Command::new("sh");

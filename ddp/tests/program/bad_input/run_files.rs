@@ -118,7 +118,7 @@ fn leftovers_of_ended_processes_are_not_opened() {
     place.end(Command::new(ddp_train()).args("train good.csv --epochs 1 --out run".split(' '))).is_good();
     for (left, line) in [
         (".o.csv.whole.4194999.predict", "predict --checkpoint run --data good.csv --out o.csv --overwrite"),
-        (".c.npy.4194999.convert", "data convert good.csv c.npy --target label --overwrite"),
+        (".c.parquet.4194999.convert", "data convert good.csv c.parquet --target label --overwrite"),
         ("run/.done.json.4194999.tmp", "train good.csv --epochs 1 --out run --overwrite"),
     ] {
         for kind in ["pipe", "link"] {

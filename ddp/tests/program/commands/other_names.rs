@@ -1,6 +1,8 @@
 //! Names that a newcomer may guess: flags and subcommands of other programs, files under other names, and the program's answers.
 
 use crate::common::{made_up_csv, refused, run_line, run_line_ok, temp_dir, write};
+use crate::data::files::Element;
+use crate::data::formats::as_arrays;
 
 #[test]
 fn flags_and_subcommands_of_other_programs_get_a_tip() {
@@ -155,7 +157,13 @@ fn columns_and_labels_are_named_by_short_flags() {
         &["no column \"ix\"", "did you mean \"id\"?"],
     );
 
-    run_line_ok(folder.path(), "data convert rows.csv x.npy --target y --drop id --drop when --drop city");
+    if cfg!(feature = "parquet") {
+        run_line_ok(
+            folder.path(),
+            "data convert rows.csv x.parquet --target y --drop id --drop when --drop city",
+        );
+    }
+    as_arrays(folder.path(), "rows.csv", "x.npy", "y", &["id", "when", "city"], Element::F32);
     let line = "train x.npy --labels x.labels.npy --epochs 1 --device cpu --out arrays";
     run_line_ok(folder.path(), line);
     refused(folder.path(), "train x.npy --labels y.npy", &["y.npy"]);

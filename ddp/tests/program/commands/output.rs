@@ -235,7 +235,7 @@ const RESULTS: [&[&str]; 29] = [
     &["runs", "show", "out", "--json"],
     &["plan", "--gpu", "cpu"],
     &["data", "inspect", "rows.csv"],
-    &["data", "convert", "rows.csv", "rows.npz", "--overwrite"],
+    &["data", "convert", "rows.csv", "rows.parquet", "--overwrite"],
     &["devices"],
     &["doctor"],
     &["doctor", "--json"],

@@ -9,6 +9,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{Outcome, ranks, run, run_ok, single, temp_dir, train, write};
+use crate::data::files::Element;
+use crate::data::formats::{as_arrays, in_format};
 use crate::virtual_gpu::under_virtual_gpus;
 
 /// A table with an id, two features and a label of three classes.
@@ -262,13 +264,12 @@ fn batches_may_end_within_a_block_of_a_table() {
 fn arrays_are_predicted_without_labels() {
     let model = Model::new();
     let csv = lines(&model.predict(1, &model.path("train.csv"), "out.csv", &["--proba"]));
-    let (input, out) = (model.path("train.csv"), model.path("rows.safetensors"));
-    let (input, out) = (input.to_str().unwrap(), out.to_str().unwrap());
-    run_ok(single(&["data", "convert", input, out, "--target", "label", "--drop", "id"]));
-    let of_arrays = lines(&model.predict(1, Path::new(out), "arrays.csv", &["--proba"]));
+    for name in ["rows.safetensors", "rows.npy"] {
+        as_arrays(model.folder.path(), "train.csv", name, "label", &["id"], Element::F32);
+    }
+    let of_arrays = lines(&model.predict(1, &model.path("rows.safetensors"), "arrays.csv", &["--proba"]));
     assert_eq!(of_arrays, csv);
     let npy = model.path("rows.npy");
-    run_ok(single(&["data", "convert", input, npy.to_str().unwrap(), "--target", "label", "--drop", "id"]));
     std::fs::remove_file(model.path("rows.labels.npy")).unwrap();
     assert_eq!(lines(&model.predict(2, &npy, "npy.csv", &["--proba"])), csv);
     model.refused(&npy, "x.csv", &["--keep", "a"], &["--keep", "holds an array"]);
@@ -449,9 +450,7 @@ fn virtual_gpus_predict_like_the_cpu() {
         let data = match name {
             "rows.csv" => model.path("train.csv"),
             _ => {
-                let (input, out) = (model.path("train.csv"), model.path(name));
-                let (input, out) = (input.to_str().unwrap(), out.to_str().unwrap());
-                run_ok(single(&["data", "convert", input, out, "--target", "label", "--drop", "id"]));
+                as_arrays(model.folder.path(), "train.csv", name, "label", &["id"], Element::F32);
                 model.path(name)
             }
         };
@@ -482,16 +481,14 @@ fn virtual_gpus_predict_like_the_cpu() {
 }
 
 /// The rows of `csv` in each table format of this build, without quotes around numbers.
-fn in_every_table(model: &Model, csv: &str, more: &[&str]) -> Vec<PathBuf> {
+fn in_every_table(model: &Model, csv: &str) -> Vec<PathBuf> {
     let comma = write(model.folder.path(), "rows.csv", csv);
     let mut endings = vec!["jsonl"];
     endings.extend(["parquet", "feather"].iter().filter(|_| cfg!(feature = "parquet")));
     let converted = endings.iter().map(|ending| {
-        let path = model.path(&format!("rows.{ending}"));
-        let words = ["data", "convert", comma.to_str().unwrap(), path.to_str().unwrap()];
-        let roles = ["--target", "label", "--categorical", "id", "--overwrite"];
-        run_ok(single(&[&words[..], &roles, more].concat()));
-        path
+        let name = format!("rows.{ending}");
+        in_format(model.folder.path(), "rows.csv", &name, "--target label --categorical id");
+        model.path(&name)
     });
     let converted: Vec<PathBuf> = converted.collect();
     // Ids contain a comma and are quoted.
@@ -503,7 +500,7 @@ fn in_every_table(model: &Model, csv: &str, more: &[&str]) -> Vec<PathBuf> {
 #[test]
 fn every_table_gives_the_same_predictions_and_kept_columns() {
     let model = Model::new();
-    let tables = in_every_table(&model, &table(50), &[]);
+    let tables = in_every_table(&model, &table(50));
     let more = ["--keep", "id,b,label", "--proba"];
     let expected = model.predict(1, &tables[0], "expected.csv", &more);
     assert_eq!(lines(&expected)[0][..4], ["id", "b", "label", "prediction"]);
@@ -524,7 +521,7 @@ fn rows_that_cannot_be_predicted_stay_empty_in_every_table() {
     let model = Model::new();
     let csv = "id,a,b,label\n\"row, 0\",0.5,0.1,0\n\"row, 1\",,0.2,1\n\"row, 2\",0.25,0.3,0\n";
     let more = ["--keep", "id", "--bad-rows", "null", "--overwrite"];
-    let mut tables = in_every_table(&model, csv, &["--keep-missing"]);
+    let mut tables = in_every_table(&model, csv);
     let json = [r#"{"id": "row, 0", "a": 0.5, "b": 0.1}"#, r#"{"a": "oops", "id": "row, 1", "b": 0.2}"#];
     let json = format!("{}\n{}\n{}\n", json[0], json[1], r#"{"id": "row, 2", "a": 0.25, "b": 0.3}"#);
     tables.push(write(model.folder.path(), "bad.jsonl", &json));

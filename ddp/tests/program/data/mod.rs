@@ -5,6 +5,7 @@ mod changed;
 mod convert;
 mod every_row;
 pub(crate) mod files;
+pub(crate) mod formats;
 mod folders;
 mod labels;
 mod memory;

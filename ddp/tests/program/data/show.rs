@@ -5,6 +5,8 @@
 use serde_json::Value;
 
 use crate::common::{run_line, run_line_ok, temp_dir, write};
+use crate::data::files::Element;
+use crate::data::formats::{as_arrays, in_format};
 
 const ROWS: &str = "a,b,label\n0.5,-1.25,0\n1.5,2,1\n-3,0.125,0\n8,1e20,1\n0,7,1\n";
 
@@ -34,7 +36,11 @@ fn every_format_shows_the_same_rows() {
     let tables = ["csv.gz", "tsv", "jsonl", "jsonl.zst"];
     let binary: &[&str] = if cfg!(feature = "parquet") { &["parquet", "arrow"] } else { &[] };
     for ending in tables.iter().chain(binary).chain(&["npz", "safetensors"]) {
-        run_line_ok(folder, &format!("data convert rows.csv out.{ending} --task classification"));
+        let name = format!("out.{ending}");
+        match *ending {
+            "npz" | "safetensors" => as_arrays(folder, "rows.csv", &name, "label", &[], Element::F64),
+            _ => in_format(folder, "rows.csv", &name, ""),
+        }
         let shown = run_line_ok(folder, &format!("data show out.{ending} --rows 3..,1 --json"));
         let mut rows = objects(&shown.stdout);
         // Arrays store the labels under a different name.
@@ -46,7 +52,7 @@ fn every_format_shows_the_same_rows() {
         };
         assert_eq!(numbers(&rows), numbers(&want), "{ending}: {}", shown.stdout);
     }
-    run_line_ok(folder, "data convert rows.csv out.npy --task classification");
+    as_arrays(folder, "rows.csv", "out.npy", "label", &[], Element::F64);
     let single = run_line_ok(folder, "data show out.npy --labels out.labels.npy --rows 2");
     assert!(
         single.stdout.lines().nth(1).unwrap().split_whitespace().eq(["2", "-3", "0.125", "0"]),

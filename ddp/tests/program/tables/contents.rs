@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
-
 #[cfg(feature = "parquet")]
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ const COMMANDS: [&str; 4] = [
     "train {} --out run --device cpu",
     "data inspect {}",
     "data show {} --rows 0..9",
-    "data convert {} o.npz",
+    "data convert {} o.parquet",
 ];
 
 /// All commands refuse the file with these parts in the message.

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 #[cfg(feature = "parquet")]
 use crate::common::run_line_ok;
 use crate::common::{Outcome, run, run_ok, single, temp_dir};
+use crate::data::formats::in_format;
 
 fn fixtures(name: &str) -> PathBuf {
     crate::common::ddp_folder().join("tests/fixtures/tables").join(name)
@@ -174,7 +175,7 @@ fn a_table_has_one_profile_in_all_formats() {
     assert_eq!(of_csv[0]["n_missing"], 43);
     assert_eq!(of_csv[5]["n_distinct"], 300);
     for name in ["rows.parquet", "rows.arrow", "rows.jsonl"] {
-        run_line_ok(folder.path(), &format!("data convert rows.csv {name}"));
+        in_format(folder.path(), "rows.csv", name, "");
         assert_eq!(columns(name), of_csv, "{name}");
     }
 }
@@ -286,44 +287,13 @@ fn a_run_is_evaluated_and_resumed_from_any_folder() {
 }
 
 #[test]
+#[cfg(feature = "parquet")]
 fn a_folder_that_does_not_exist_is_written_to() {
     let folder = temp_dir();
     let table = fixtures("plain/semicolon.csv");
-    for (to, part) in [("npy", "parts/part-00000.npy"), ("jsonl", "lines/part-00000.jsonl")] {
-        let name = part.split('/').next().unwrap();
-        let args = ["data", "convert", table.to_str().unwrap(), name, "--to", to, "--target", "label"];
-        run_ok(in_folder(folder.path(), &args));
-        assert!(folder.path().join(part).exists(), "{part}");
-        // It exists now.
-        run_ok(in_folder(folder.path(), &[&args[..], &["--overwrite"]].concat()));
-    }
-    assert!(folder.path().join("parts/labels/part-00000.npy").exists());
-}
-
-#[test]
-fn copies_as_text_keep_every_digit_and_word() {
-    let folder = temp_dir();
-    let text = "id,price,city,label\n1,0.1000000000000000055511151231257827,\"Rome, old\",0\n2,12345678901234567890,,1\n";
-    fs::write(folder.path().join("in.csv"), text).unwrap();
-    let convert = |from: &str, to: &str| {
-        run_ok(in_folder(folder.path(), &["data", "convert", from, to, "--keep-missing", "--overwrite"]));
-        fs::read_to_string(folder.path().join(to)).unwrap()
-    };
-    assert_eq!(convert("in.csv", "out.csv"), text);
-    assert_eq!(
-        convert("in.csv", "out.tsv"),
-        text.replace("\"Rome, old\"", "Rome; old").replace(',', "\t").replace(';', ",")
-    );
-    fs::write(folder.path().join("in.csv"), "a;label\n1,50;0\n-2,25;1\n").unwrap();
-    assert_eq!(convert("in.csv", "out.csv"), "a,label\n1.50,0\n-2.25,1\n");
-    if cfg!(feature = "parquet") {
-        let from = fixtures("mixed/snappy.parquet");
-        let args = ["data", "convert", from.to_str().unwrap(), "out.csv", "--keep-missing", "--overwrite"];
-        run_ok(in_folder(folder.path(), &args));
-        let converted = fs::read_to_string(folder.path().join("out.csv")).unwrap();
-        assert!(
-            converted.starts_with("city,member,joined,size,label\nBern,false,2024-02-28 00:00:00,0,0\n"),
-            "{converted}"
-        );
-    }
+    let args = ["data", "convert", table.to_str().unwrap(), "parts/", "--target", "label"];
+    run_ok(in_folder(folder.path(), &args));
+    assert!(folder.path().join("parts/part-00000.parquet").exists());
+    // It exists now.
+    run_ok(in_folder(folder.path(), &[&args[..], &["--overwrite"]].concat()));
 }

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::Path;
-
 use std::sync::Arc;
 
 use arrow_array::types::Float32Type;
@@ -13,6 +12,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::common::{ranks, refused, run_line_ok, run_ok, temp_dir, write};
+use crate::data::formats::arrow_file;
 
 /// A table with columns of all kinds, some with gaps.
 fn table(n_rows: usize) -> String {
@@ -51,7 +51,7 @@ fn kept_columns_have_the_types_of_the_input() {
     let folder = folder.path();
     write(folder, "rows.csv", &table(3_000));
     run_line_ok(folder, "data convert rows.csv rows.parquet");
-    run_line_ok(folder, "data convert rows.csv rows.feather");
+    arrow_file(&folder.join("rows.parquet"), &folder.join("rows.feather"));
     let drop = "--set data.drop=[\"id\",\"amount\",\"day\",\"at\",\"member\",\"city\"]";
     run_line_ok(folder, &format!("train rows.csv {drop} --epochs 1 --hidden 4 --device cpu --out run"));
     let names = ["id", "amount", "day", "at", "member", "city"];
@@ -102,7 +102,7 @@ fn whole_lists_are_kept_where_the_output_holds_lists() {
     let train =
         "train rows.parquet --set data.drop=[\"id\",\"other\"] --epochs 1 --hidden 4 --device cpu --out run";
     run_line_ok(folder, train);
-    run_line_ok(folder, "data convert rows.parquet rows.feather");
+    arrow_file(&folder.join("rows.parquet"), &folder.join("rows.feather"));
     let expected = batches(&folder.join("rows.parquet"));
     for (n_ranks, data) in [(1, "rows.parquet"), (2, "rows.parquet"), (1, "rows.feather")] {
         let path = |name: &str| folder.join(name).display().to_string();

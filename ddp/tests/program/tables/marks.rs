@@ -6,6 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common::{refused, run_line, run_line_ok, temp_dir, write};
+use crate::data::files::Element;
+use crate::data::formats::{as_arrays, in_format};
 
 /// Rows with -999 among temperatures, NA among cities, and labels missing in some rows.
 fn table() -> String {
@@ -48,12 +50,13 @@ fn marks_mean_the_same_in_all_formats() {
     let expected = figures(folder, "rows.csv", "");
     assert!(expected.0.iter().all(Value::is_number), "{expected:?}");
     for name in ["plain.parquet", "plain.feather", "plain.jsonl"] {
-        run_line_ok(folder, &format!("data convert rows.csv {name} --target count --task regression"));
+        in_format(folder, "rows.csv", name, "--target count --task regression");
         assert_eq!(figures(folder, name, ""), expected, "{name}");
     }
     // In the target column, missing labels are nulls.
-    for name in ["target.parquet", "target.jsonl"] {
-        run_line_ok(folder, &format!("data convert rows.csv {name} --target label"));
+    write(folder, "nulls.csv", &table().replace(",NA\n", ",\n"));
+    for (from, name) in [("rows.csv", "target.parquet"), ("nulls.csv", "target.jsonl")] {
+        in_format(folder, from, name, "--target label");
         assert_eq!(figures(folder, name, ""), expected, "{name}");
     }
     let marks = "--set data.missing_values=[\"-999\",\"unknown\"]";
@@ -61,10 +64,9 @@ fn marks_mean_the_same_in_all_formats() {
     assert_eq!(figures(folder, "marked.parquet", ""), expected);
     run_line_ok(folder, &format!("data convert plain.parquet again.parquet --target label {marks}"));
     assert_eq!(figures(folder, "again.parquet", ""), expected);
-    run_line_ok(folder, "data convert marked.parquet marked.csv");
-    let text = std::fs::read_to_string(folder.join("marked.csv")).unwrap();
-    assert!(!text.contains("-999") && !text.contains("unknown") && text.contains(",NA,"), "{text}");
-    assert_eq!(text.lines().filter(|line| line.ends_with(',')).count(), 8, "{text}");
+    let text = run_line_ok(folder, "data show marked.parquet --rows 0.. --json").stdout;
+    assert!(!text.contains("-999") && !text.contains("unknown") && text.contains(r#""city":"NA""#), "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains(r#""label":"""#)).count(), 8, "{text}");
 }
 
 #[test]
@@ -93,10 +95,7 @@ fn inspect_names_numbers_that_mark_missing_values() {
     let folder = folder.path();
     write(folder, "rows.csv", &table());
     run_line_ok(folder, "data convert rows.csv rows.parquet");
-    run_line_ok(
-        folder,
-        "data convert rows.csv rows.npz --drop city --target count --task regression --set data.drop=[\"label\",\"city\"]",
-    );
+    as_arrays(folder, "rows.csv", "rows.npz", "count", &["label", "city"], Element::F32);
     for name in ["rows.csv", "rows.parquet"] {
         let words = |more: &str| {
             let outcome = run_line_ok(folder, &format!("data inspect {name} --target label {more}"));

@@ -5,8 +5,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{Outcome, read_weights, refused, run_line, run_line_ok, same_bits, temp_dir, write};
-use crate::common::{ranks, run_ok};
+use crate::common::{
+    Outcome, ranks, read_weights, refused, run_line, run_line_ok, run_ok, same_bits, temp_dir, write,
+};
+use crate::data::files::Element;
+use crate::data::formats::{as_arrays, in_format};
 
 const QUICK: &str = "--device cpu --epochs 3 --batch-size 8 --hidden 4";
 const SKIP: &str = "--set data.missing_target=skip";
@@ -55,7 +58,7 @@ fn formats(folder: &Path) -> Vec<&'static str> {
     let mut formats = vec!["csv", "jsonl"];
     formats.extend(["parquet", "feather"].iter().filter(|_| cfg!(feature = "parquet")));
     for format in &formats[1..] {
-        run_line_ok(folder, &format!("data convert gaps.csv gaps.{format}"));
+        in_format(folder, "gaps.csv", &format!("gaps.{format}"), "");
     }
     formats
 }
@@ -151,7 +154,7 @@ fn tables_without_targets_and_arrays_are_refused() {
     write(folder, "none.csv", "a,target\n1,\n2,NA\n");
     refused(folder, &format!("train none.csv --target target {SKIP}"), &["no row has a value of target"]);
     write_tables(folder, "regression");
-    run_line_ok(folder, "data convert whole.csv rows.npy --target target --drop group");
+    as_arrays(folder, "whole.csv", "rows.npy", "target", &["group"], Element::F32);
     let line = format!("train rows.npy --set data.labels=rows.labels.npy --task regression {SKIP}");
     refused(folder, &line, &["data.missing_target", "holds arrays"]);
 }

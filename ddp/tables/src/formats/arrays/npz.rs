@@ -1,11 +1,9 @@
 //! `.npz`: several `.npy` arrays in a zip archive. Uncompressed arrays (numpy.savez) are mapped in place, compressed ones
 //! (numpy.savez_compressed) are unpacked into memory.
 
-use std::fs::File;
-use std::io::{BufWriter, Cursor, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::{Cursor, Read, Seek, Write};
+use std::path::Path;
 
-use ddp::storage::write_error::WriteError;
 use zip::write::{SimpleFileOptions, ZipWriter};
 use zip::{CompressionMethod, DateTime, ZipArchive};
 
@@ -13,11 +11,10 @@ use crate::formats::arrays::array::RawArray;
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
 use crate::formats::arrays::npy;
 use crate::formats::arrays::npy::array_header;
-use crate::formats::arrays::reader::{NamedArrays, WEIGHTS_KEY};
+use crate::formats::arrays::reader::NamedArrays;
 use crate::formats::compression::check_crc;
 use crate::formats::error::{Result, RowsError};
 use crate::formats::foreign::{Foreign, sparse_matrix};
-use crate::formats::write::{ArrayLayout, ArrayRows, ArrayWriter, OutFiles, Staging};
 use crate::values::element::RawType;
 
 /// Opens an archive, whose arrays are unpacked into `budget`.
@@ -124,78 +121,6 @@ fn damaged(path: &Path, reason: String) -> RowsError {
 fn malformed(path: &Path, reason: String) -> RowsError {
     let hint = "is the file cut off? write it with numpy.savez";
     RowsError::Malformed { path: path.to_owned(), format: "npz", reason, hint }
-}
-
-/// Writes `.npz`: features, labels and weights in one archive, uncompressed, so that they can be mapped.
-///
-/// An entry of an archive starts with its checksum, so arrays can't be completed in place: they wait in unnamed files.
-///
-/// Opens the file of a writer.
-pub fn create(layout: &ArrayLayout, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ArrayWriter>> {
-    Ok(Box::new(NpzWriter::new(layout, &files.rows, staging)?))
-}
-
-/// Writes an archive of arrays.
-struct NpzWriter {
-    layout: ArrayLayout,
-    path: PathBuf,
-    file: File,
-    features: BufWriter<File>,
-    targets: BufWriter<File>,
-    weights: BufWriter<File>,
-    n_rows: u64,
-}
-
-impl NpzWriter {
-    fn new(layout: &ArrayLayout, path: &Path, staging: &mut Staging) -> Result<Self> {
-        let file = staging.create(path)?;
-        let scratch =
-            |what: &str| Ok::<_, WriteError>(BufWriter::with_capacity(1 << 18, staging.scratch(path, what)?));
-        Ok(NpzWriter {
-            file,
-            features: scratch("features")?,
-            targets: scratch("labels")?,
-            weights: scratch("weights")?,
-            path: path.to_owned(),
-            n_rows: 0,
-            layout: layout.clone(),
-        })
-    }
-}
-
-impl ArrayWriter for NpzWriter {
-    fn write(&mut self, rows: &ArrayRows) -> Result<()> {
-        let mut put = || -> std::io::Result<()> {
-            self.features.write_all(&rows.features)?;
-            self.targets.write_all(&rows.targets)?;
-            self.weights.write_all(&rows.weights)
-        };
-        put().map_err(|source| WriteError { path: self.path.clone(), source })?;
-        self.n_rows += rows.n_rows as u64;
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        let Self { layout, path, file, features, targets, weights, n_rows } = *self;
-        let mut arrays = vec![("features", layout.dtype, layout.feature_shape(n_rows), features)];
-        if !layout.targets.is_empty() {
-            arrays.push(("labels", layout.target_dtype, layout.target_shape(n_rows), targets));
-        }
-        if let Some(raw) = layout.weight_dtype {
-            arrays.push((WEIGHTS_KEY, raw, vec![n_rows], weights));
-        }
-        let end = || -> std::io::Result<()> {
-            let mut files = Vec::new();
-            for (name, raw, shape, content) in arrays {
-                let mut content = content.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-                content.seek(SeekFrom::Start(0))?;
-                files.push((name, raw, shape, content));
-            }
-            let file = write_archive(BufWriter::with_capacity(1 << 18, file), files)?;
-            file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
-        };
-        Ok(end().map_err(|source| WriteError { path, source })?)
-    }
 }
 
 /// Writes an archive of arrays, each by name, type, shape and elements, to `out`.

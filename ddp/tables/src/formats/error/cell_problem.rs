@@ -15,19 +15,6 @@ pub enum CellProblem {
         "save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it"
     ))]
     NotUtf8,
-    /// A missing value of a table that becomes an array.
-    #[error("the value is missing, and arrays hold numbers")]
-    #[diagnostic(help(
-        "--keep-missing writes NaN; or fill in the value, or leave the column out with --drop"
-    ))]
-    MissingInArray,
-    /// A text in a feature of a table that becomes an array.
-    #[error("expected a number, got \"{text}\"")]
-    #[diagnostic(help(
-        "arrays hold numbers: leave the column out with --drop, number its texts with --categorical (.safetensors), or write \
-         to a table such as .parquet"
-    ))]
-    TextInArray { text: String },
     /// A number with a mark of thousands, or of a fraction of three digits.
     #[error(
         "\"{text}\" may be {} or {}: the first rows are ambiguous",

@@ -133,16 +133,6 @@ pub enum RowsError {
         reason: String,
         hint: String,
     },
-    /// A value that the number format can't hold.
-    #[error("{place}, column \"{column}\": {value} does not fit in {dtype}")]
-    #[diagnostic(help("without --dtype no value is lost"))]
-    DoesNotFit {
-        /// File and row.
-        place: String,
-        column: String,
-        value: f64,
-        dtype: String,
-    },
 }
 
 impl RowsError {

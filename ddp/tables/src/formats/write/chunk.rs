@@ -6,7 +6,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::FieldRef;
 use ddp::data::vocabulary::CategoryColumn;
 
-use crate::values::element::{RawType, to_f64 as raw_to_f64, to_i128 as raw_to_i128};
+use crate::values::element::{RawType, to_f64 as raw_to_f64};
 use crate::values::texts::Texts;
 use crate::values::time::MomentType;
 
@@ -70,52 +70,15 @@ impl Nulls {
         self.0.resize(row, false);
         self.0.push(true);
     }
-
-    /// The first row without a value.
-    pub fn first(&self) -> Option<usize> {
-        self.0.iter().position(|is_null| *is_null)
-    }
 }
 
 impl Numbers {
-    /// Appends the shortest text that parses as value number `index`; nothing for NaN, which marks a missing value.
-    pub fn put(&self, index: usize, out: &mut String) {
-        use std::fmt::Write as _;
-        let size = self.raw.size_bytes();
-        let bytes = &self.bytes[index * size..][..size];
-        // Writing to a string does not fail.
-        let _ = match self.raw {
-            RawType::F64 => put_float(out, self.double(index)),
-            RawType::F32 | RawType::F16 | RawType::Bf16 => put_float(out, self.double(index) as f32),
-            RawType::Bool => write!(out, "{}", bytes[0] != 0),
-            _ => write!(out, "{}", raw_to_i128(self.raw, bytes)),
-        };
-    }
-
     /// Value number `index`, rounded to f64.
     pub fn double(&self, index: usize) -> f64 {
         let size = self.raw.size_bytes();
         let mut value = [0.0];
         raw_to_f64(self.raw, false, &self.bytes[index * size..][..size], &mut value);
         value[0]
-    }
-}
-
-/// Appends the shortest text that parses as `value`; nothing for NaN.
-fn put_float<T: Into<f64> + Copy + std::fmt::Display + std::fmt::LowerExp>(
-    out: &mut String,
-    value: T,
-) -> std::fmt::Result {
-    use std::fmt::Write as _;
-    let double: f64 = value.into();
-    match double.abs() {
-        _ if double.is_nan() => Ok(()),
-        // Integers are formatted faster.
-        size if size < 1e6 && double == double.trunc() && (double != 0.0 || double.is_sign_positive()) => {
-            write!(out, "{}", double as i32)
-        }
-        size if size == 0.0 || (1e-5..1e16).contains(&size) => write!(out, "{value}"),
-        _ => write!(out, "{value:e}"),
     }
 }
 
@@ -139,8 +102,6 @@ pub struct Group {
     pub kind: Kind,
     /// Columns of numbers that stand for texts, in files of arrays.
     pub categories: Vec<CategoryColumn>,
-    /// Whether f32 keeps every digit of the numbers; `None` where the file has types.
-    pub fits_single: Option<bool>,
 }
 
 /// Use of a column in training.
@@ -171,23 +132,11 @@ pub enum Kind {
 impl Group {
     /// A column of a table.
     pub fn column(purpose: Purpose, name: String, kind: Kind) -> Self {
-        Group { purpose, names: vec![name], kind, categories: Vec::new(), fits_single: None }
-    }
-
-    /// Makes numbers that are features numbers of the type `raw`.
-    pub fn set_feature_type(&mut self, raw: RawType) {
-        if self.purpose == Purpose::Feature && matches!(self.kind, Kind::Number(_)) {
-            self.kind = Kind::Number(raw);
-        }
+        Group { purpose, names: vec![name], kind, categories: Vec::new() }
     }
 }
 
 impl Schema {
-    /// The groups of one use.
-    pub fn of(&self, purpose: Purpose) -> impl Iterator<Item = &Group> {
-        self.groups.iter().filter(move |group| group.purpose == purpose)
-    }
-
     /// Approximate bytes per row in memory.
     pub fn row_bytes(&self) -> usize {
         let size = |group: &Group| match group.kind {
@@ -195,5 +144,25 @@ impl Schema {
             _ => 8 * group.names.len(),
         };
         self.groups.iter().map(size).sum::<usize>().max(1)
+    }
+}
+
+/// The index of the first number that is neither finite nor NaN, which marks a missing value.
+pub fn first_not_finite(raw: RawType, bytes: &[u8]) -> Option<usize> {
+    // Checks many numbers at a time without branches.
+    macro_rules! find {
+        ($t:ty, $sign:expr, $infinity:expr) => {{
+            let is_bad = |bytes: &[u8; size_of::<$t>()]| <$t>::from_le_bytes(*bytes) & $sign == $infinity;
+            let (numbers, _) = bytes.as_chunks::<{ size_of::<$t>() }>();
+            let has_bad = numbers.iter().fold(false, |bad, number| bad | is_bad(number));
+            has_bad.then(|| numbers.iter().position(is_bad)).flatten()
+        }};
+    }
+    match raw {
+        RawType::F16 => find!(u16, 0x7fff, 0x7c00),
+        RawType::Bf16 => find!(u16, 0x7fff, 0x7f80),
+        RawType::F32 => find!(u32, 0x7fff_ffff, 0x7f80_0000),
+        RawType::F64 => find!(u64, 0x7fff_ffff_ffff_ffff, 0x7ff0_0000_0000_0000),
+        _ => None,
     }
 }

@@ -16,25 +16,25 @@ use crate::values::element::RawType;
 use crate::values::time::{MomentType, MomentUnit};
 
 /// Batches with the columns of a schema.
-pub struct RecordBatches {
+pub(crate) struct RecordBatches {
     groups: Vec<Group>,
     columns: SchemaRef,
 }
 
 impl RecordBatches {
     /// Batches with the columns of `schema`.
-    pub fn new(schema: &Schema) -> Self {
+    pub(crate) fn new(schema: &Schema) -> Self {
         let fields: Vec<FieldRef> = schema.groups.iter().flat_map(fields).collect();
         RecordBatches { groups: schema.groups.clone(), columns: Arc::new(ArrowSchema::new(fields)) }
     }
 
     /// Columns of the batches.
-    pub fn columns(&self) -> &SchemaRef {
+    pub(crate) fn columns(&self) -> &SchemaRef {
         &self.columns
     }
 
     /// Rows as a batch.
-    pub fn batch(&self, rows: Chunk) -> RecordBatch {
+    pub(crate) fn batch(&self, rows: Chunk) -> RecordBatch {
         let n_rows = rows.n_rows;
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.fields().len());
         for (group, block) in self.groups.iter().zip(rows.blocks) {

@@ -1,16 +1,11 @@
-//! Files that keep temporary names until all of them are on disk, and files of text among them, plain or compressed.
+//! Files that keep temporary names until all of them are on disk.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use ddp::storage::unfinished::is_running;
 use ddp::storage::user_file::{create_new, open_regular};
 use ddp::storage::write_error::WriteError;
-use flate2::write::GzEncoder;
-
-use crate::formats::compression::Compression;
-use crate::formats::error::Result;
 
 /// Ending of temporary names; the process id precedes it.
 const ENDING: &str = ".convert";
@@ -47,17 +42,6 @@ impl Staging {
         Ok(file)
     }
 
-    /// Creates an unnamed file on the disk of `path`; it is freed when it is closed.
-    pub fn scratch(&self, path: &Path, name: &str) -> Result<File, WriteError> {
-        let temporary = temporary_path(&path.with_extension(name));
-        let create = || -> std::io::Result<File> {
-            let file = create_new(&temporary)?;
-            fs::remove_file(&temporary)?;
-            Ok(file)
-        };
-        create().map_err(|source| WriteError { path: path.to_owned(), source })
-    }
-
     /// Renames all files, which must be complete and synced, removes those of `old` that none of them replaced, and returns the
     /// total size in bytes.
     ///
@@ -67,7 +51,6 @@ impl Staging {
         let mut n_bytes = 0;
         let mut named: Vec<PathBuf> = Vec::new();
         let mut folders: Vec<PathBuf> = Vec::new();
-        // Labels were created after their features; they are renamed first, so that features never appear without labels.
         while let Some((temporary, path)) = self.files.last().cloned() {
             let len = fs::metadata(&temporary).map(|data| data.len());
             let renamed = len.and_then(|len| fs::rename(&temporary, &path).map(|()| len));
@@ -119,70 +102,15 @@ fn temporary_path(path: &Path) -> PathBuf {
 
 /// Removes temporary files of processes that have ended.
 fn remove_left_over(folder: &Path) {
-    for folder in [folder.to_owned(), folder.join("labels"), folder.join("weights")] {
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let process = name
-                .strip_prefix('.')
-                .and_then(|name| name.strip_suffix(ENDING)?.rsplit('.').next()?.parse().ok());
-            let has_ended = |process: u32| process != std::process::id() && !is_running(process);
-            if process.is_some_and(has_ended) {
-                let _ = fs::remove_file(entry.path());
-            }
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let process = name
+            .strip_prefix('.')
+            .and_then(|name| name.strip_suffix(ENDING)?.rsplit('.').next()?.parse().ok());
+        let has_ended = |process: u32| process != std::process::id() && !is_running(process);
+        if process.is_some_and(has_ended) {
+            let _ = fs::remove_file(entry.path());
         }
-    }
-}
-
-/// A file of text.
-pub struct TextFile {
-    path: PathBuf,
-    out: Out,
-}
-
-/// The file or its compressor.
-enum Out {
-    Plain(BufWriter<File>),
-    Gzip(GzEncoder<BufWriter<File>>),
-    Zstd(zstd::Encoder<'static, BufWriter<File>>),
-}
-
-impl TextFile {
-    /// Creates the file `path`; its name determines the compression.
-    pub fn create(path: &Path, staging: &mut Staging) -> Result<Self> {
-        let failed = |source| WriteError { path: path.to_owned(), source };
-        let file = BufWriter::with_capacity(1 << 18, staging.create(path)?);
-        let out = match Compression::of(path) {
-            // No name of a file to write means an archive.
-            Compression::None | Compression::Zip => Out::Plain(file),
-            Compression::Gzip => Out::Gzip(GzEncoder::new(file, flate2::Compression::default())),
-            Compression::Zstd => Out::Zstd(zstd::Encoder::new(file, 0).map_err(failed)?),
-        };
-        Ok(TextFile { path: path.to_owned(), out })
-    }
-
-    /// Appends `text`.
-    pub fn write(&mut self, text: &str) -> Result<()> {
-        let bytes = text.as_bytes();
-        let written = match &mut self.out {
-            Out::Plain(file) => file.write_all(bytes),
-            Out::Gzip(packer) => packer.write_all(bytes),
-            Out::Zstd(packer) => packer.write_all(bytes),
-        };
-        Ok(written.map_err(|source| WriteError { path: self.path.clone(), source })?)
-    }
-
-    /// Completes the file on the disk.
-    pub fn finish(self) -> Result<()> {
-        let Self { path, out } = self;
-        let end = || -> std::io::Result<()> {
-            let buffered = match out {
-                Out::Plain(file) => file,
-                Out::Gzip(packer) => packer.finish()?,
-                Out::Zstd(packer) => packer.finish()?,
-            };
-            buffered.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
-        };
-        Ok(end().map_err(|source| WriteError { path, source })?)
     }
 }

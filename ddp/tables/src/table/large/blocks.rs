@@ -286,7 +286,7 @@ impl Dataset for ParquetRows {
     }
 
     fn advice(&self) -> Option<String> {
-        Some("`ddp-train data convert` to safetensors, which is read without decoding".to_owned())
+        Some("an array of the rows (numpy.save), which is read without decoding".to_owned())
     }
 
     fn fingerprint(&self) -> Result<u64> {

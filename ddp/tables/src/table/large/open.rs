@@ -91,7 +91,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
             needed_mib: (needed >> 20) + 1,
             limit_mib: spec.memory_bytes >> 20,
             hint: format!(
-                "write it with smaller row groups (in pandas and pyarrow `row_group_size`), raise the limit, or convert it once: `ddp-train data convert {} rows.safetensors`",
+                "write it with smaller row groups (in pandas and pyarrow `row_group_size`), convert it once: `ddp-train data convert {} rows.parquet`, or raise the limit",
                 spec.source
             ),
         }));

@@ -171,7 +171,7 @@ fn row_groups_are_opened_only_for_an_order_that_suits_them() {
     let path = folder.path().join("rows.parquet");
     numbered(&path, 40_000, 0, 2000);
     let memory = 1200 << 10;
-    assert_refused(open_with(&path, &NUMBERED, memory), &["data.shuffle_mode", "\"blocks\"", "data convert"]);
+    assert_refused(open_with(&path, &NUMBERED, memory), &["data.shuffle_mode", "\"blocks\"", "numpy.save"]);
     let blocks = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
     assert_refused(open_with(&path, &blocks, 200 << 10), &["largest row group", "row_group_size"]);
     let rows = open_with(&path, &blocks, memory).unwrap();

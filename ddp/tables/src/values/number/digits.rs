@@ -150,15 +150,6 @@ impl Decimal {
         Some(if self.is_negative { -value } else { value })
     }
 
-    /// Whether the nearest f32 of a number of [`Decimal::of_cell`], rounded to as many decimals, is the number again.
-    #[inline]
-    pub fn fits_single(self) -> bool {
-        let (mantissa, power) = (self.mantissa as f64, POWERS[(-self.exponent - MIN_EXPONENT) as usize]);
-        let size = mantissa / power;
-        let single = f64::from(size as f32);
-        single == size || (!self.is_whole && (single * power - mantissa).abs() <= 0.5)
-    }
-
     /// The number as an integer if it was written as one.
     #[inline(always)]
     pub fn to_i64(self) -> Option<i64> {
@@ -332,27 +323,6 @@ mod tests {
     }
 
     #[test]
-    fn shortest_decimals_of_singles_fit_and_others_do_not() {
-        let fits = |text: &str| Decimal::of_cell(text.as_bytes()).unwrap().fits_single();
-        for text in [
-            "0.1",
-            "-123456.7",
-            "0.12573022",
-            "16777216",
-            "33554436",
-            "1.1132812",
-            "1.1132813",
-            "123456.789",
-            "0.0",
-        ] {
-            assert!(fits(text), "{text}");
-        }
-        for text in ["0.123456789", "16777217", "1.11328123", "1700000000.5", "123456.787"] {
-            assert!(!fits(text), "{text}");
-        }
-    }
-
-    #[test]
     fn usual_cells_are_plain() {
         for text in ["0", "-12", "3.25", "-0.000001", "123456789012345", "-12345678.9012345", ".5", "5."] {
             assert!(Decimal::of_cell(text.as_bytes()).is_some(), "{text}");
@@ -375,10 +345,6 @@ mod tests {
         fn cells_are_those_of_the_standard_library(text in "-?[0-9]{0,17}\\.?[0-9]{0,17}|[-+.e0-9x]{0,8}") {
             if let Some(number) = Decimal::of_cell(text.as_bytes()) {
                 let double = number.to_f64().unwrap();
-                let shortest = (double as f32).to_string();
-                if let Some(of_single) = Decimal::of_cell(shortest.as_bytes()).filter(|_| shortest.contains('.')) {
-                    prop_assert!(of_single.fits_single(), "{}", shortest);
-                }
                 prop_assert_eq!(double.to_bits(), text.parse::<f64>().unwrap().to_bits());
                 prop_assert_eq!(number.to_i64(), text.parse::<i64>().ok());
             }

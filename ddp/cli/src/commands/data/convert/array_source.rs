@@ -29,7 +29,6 @@ pub(super) struct ArraySource {
     schema: Schema,
     /// Labels of the class indices in the file.
     labels: Option<Vec<String>>,
-    keeps_missing: bool,
     at: usize,
     numbers: Vec<usize>,
 }
@@ -49,10 +48,9 @@ impl ArraySource {
             names: layout.features.clone(),
             kind: Kind::Number(RawType::F32),
             categories: Vec::new(),
-            fits_single: None,
         };
         let target = Group::column(Purpose::Target, spec.data.target[0].clone(), Kind::Number(RawType::I64));
-        Ok(ArraySource::new(Rows::Builtin(rows), spec, vec![features, target], None, false))
+        Ok(ArraySource::new(Rows::Builtin(rows), spec, vec![features, target], None))
     }
 
     /// The arrays of `files`.
@@ -66,7 +64,6 @@ impl ArraySource {
             names: layout.features.clone(),
             kind: Kind::Number(rows.features.raw),
             categories: layout.categories.clone(),
-            fits_single: None,
         }];
         let is_named = rows.target_names.as_ref().filter(|names| names.len() == rows.targets.n_values());
         let labels =
@@ -85,30 +82,19 @@ impl ArraySource {
             kind: match rows.targets.raw {
                 _ if labels.is_some() => Kind::Text,
                 raw if raw.is_text() => Kind::Text,
-                // Class indices are i64 in files that training maps.
-                raw if raw.is_integer() && !matches!(raw, RawType::U64 | RawType::Bool) => {
-                    Kind::Number(RawType::I64)
-                }
                 raw => Kind::Number(raw),
             },
             categories: Vec::new(),
-            fits_single: None,
         });
         if let Some(weights) = &rows.weights {
             groups.push(Group::column(Purpose::Weight, "weight".to_owned(), Kind::Number(weights.raw)));
         }
-        Ok(ArraySource::new(Rows::Files(Box::new(rows)), &spec, groups, labels, input.keeps_missing))
+        Ok(ArraySource::new(Rows::Files(Box::new(rows)), &spec, groups, labels))
     }
 
-    fn new(
-        rows: Rows,
-        spec: &SourceSpec<'_>,
-        groups: Vec<Group>,
-        labels: Option<Vec<String>>,
-        keeps_missing: bool,
-    ) -> Self {
+    fn new(rows: Rows, spec: &SourceSpec<'_>, groups: Vec<Group>, labels: Option<Vec<String>>) -> Self {
         let schema = Schema { source: spec.source.to_owned(), groups };
-        ArraySource { rows, schema, labels, keeps_missing, at: 0, numbers: Vec::new() }
+        ArraySource { rows, schema, labels, at: 0, numbers: Vec::new() }
     }
 
     pub(super) fn schema(&self) -> &Schema {
@@ -145,7 +131,7 @@ impl ArraySource {
     fn blocks(&self, rows: &RawRows) -> Result<Vec<Block>> {
         let numbers = &self.numbers;
         let features = rows.features.numbers(numbers)?;
-        if let Some(index) = first_not_finite(rows.features.raw, &features, self.keeps_missing) {
+        if let Some(index) = first_not_finite(rows.features.raw, &features) {
             let width = rows.features.row_len();
             let column = format!("column \"{}\"", self.schema.groups[0].names[index % width]);
             let features = Numbers { raw: rows.features.raw, bytes: features, nulls: Nulls::default() };

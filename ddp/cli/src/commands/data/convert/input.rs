@@ -2,7 +2,6 @@
 
 use ddp::config::DataConfig;
 use ddp_tables::formats::arrays::reader::SplitSide;
-use ddp_tables::formats::table::types::Destination;
 use ddp_tables::source::{ClassLabels, SourceSpec};
 
 /// Rows to convert.
@@ -12,10 +11,8 @@ pub(super) struct Input<'a> {
     /// File of labels.
     pub(super) labels: Option<&'a str>,
     pub(super) side: SplitSide,
-    pub(super) keeps_missing: bool,
     /// Whether the user named the targets.
     pub(super) has_target: bool,
-    pub(super) to: Destination,
 }
 
 impl<'a> Input<'a> {

@@ -7,12 +7,13 @@ use ddp::data::DataError;
 use ddp_tables::error::TableError;
 use ddp_tables::formats::error::{CellProblem, CsvError, RowsError};
 use ddp_tables::formats::table::source::TableFormat;
-use ddp_tables::formats::table::types::{CellUse, Destination, Inference, Place, TypedColumn};
-use ddp_tables::formats::write::{Block, Chunk, Group, Kind, Purpose, Schema, common_type, first_not_finite};
+use ddp_tables::formats::table::types::{CellUse, Inference, Place, TypedColumn};
+#[cfg(feature = "parquet")]
+use ddp_tables::formats::write::Kind;
+use ddp_tables::formats::write::{Chunk, Group, Schema};
 use ddp_tables::shared_types::SharedTypes;
 use ddp_tables::source::SourceSpec;
 use ddp_tables::table::{CellColumns, ChunkReader, Partition, Shards, same_columns, shards};
-use ddp_tables::values::element::RawType;
 use ddp_tables::values::notation::Notation;
 use tracing::info;
 
@@ -25,8 +26,6 @@ pub(super) struct TableSource {
     types: SharedTypes,
     format: &'static TableFormat,
     data: DataConfig,
-    to: Destination,
-    keeps_missing: bool,
     schema: Schema,
     /// Types of the columns of text files.
     cells: Option<CellColumns>,
@@ -40,14 +39,12 @@ pub(super) struct TableSource {
 
 impl TableSource {
     pub(super) fn new(files: Vec<PathBuf>, format: &'static TableFormat, input: &Input<'_>) -> Result<Self> {
-        let (spec, to) = (input.spec(), input.to);
+        let spec = input.spec();
         let Shards { files, types } = shards(files, format, &spec);
         types.notes.iter().for_each(|note| info!("{}: {note}", spec.source));
         let mut source = TableSource {
             format,
             data: input.data.clone(),
-            to,
-            keeps_missing: input.keeps_missing,
             schema: Schema { source: spec.source.to_owned(), groups: Vec::new() },
             cells: None,
             folders: Vec::new(),
@@ -59,7 +56,7 @@ impl TableSource {
         };
         if format.is_text {
             refuse_pipes(&source.files)?;
-            let cells = CellColumns::scan(&source.files, format, &spec, to, input.keeps_missing)?;
+            let cells = CellColumns::scan(&source.files, format, &spec)?;
             source.schema.groups = cells.groups();
             source.cells = Some(cells);
         } else {
@@ -91,8 +88,6 @@ impl TableSource {
                             let field = a.as_ref().clone().with_nullable(a.is_nullable() || b.is_nullable());
                             first.kind = Kind::Arrow(std::sync::Arc::new(field));
                         }
-                        (Kind::Number(a), Kind::Number(b)) => first.kind = Kind::Number(common_type(*a, *b)),
-                        (a, b) if a == b => {}
                         _ => {
                             let difference = format!("column \"{}\" has another type", first.names[0]);
                             let (first, other) = (self.files[0].clone(), path.clone());
@@ -113,15 +108,12 @@ impl TableSource {
             }
             if at + 1 == self.files.len() {
                 for (inference, partition) in self.folders.iter().zip(partitions) {
-                    let kind = inference.kind(CellUse::Number, self.to);
+                    let kind = inference.kind(CellUse::Number);
                     let kind = kind.map_err(|(place, problem)| {
                         of_folder(&self.files, place, &partition.name, problem)
                     })?;
                     let purpose = partition.role.purpose().expect("it is used");
-                    let fits_single = Some(inference.fits_single());
-                    self.schema
-                        .groups
-                        .push(Group { fits_single, ..Group::column(purpose, partition.name, kind) });
+                    self.schema.groups.push(Group::column(purpose, partition.name, kind));
                 }
             }
         }
@@ -133,7 +125,7 @@ impl TableSource {
         let spec = SourceSpec { types: Some(&self.types), ..SourceSpec::train(&self.data) };
         Ok(match &self.cells {
             Some(cells) => ChunkReader::of_text(path, self.format, &spec, cells)?,
-            None => ChunkReader::of_types(path, self.format, &spec, self.to)?,
+            None => ChunkReader::of_types(path, self.format, &spec)?,
         })
     }
 
@@ -143,20 +135,6 @@ impl TableSource {
 
     pub(super) fn n_rounded(&self) -> u64 {
         self.cells.as_ref().map_or(0, |cells| cells.n_rounded)
-    }
-
-    /// Whether integer columns may lack values that are kept.
-    pub(super) fn may_lack_values(&self) -> bool {
-        self.keeps_missing && self.cells.is_none()
-    }
-
-    /// Converts the columns that lack values to floats, in which NaN marks a missing value.
-    pub(super) fn widen(&mut self, lacks_values: &[bool]) {
-        for (group, _) in self.schema.groups.iter_mut().zip(lacks_values).filter(|(_, lacks)| **lacks) {
-            if let Kind::Number(raw) = group.kind {
-                group.kind = Kind::Number(common_type(raw, RawType::F16));
-            }
-        }
     }
 
     pub(super) fn next(&mut self, max_rows: usize) -> Result<Option<Chunk>> {
@@ -179,9 +157,6 @@ impl TableSource {
                     }
                     chunk.blocks.push(column.take());
                 }
-                if self.to == Destination::Arrays {
-                    self.check(&chunk)?;
-                }
                 self.n_rows += chunk.n_rows;
                 return Ok(Some(chunk));
             }
@@ -191,44 +166,6 @@ impl TableSource {
             }
             self.reader = None;
         }
-    }
-
-    /// Returns an error for missing values and infinities, which arrays keep only on request.
-    fn check(&self, chunk: &Chunk) -> Result<()> {
-        for (group, block) in self.schema.groups.iter().zip(&chunk.blocks) {
-            let width = group.names.len();
-            let place = |row: usize| {
-                let path = self.files[self.n_opened - 1].display();
-                format!("data file `{path}`, row {}", self.n_rows + row)
-            };
-            let (missing, not_finite) = match block {
-                Block::Numbers(numbers) => (
-                    numbers.nulls.first(),
-                    first_not_finite(
-                        numbers.raw,
-                        &numbers.bytes,
-                        self.keeps_missing || numbers.nulls.first().is_some(),
-                    ),
-                ),
-                Block::Texts { nulls, .. } if group.purpose == Purpose::Target => (nulls.first(), None),
-                _ => (None, None),
-            };
-            let is_kept = self.keeps_missing && group.purpose == Purpose::Feature;
-            if let Some(row) = missing.filter(|_| !is_kept) {
-                let problem = match group.purpose {
-                    Purpose::Target => CellProblem::TargetEmpty,
-                    _ => CellProblem::MissingInArray,
-                };
-                return Err(cell(place(row), &group.names[0], problem));
-            }
-            if let Some(index) = not_finite {
-                let Block::Numbers(numbers) = block else { unreachable!("only numbers are not finite") };
-                let column = format!("column \"{}\"", group.names[index % width]);
-                let (place, value) = (place(index / width), numbers.double(index));
-                return Err(DataError::from(TableError::NotFinite { place, column, value }).into());
-            }
-        }
-        Ok(())
     }
 
     /// Fraction of the rows that has been read, from 0 to 1, if known.
@@ -259,7 +196,7 @@ fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
             format: "table",
             reason: "it is not a regular file, and it is read twice: first for the types of its columns"
                 .to_owned(),
-            hint: "save it as a file first; CSV to CSV is read once",
+            hint: "save it as a file first",
         })
         .into()),
         None => Ok(()),

@@ -8,16 +8,13 @@ mod bounds;
 mod bounds_tests;
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read as _, Seek as _};
+use std::io::{BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
-use arrow_ipc::CompressionType;
 use arrow_ipc::reader::{FileReader, StreamReader};
-use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
 use arrow_schema::{ArrowError, SchemaRef};
 use ddp::storage::user_file;
-use ddp::storage::write_error::WriteError;
 use ddp_kernels::cpu::caught_panic::catch_panic;
 
 use crate::formats::error::{Result, RowsError};
@@ -26,7 +23,6 @@ use crate::formats::table::ipc::bounds::malformed;
 use crate::formats::table::patched::Patched;
 use crate::formats::table::plain::PlainTypes;
 use crate::formats::table::source::{ReadOptions, Source};
-use crate::formats::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
 
 /// Opens a file or a stream of record batches.
 type Reader = Box<dyn RecordBatchReader<Item = Result<RecordBatch, ArrowError>> + Send>;
@@ -115,49 +111,6 @@ fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ArrowError>) -> Resu
         Err(_) => "its content can't be decoded".to_owned(),
     };
     Err(malformed(path, reason))
-}
-
-/// Writes `.arrow` and `.feather`, compressed by lz4 as pandas does.
-///
-/// Opens the file of a writer.
-pub fn create(schema: &Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
-    let path = files.rows.clone();
-    let batches = RecordBatches::new(schema);
-    let file = BufWriter::with_capacity(1 << 18, staging.create(&path)?);
-    let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME));
-    let writer =
-        options.and_then(|options| FileWriter::try_new_with_options(file, batches.columns(), options));
-    let writer = writer.map_err(|error| failed(&path, error))?;
-    Ok(Box::new(IpcWriter { path, batches, writer }))
-}
-
-/// Writes record batches.
-struct IpcWriter {
-    path: PathBuf,
-    batches: RecordBatches,
-    writer: FileWriter<BufWriter<File>>,
-}
-
-impl ColumnWriter for IpcWriter {
-    fn write(&mut self, rows: Chunk) -> Result<()> {
-        let batch = self.batches.batch(rows);
-        self.writer.write(&batch).map_err(|error| failed(&self.path, error))
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        let Self { path, writer, .. } = *self;
-        let file = writer.into_inner().map_err(|error| failed(&path, error))?;
-        let end = || file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all();
-        Ok(end().map_err(|source| WriteError { path: path.clone(), source })?)
-    }
-}
-
-fn failed(path: &Path, error: ArrowError) -> RowsError {
-    let source = match error {
-        ArrowError::IoError(_, source) => source,
-        error => std::io::Error::other(error),
-    };
-    WriteError { path: path.to_owned(), source }.into()
 }
 
 #[cfg(test)]

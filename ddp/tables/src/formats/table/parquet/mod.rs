@@ -36,7 +36,7 @@ use crate::formats::error::{Result, RowsError};
 use crate::formats::table::batch_source::{BatchSource, Batches, Selection, list_len_in};
 use crate::formats::table::plain::PlainTypes;
 use crate::formats::table::source::{ReadOptions, Source};
-use crate::formats::write::{Chunk, ColumnWriter, OutFiles, RecordBatches, Schema, Staging};
+use crate::formats::write::{Chunk, RecordBatches, Schema, Staging};
 
 /// Reads the rows of a Parquet file in batches, once its lists have the expected lengths.
 ///
@@ -151,22 +151,19 @@ const GROUP_BYTES: usize = 16 << 20;
 /// Memory of the writer for a row group; texts and their dictionaries come on top of the rows.
 const WRITER_BYTES: usize = 3 * GROUP_BYTES;
 
-/// Writes `.parquet`: typed columns, missing values as null.
-///
-/// Opens the file of a writer.
-pub fn create(schema: &Schema, files: &OutFiles, staging: &mut Staging) -> Result<Box<dyn ColumnWriter>> {
-    Ok(Box::new(ParquetWriter::new(schema, &files.rows, staging)?))
-}
-
-/// Writes columns.
-struct ParquetWriter {
+/// Writes typed columns to a file, missing values as null.
+pub struct ParquetWriter {
     path: PathBuf,
     batches: RecordBatches,
     writer: ArrowWriter<File>,
 }
 
 impl ParquetWriter {
-    fn new(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+    /// Creates the file `path` for rows of `schema`.
+    ///
+    /// # Errors
+    /// [`RowsError::Write`]
+    pub fn create(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
         let batches = RecordBatches::new(schema);
         // Fast to decompress: rows that exceed the memory are decoded in every epoch.
         let mut properties = WriterProperties::builder()
@@ -190,10 +187,12 @@ impl ParquetWriter {
         let writer = writer.map_err(|error| failed(path, error))?;
         Ok(ParquetWriter { path: path.to_owned(), batches, writer })
     }
-}
 
-impl ColumnWriter for ParquetWriter {
-    fn write(&mut self, rows: Chunk) -> Result<()> {
+    /// Appends rows.
+    ///
+    /// # Errors
+    /// [`RowsError::Write`]
+    pub fn write(&mut self, rows: Chunk) -> Result<()> {
         let batch = self.batches.batch(rows);
         let written = self.writer.write(&batch).and_then(|()| {
             if self.writer.memory_size() > WRITER_BYTES { self.writer.flush() } else { Ok(()) }
@@ -201,8 +200,12 @@ impl ColumnWriter for ParquetWriter {
         written.map_err(|error| failed(&self.path, error))
     }
 
-    fn finish(self: Box<Self>) -> Result<()> {
-        let Self { path, mut writer, .. } = *self;
+    /// Completes the file on the disk; it keeps its temporary name.
+    ///
+    /// # Errors
+    /// [`RowsError::Write`]
+    pub fn finish(self) -> Result<()> {
+        let Self { path, mut writer, .. } = self;
         writer.finish().map_err(|error| failed(&path, error))?;
         Ok(writer.inner().sync_all().map_err(|source| WriteError { path, source })?)
     }

@@ -1,26 +1,17 @@
 //! Kinds of the values of a column, from all of its cells, and the types that hold them.
 
-use ddp::data::spelling::{is_code, is_integer, is_padded, truth};
+use ddp::data::spelling::{is_code, is_integer, is_padded};
 
 use crate::formats::error::CellProblem;
-use crate::formats::write::{CellKind, Kind};
+use crate::formats::write::Kind;
 use crate::values::element::RawType;
 use crate::values::notation::{Meaning, Notation};
-use crate::values::number::digits::{Decimal, is_short};
+use crate::values::number::digits::Decimal;
 use crate::values::time;
 use crate::values::time::{Moment, MomentType, MomentUnit};
 
 /// Largest integer below which f64 holds all of them.
 const MAX_EXACT: u128 = 1 << 53;
-
-/// Form in which a column is converted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Destination {
-    /// Numbers and texts: dates become seconds, and truth values 0 and 1, as in training.
-    Arrays,
-    /// Types of columns.
-    Columns,
-}
 
 /// Use of a column, as far as it decides on the meaning of its cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +81,6 @@ pub struct Inference {
     has_fractions: bool,
     /// Truth values.
     pub n_truths: u64,
-    has_yes_or_no: bool,
     has_dates: bool,
     /// Dates with times.
     n_date_times: u64,
@@ -105,8 +95,6 @@ pub struct Inference {
     is_beyond_nanoseconds: bool,
     /// Whether some time has more digits than nanoseconds, or is a duration.
     is_beyond_types: bool,
-    /// Whether f32 loses a digit of some number.
-    loses_digits: bool,
     /// Integers that f64 rounds.
     n_wide: u64,
 }
@@ -155,7 +143,6 @@ impl Inference {
                 self.has_fractions = self.has_fractions || value.fract() != 0.0;
             }
         }
-        self.loses_digits = self.loses_digits || !number.fits_single();
     }
 
     fn add_text(
@@ -197,15 +184,10 @@ impl Inference {
             Meaning::Number(number) if number.is_finite() => {
                 self.has_decimals = true;
                 self.has_fractions |= number.fract() != 0.0;
-                // Formatting takes time.
-                self.loses_digits = self.loses_digits || !has_digits_of_single(number);
             }
             Meaning::Number(_) => self.not_finite.add(place, text),
             Meaning::Unclear(_) => self.unclear.add(place, text),
-            Meaning::Truth(_) => {
-                self.n_truths += 1;
-                self.has_yes_or_no |= truth(text).is_none();
-            }
+            Meaning::Truth(_) => self.n_truths += 1,
             Meaning::Moment(moment) => self.add_moment(&moment),
             Meaning::Text | Meaning::Missing => self.texts.add(place, text),
         }
@@ -230,10 +212,8 @@ impl Inference {
         self.has_negative |= text.starts_with('-');
         // Most are short.
         if text.len() <= 15 {
-            self.loses_digits |= !text.parse::<i64>().is_ok_and(|whole| whole as f32 as i64 == whole);
             return;
         }
-        self.loses_digits = true;
         let digits = text.trim_start_matches(['+', '-']);
         match digits.parse::<u128>() {
             Ok(size) => {
@@ -278,30 +258,28 @@ impl Inference {
     ///
     /// # Errors
     /// The place and the text of a number that is not finite.
-    pub fn kind(&self, use_: CellUse, to: Destination) -> Result<Kind, (Place, CellProblem)> {
+    pub fn kind(&self, use_: CellUse) -> Result<Kind, (Place, CellProblem)> {
         // Zeros before the digits are lost in a number; next to fractions they mean nothing.
         let is_coded = !self.has_fractions
             && match use_ {
                 CellUse::Label | CellUse::TextLabel => self.codes.n > 0,
-                CellUse::Number | CellUse::Category => self.n_padded > 0 && to == Destination::Columns,
+                CellUse::Number | CellUse::Category => self.n_padded > 0,
             };
-        let is_text =
-            self.first_text().is_some() || is_coded || (self.is_mixed() && to == Destination::Columns);
+        let is_text = self.first_text().is_some() || is_coded || self.is_mixed();
         if use_ == CellUse::Category || is_text || (self.n_truths > 0 && use_ == CellUse::Label) {
             return Ok(Kind::Text);
         }
         if let Some((place, text)) = &self.not_finite.first {
             return Err((*place, CellProblem::NotFinite { text: text.clone() }));
         }
-        if self.n_truths > 0 && !self.is_mixed() {
+        if self.n_truths > 0 {
             return Ok(Kind::Number(RawType::Bool));
         }
-        if self.n_moments > 0 && to == Destination::Columns {
+        if self.n_moments > 0 {
             return Ok(self.moments().map_or(Kind::Text, Kind::Moment));
         }
-        let has_others = self.has_decimals || self.is_mixed();
         Ok(Kind::Number(match (self.is_beyond_i64, self.has_negative || self.is_beyond_u64) {
-            _ if has_others || !self.has_integers => RawType::F64,
+            _ if self.has_decimals || !self.has_integers => RawType::F64,
             (false, _) => RawType::I64,
             (true, false) => RawType::U64,
             (true, true) => RawType::F64,
@@ -321,23 +299,6 @@ impl Inference {
         })
     }
 
-    /// The meaning of the cells for formats that distinguish numbers from texts; texts stay as they are written.
-    ///
-    /// # Errors
-    /// Same as [`Inference::kind`].
-    pub fn cell_kind(&self, use_: CellUse) -> Result<CellKind, (Place, CellProblem)> {
-        Ok(match self.kind(use_, Destination::Columns)? {
-            Kind::Number(RawType::Bool) if !self.has_yes_or_no => CellKind::Truth,
-            Kind::Number(raw) if raw != RawType::Bool => CellKind::Number,
-            _ => CellKind::Text,
-        })
-    }
-
-    /// Whether f32 keeps every digit.
-    pub fn fits_single(&self) -> bool {
-        !self.loses_digits && self.n_moments == 0
-    }
-
     /// Integers that the type of the column rounds.
     pub fn n_rounded(&self, kind: &Kind) -> u64 {
         if *kind == Kind::Number(RawType::F64) { self.n_wide } else { 0 }
@@ -351,12 +312,6 @@ pub(super) fn is_missing(text: &str, use_: CellUse, notation: &Notation) -> bool
         CellUse::Label | CellUse::TextLabel => notation.is_missing_label(text),
         CellUse::Category => text.is_empty() || notation.is_marked(text.as_bytes()),
     }
-}
-
-/// Whether the shortest decimal notation of the nearest f32 is `number`.
-fn has_digits_of_single(number: f64) -> bool {
-    let single = number as f32;
-    f64::from(single) == number || (single.is_normal() && is_short(single, number))
 }
 
 #[cfg(test)]
@@ -378,62 +333,35 @@ mod tests {
     fn the_type_holds_all_cells() {
         let number = |raw| Kind::Number(raw);
         let date_time = |unit, is_utc| Kind::Moment(MomentType::DateTime { unit, is_utc });
-        for (cells, columns, arrays) in [
-            (&["1", "", "-7", "NA"][..], number(RawType::I64), number(RawType::I64)),
-            (&["1", "18446744073709551615"], number(RawType::U64), number(RawType::U64)),
-            (&["-1", "18446744073709551615"], number(RawType::F64), number(RawType::F64)),
-            (&["1", "0.5"], number(RawType::F64), number(RawType::F64)),
-            (&["", "?"], number(RawType::F64), number(RawType::F64)),
-            (&["1", "2", "late"], Kind::Text, Kind::Text),
-            (&["01234", "98765"], Kind::Text, number(RawType::I64)),
-            (&["-07", "0.5"], number(RawType::F64), number(RawType::F64)),
-            (&["+7", "1e3"], number(RawType::F64), number(RawType::F64)),
-            (&["true", "False"], number(RawType::Bool), number(RawType::Bool)),
-            (&["true", "1"], Kind::Text, number(RawType::F64)),
-            (&["2024-01-01", "1999-12-31"], Kind::Moment(MomentType::Date), number(RawType::F64)),
-            (
-                &["2024-01-01", "2024-01-01 10:00:00.5"],
-                date_time(MomentUnit::Microseconds, false),
-                number(RawType::F64),
-            ),
-            (
-                &["2024-01-01T10:00:00.000000001Z"],
-                date_time(MomentUnit::Nanoseconds, true),
-                number(RawType::F64),
-            ),
-            (&["0001-01-01", "2024-01-01 10:00:00.000000001"], Kind::Text, number(RawType::F64)),
-            (&["2024-01-01 10:00:00.0000000001"], Kind::Text, number(RawType::F64)),
-            (&["10:30"], Kind::Moment(MomentType::Time(MomentUnit::Microseconds)), number(RawType::F64)),
+        for (cells, kind) in [
+            (&["1", "", "-7", "NA"][..], number(RawType::I64)),
+            (&["1", "18446744073709551615"], number(RawType::U64)),
+            (&["-1", "18446744073709551615"], number(RawType::F64)),
+            (&["1", "0.5"], number(RawType::F64)),
+            (&["", "?"], number(RawType::F64)),
+            (&["1", "2", "late"], Kind::Text),
+            (&["01234", "98765"], Kind::Text),
+            (&["-07", "0.5"], number(RawType::F64)),
+            (&["+7", "1e3"], number(RawType::F64)),
+            (&["true", "False"], number(RawType::Bool)),
+            (&["yes", "no"], number(RawType::Bool)),
+            (&["true", "1"], Kind::Text),
+            (&["2024-01-01", "1999-12-31"], Kind::Moment(MomentType::Date)),
+            (&["2024-01-01", "2024-01-01 10:00:00.5"], date_time(MomentUnit::Microseconds, false)),
+            (&["2024-01-01T10:00:00.000000001Z"], date_time(MomentUnit::Nanoseconds, true)),
+            (&["0001-01-01", "2024-01-01 10:00:00.000000001"], Kind::Text),
+            (&["2024-01-01 10:00:00.0000000001"], Kind::Text),
+            (&["10:30"], Kind::Moment(MomentType::Time(MomentUnit::Microseconds))),
         ] {
-            let inference = inferred(cells);
-            assert_eq!(inference.kind(CellUse::Number, Destination::Columns), Ok(columns), "{cells:?}");
-            assert_eq!(inference.kind(CellUse::Number, Destination::Arrays), Ok(arrays), "{cells:?}");
+            assert_eq!(inferred(cells).kind(CellUse::Number), Ok(kind), "{cells:?}");
         }
-        assert_eq!(inferred(&["007", "1"]).kind(CellUse::Category, Destination::Columns), Ok(Kind::Text));
+        assert_eq!(inferred(&["007", "1"]).kind(CellUse::Category), Ok(Kind::Text));
         for codes in [["007", "7"], ["1e3", "2"]] {
-            assert_eq!(
-                inferred(&codes).kind(CellUse::Label, Destination::Arrays),
-                Ok(Kind::Text),
-                "{codes:?}"
-            );
+            assert_eq!(inferred(&codes).kind(CellUse::Label), Ok(Kind::Text), "{codes:?}");
         }
-        assert_eq!(inferred(&["yes"]).kind(CellUse::Label, Destination::Arrays), Ok(Kind::Text));
-        assert_eq!(inferred(&["yes", "no"]).cell_kind(CellUse::Number), Ok(CellKind::Text));
-        assert_eq!(inferred(&["true"]).cell_kind(CellUse::Number), Ok(CellKind::Truth));
-        let (place, _) = inferred(&["1", "1e999"]).kind(CellUse::Number, Destination::Columns).unwrap_err();
+        assert_eq!(inferred(&["yes"]).kind(CellUse::Label), Ok(Kind::Text));
+        let (place, _) = inferred(&["1", "1e999"]).kind(CellUse::Number).unwrap_err();
         assert_eq!(place.number, 1);
-        for (cells, fits) in [
-            (&["123456.7", "0.1", "-3e-5", "", "7"][..], true),
-            (&["0.123456789"], false),
-            (&["1.7014118e38"], true),
-            (&["1e-42"], false),
-            (&["16777216", "-33554432"], true),
-            (&["16777217"], false),
-            (&["2024-01-01"], false),
-            (&["true", "no"], true),
-        ] {
-            assert_eq!(inferred(cells).fits_single(), fits, "{cells:?}");
-        }
         let wide = inferred(&["9007199254740993", "0.5", "9007199254740992"]);
         assert_eq!(wide.n_rounded(&Kind::Number(RawType::F64)), 1);
     }

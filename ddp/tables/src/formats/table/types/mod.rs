@@ -3,7 +3,7 @@
 mod inferred;
 
 use ddp::data::spelling::truth_word;
-pub use inferred::{CellUse, Destination, Found, Inference, Place};
+pub use inferred::{CellUse, Found, Inference, Place};
 
 use self::inferred::is_missing;
 use crate::formats::write::{Block, Kind, Nulls, Numbers};
@@ -27,20 +27,17 @@ pub struct TypedColumn {
 
 /// Form of the values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Form {
+enum Form {
     /// Numbers of a type.
     Number(RawType),
     /// Dates or times.
     Moment(MomentType),
     /// Texts.
     Text,
-    /// The seven parts of a date, as f32.
-    DateParts,
 }
 
 impl Form {
-    /// The form of values of the type `kind`.
-    pub fn of(kind: &Kind) -> Self {
+    fn of(kind: &Kind) -> Self {
         match kind {
             Kind::Number(raw) => Form::Number(*raw),
             Kind::Moment(moment) => Form::Moment(*moment),
@@ -52,14 +49,9 @@ impl Form {
 impl TypedColumn {
     /// An empty column of the type `kind`.
     pub fn of_kind(use_: CellUse, kind: &Kind) -> Self {
-        Self::new(use_, Form::of(kind))
-    }
-
-    /// An empty column.
-    pub fn new(use_: CellUse, form: Form) -> Self {
         TypedColumn {
             use_,
-            form,
+            form: Form::of(kind),
             n_rows: 0,
             nulls: Nulls::default(),
             bytes: Vec::new(),
@@ -88,7 +80,7 @@ impl TypedColumn {
             // NA may be a category, but no label.
             Form::Text if self.use_ == CellUse::Number => is_missing(text, CellUse::Category, notation),
             // A date beyond the calendar.
-            Form::Moment(_) | Form::DateParts | Form::Number(_) if time::is_infinite(text) => true,
+            Form::Moment(_) | Form::Number(_) if time::is_infinite(text) => true,
             _ => is_missing(text, self.use_, notation),
         };
         if is_null {
@@ -105,21 +97,10 @@ impl TypedColumn {
                 .and_then(|moment| of.value(&moment))
                 .map(|value| self.moments.push(value))
                 .is_some(),
-            Form::DateParts => {
-                let moment = time::parse(text).filter(|moment| moment.has_date);
-                let parts = moment.map(|moment| time::parts(moment.seconds));
-                parts.map(|parts| self.bytes.extend(bytemuck::cast_slice::<f32, u8>(&parts))).is_some()
-            }
             Form::Number(RawType::I64) => self.extend(text.parse::<i64>().ok().map(i64::to_le_bytes)),
             Form::Number(RawType::U64) => self.extend(text.parse::<u64>().ok().map(u64::to_le_bytes)),
             Form::Number(RawType::Bool) => self.extend(truth_word(text).map(|truth| [u8::from(truth)])),
-            Form::Number(_) => {
-                let value = notation
-                    .number(text)
-                    .or_else(|| truth_word(text).map(|truth| f64::from(u8::from(truth))))
-                    .or_else(|| time::parse(text).map(|moment| moment.seconds));
-                self.extend(value.map(f64::to_le_bytes))
-            }
+            Form::Number(_) => self.extend(notation.number(text).map(f64::to_le_bytes)),
         };
         if !is_valid {
             self.n_rows -= 1;
@@ -135,9 +116,6 @@ impl TypedColumn {
         match self.form {
             Form::Text => self.texts.push(""),
             Form::Moment(_) => self.moments.push(0),
-            Form::DateParts => {
-                self.bytes.extend(bytemuck::cast_slice::<f32, u8>(&[f32::NAN; time::PARTS.len()]))
-            }
             Form::Number(RawType::F64) => self.bytes.extend(f64::NAN.to_le_bytes()),
             Form::Number(raw) => self.bytes.resize(self.bytes.len() + raw.size_bytes(), 0),
         }
@@ -150,9 +128,6 @@ impl TypedColumn {
         match self.form {
             Form::Text => Block::Texts { texts: std::mem::take(&mut self.texts), nulls },
             Form::Moment(_) => Block::Moments { values: std::mem::take(&mut self.moments), nulls },
-            Form::DateParts => {
-                Block::Numbers(Numbers { raw: RawType::F32, bytes: std::mem::take(&mut self.bytes), nulls })
-            }
             Form::Number(raw) => {
                 Block::Numbers(Numbers { raw, bytes: std::mem::take(&mut self.bytes), nulls })
             }
