@@ -1,20 +1,19 @@
 //! A rank's blocks as row groups of a Parquet file, and their join: row groups are copied without decoding them.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use ddp::storage::write_error::WriteError;
-use parquet::arrow::ArrowWriter;
-use parquet::basic::Compression;
 use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 
+use crate::formats::table::parquet::{BatchFile, MAX_GROUP_ROWS, write_error};
 use crate::predict::error::Result;
 use crate::predict::output::block::{Block, ColumnKind, OutputColumn, Values};
 use crate::predict::output::index::Located;
@@ -22,10 +21,9 @@ use crate::predict::output::temporary::Temporary;
 
 /// The row groups of one rank; a single rank writes the output itself.
 pub(super) struct RankRowGroups {
-    path: PathBuf,
     columns: Vec<OutputColumn>,
     schema: Arc<Schema>,
-    writer: ArrowWriter<File>,
+    file: BatchFile,
     is_single: bool,
 }
 
@@ -52,9 +50,8 @@ impl RankRowGroups {
         };
         let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
         let file = names.create(&path).map_err(|source| WriteError { path: path.clone(), source })?;
-        let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties()));
-        let writer = writer.map_err(|error| failed(&path, error))?;
-        Ok(RankRowGroups { path, columns: columns.to_vec(), schema, writer, is_single })
+        let file = BatchFile::new(&path, file, &schema, MAX_GROUP_ROWS)?;
+        Ok(RankRowGroups { columns: columns.to_vec(), schema, file, is_single })
     }
 
     /// Writes a block as a row group.
@@ -73,17 +70,15 @@ impl RankRowGroups {
             });
             let batch = RecordBatch::try_new(self.schema.clone(), of_piece.collect());
             let batch = batch.expect("columns follow the schema");
-            self.writer.write(&batch).map_err(|error| failed(&self.path, error))?;
+            self.file.write(&batch)?;
             start += n_rows;
         }
-        Ok(self.writer.flush().map_err(|error| failed(&self.path, error))?)
+        Ok(self.file.end_group()?)
     }
 
     /// Completes the shard.
     pub(super) fn finish(&mut self) -> Result<()> {
-        self.writer.finish().map_err(|error| failed(&self.path, error))?;
-        let synced = self.writer.inner().sync_all();
-        Ok(synced.map_err(|source| WriteError { path: self.path.clone(), source })?)
+        Ok(self.file.finish()?)
     }
 
     /// Completes the output on rank 0 after all ranks have finished their shards; returns its size in bytes.
@@ -91,15 +86,11 @@ impl RankRowGroups {
         let whole = names.whole();
         if !self.is_single {
             let joined = append_row_groups(&whole, names, blocks, tick);
-            joined.map_err(|error| failed(&whole, error))?;
+            joined.map_err(|error| write_error(&whole, error))?;
         }
         let size = std::fs::metadata(&whole).map(|data| data.len());
         Ok(size.map_err(|source| WriteError { path: whole, source })?)
     }
-}
-
-fn properties() -> WriterProperties {
-    WriterProperties::builder().set_compression(Compression::SNAPPY).build()
 }
 
 /// The values of a column in a block.
@@ -182,15 +173,4 @@ fn append_row_groups(
     let file = writer.into_inner()?;
     file.sync_all()?;
     Ok(())
-}
-
-fn failed(path: &Path, error: ParquetError) -> WriteError {
-    let source = match error {
-        ParquetError::External(error) => match error.downcast::<std::io::Error>() {
-            Ok(error) => *error,
-            Err(error) => std::io::Error::other(error),
-        },
-        error => std::io::Error::other(error),
-    };
-    WriteError { path: path.to_owned(), source }
 }

@@ -148,14 +148,15 @@ impl Iterator for Rows {
 
 /// Bytes of rows in a row group, which readers decode as a unit.
 const GROUP_BYTES: usize = 16 << 20;
+/// Rows in a row group.
+pub(crate) const MAX_GROUP_ROWS: usize = 1 << 20;
 /// Memory of the writer for a row group; texts and their dictionaries come on top of the rows.
 const WRITER_BYTES: usize = 3 * GROUP_BYTES;
 
 /// Writes typed columns to a file, missing values as null.
 pub struct ParquetWriter {
-    path: PathBuf,
     batches: RecordBatches,
-    writer: ArrowWriter<File>,
+    file: BatchFile,
 }
 
 impl ParquetWriter {
@@ -165,14 +166,54 @@ impl ParquetWriter {
     /// [`RowsError::Write`]
     pub fn create(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
         let batches = RecordBatches::new(schema);
+        let group_rows = (GROUP_BYTES / schema.row_bytes()).clamp(1, MAX_GROUP_ROWS);
+        let file = BatchFile::new(path, staging.create(path)?, batches.columns(), group_rows)?;
+        Ok(ParquetWriter { batches, file })
+    }
+
+    /// Appends rows.
+    ///
+    /// # Errors
+    /// [`RowsError::Write`]
+    pub fn write(&mut self, rows: Chunk) -> Result<()> {
+        self.file.write(&self.batches.batch(rows))?;
+        if self.file.writer.memory_size() > WRITER_BYTES {
+            self.file.end_group()?;
+        }
+        Ok(())
+    }
+
+    /// Completes the file on the disk; it keeps its temporary name.
+    ///
+    /// # Errors
+    /// [`RowsError::Write`]
+    pub fn finish(mut self) -> Result<()> {
+        Ok(self.file.finish()?)
+    }
+}
+
+/// A file of record batches that is being written.
+pub(crate) struct BatchFile {
+    path: PathBuf,
+    writer: ArrowWriter<File>,
+}
+
+impl BatchFile {
+    /// Starts the file `path` of row groups of at most `group_rows` rows.
+    pub(crate) fn new(
+        path: &Path,
+        file: File,
+        columns: &SchemaRef,
+        group_rows: usize,
+    ) -> Result<Self, WriteError> {
         // Fast to decompress: rows that exceed the memory are decoded in every epoch.
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
-            .set_max_row_group_row_count(Some((GROUP_BYTES / schema.row_bytes()).clamp(1, 1 << 20)))
+            .set_max_row_group_row_count(Some(group_rows))
             // A dictionary of numbers takes far more memory than the numbers, and there may be thousands of columns.
             .set_dictionary_enabled(false)
             .set_encoding(Encoding::PLAIN);
-        for field in batches.columns().fields() {
+        for field in columns.fields() {
             let is_text = matches!(
                 field.data_type(),
                 DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Dictionary(..)
@@ -182,36 +223,28 @@ impl ParquetWriter {
                 properties = properties.set_column_dictionary_enabled(name, true);
             }
         }
-        let file = staging.create(path)?;
-        let writer = ArrowWriter::try_new(file, batches.columns().clone(), Some(properties.build()));
-        let writer = writer.map_err(|error| failed(path, error))?;
-        Ok(ParquetWriter { path: path.to_owned(), batches, writer })
+        let writer = ArrowWriter::try_new(file, columns.clone(), Some(properties.build()));
+        let writer = writer.map_err(|error| write_error(path, error))?;
+        Ok(BatchFile { path: path.to_owned(), writer })
     }
 
-    /// Appends rows.
-    ///
-    /// # Errors
-    /// [`RowsError::Write`]
-    pub fn write(&mut self, rows: Chunk) -> Result<()> {
-        let batch = self.batches.batch(rows);
-        let written = self.writer.write(&batch).and_then(|()| {
-            if self.writer.memory_size() > WRITER_BYTES { self.writer.flush() } else { Ok(()) }
-        });
-        written.map_err(|error| failed(&self.path, error))
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), WriteError> {
+        self.writer.write(batch).map_err(|error| write_error(&self.path, error))
     }
 
-    /// Completes the file on the disk; it keeps its temporary name.
-    ///
-    /// # Errors
-    /// [`RowsError::Write`]
-    pub fn finish(self) -> Result<()> {
-        let Self { path, mut writer, .. } = self;
-        writer.finish().map_err(|error| failed(&path, error))?;
-        Ok(writer.inner().sync_all().map_err(|source| WriteError { path, source })?)
+    /// Ends the row group of the batches so far.
+    pub(crate) fn end_group(&mut self) -> Result<(), WriteError> {
+        self.writer.flush().map_err(|error| write_error(&self.path, error))
+    }
+
+    /// Completes the file on the disk.
+    pub(crate) fn finish(&mut self) -> Result<(), WriteError> {
+        self.writer.finish().map_err(|error| write_error(&self.path, error))?;
+        self.writer.inner().sync_all().map_err(|source| WriteError { path: self.path.clone(), source })
     }
 }
 
-fn failed(path: &Path, error: ParquetError) -> RowsError {
+pub(crate) fn write_error(path: &Path, error: ParquetError) -> WriteError {
     let source = match error {
         ParquetError::External(error) => match error.downcast::<std::io::Error>() {
             Ok(error) => *error,
@@ -219,5 +252,5 @@ fn failed(path: &Path, error: ParquetError) -> RowsError {
         },
         error => std::io::Error::other(error),
     };
-    WriteError { path: path.to_owned(), source }.into()
+    WriteError { path: path.to_owned(), source }
 }
