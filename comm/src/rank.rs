@@ -10,6 +10,13 @@ pub struct Rank(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalRank(pub usize);
 
+/// `rank == 0`.
+impl PartialEq<usize> for Rank {
+    fn eq(&self, other: &usize) -> bool {
+        self.0 == *other
+    }
+}
+
 impl fmt::Display for Rank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -15,4 +15,6 @@
 //!
 //! Source: `torch.distributed`.
 
-pub use ddp_comm::{CommError, DeviceOptions, Group, LocalRank, Rank, ReduceOp, World, launch};
+pub use ddp_comm::{
+    CommError, DeviceOptions, Group, LocalRank, Rank, ReduceOp, World, failure, launch, threads,
+};

@@ -1,9 +1,36 @@
+//! Trains dense networks data parallel: on every GPU of a job, or on the cores of a machine, to the same model.
+//!
+//! ```
+//! use ddp::nn::{Activation, GradientSums, LossHead, Sequential, Sizes};
+//! use ddp::optim::Optimizer;
+//! use ddp::prelude::*;
+//!
+//! let device = Device::cuda(0).available_or_cpu();
+//! let layers = Sequential::new(4).linear(32).activation(Activation::Relu).linear(1);
+//! let mut model = layers.build(Sizes::new(64, device), 0)?;
+//! let (mut optimizer, mut grads) = (Optimizer::adamw(&model, 1e-2)?, GradientSums::for_model(&model)?);
+//! let x = Tensor::randn(&[64, 4], DType::F32, device, 1)?;
+//! let y = x.sum(keepdim(1))?;
+//! let first = model.loss((&x, &y), &LossHead::mse())?;
+//! for _ in 0..100 {
+//!     model.loss_and_gradients((&x, &y), &LossHead::mse(), &mut grads)?;   // several ranks: then grads.all_reduce(&world)?
+//!     optimizer.step(&mut model, &mut grads)?;
+//! }
+//! assert!(model.loss((&x, &y), &LossHead::mse())? < 0.1 * first);
+//! # Ok::<(), ddp::Error>(())
+//! ```
+//!
+//! | module | for |
+//! |---|---|
+//! | [`prelude`] | tensors, devices, the world: `use ddp::prelude::*` |
+//! | [`nn`] | layers, models, losses, gradients |
+//! | [`optim`] | optimizers and schedules |
+//! | [`mod@data`] | rows in memory and their loader; the crate `ddp-tables` reads files of rows and saved models |
+//! | [`train`] | the trainer: overlap, ZeRO, checkpoints |
+//! | [`distributed`] | ranks and collectives |
+//! | [`ops`], [`memory`] | operations on views; memory in use, by purpose |
+//!
 #![doc = include_str!("../README.md")]
-//!
-//! ## Modules
-//!
-//! A program needs the [`prelude`] and the modules [`nn`], [`optim`], [`mod@data`], [`train`] and [`distributed`]; the crate
-//! `ddp-tables` reads files of rows and saved models, writes predictions and exports models.
 //!
 //! Global state: the umask of a run (`run.file_mode`), the rank and the share of the cores of a thread or process, the thread pool, the table of GPUs, host memory kept for the next result of a
 //! tensor operation, with its account, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
@@ -46,11 +73,12 @@ pub mod cost;
 #[doc(hidden)]
 pub mod error;
 
-/// Ranks and collectives: the crate, whole.
+#[doc(hidden)]
 pub use ddp_comm as comm;
 pub use ddp_comm::launch;
-/// Devices, tensors and operations: the crate, whole.
+#[doc(hidden)]
 pub use ddp_kernels as kernels;
+pub use ddp_kernels::hint::with_hint;
 pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory, ops};
 pub use error::{Error, Result};
 

@@ -23,7 +23,7 @@ pub use crate::model::pass::{
     BackwardPass, ForwardPass, InputGradientPass, ParamGradient, ParamGradients, ParamViews,
 };
 pub use crate::model::{
-    AllRanks, DropoutStep, GradcheckOptions, GradientSink, GradientSums, LocalGradients, LossFunction,
-    LossHead, ModelError, ModelSpec, Network, Operator, OperatorInput, ParamLayout, PassRows, PassTraffic,
-    RowsOfStep, Sequential, StateDictReport, WeightsMut, gradcheck,
+    AllRanks, DropoutStep, EmbeddingSpec, GradcheckOptions, GradientSink, GradientSums, LocalGradients,
+    LossFunction, LossHead, ModelError, ModelSpec, Network, Operator, OperatorInput, ParamLayout, PassRows,
+    PassTraffic, RowsOfStep, Sequential, StateDictReport, WeightsMut, gradcheck,
 };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser;
-use ddp::comm::World;
+use ddp::distributed::World;
 use ddp_train::cli::{Cli, Command as Subcommand};
 use serde_json::Value;
 

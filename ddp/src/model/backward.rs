@@ -89,6 +89,7 @@ impl Network {
     ///
     /// # Errors
     /// See [`Network::backward`]; [`KernelError::Exchange`].
+    #[doc(hidden)]
     pub fn backward_over_ranks<S: GradientSink>(
         &mut self,
         x: TensorRef<'_>,
@@ -97,7 +98,7 @@ impl Network {
         mut all_ranks: Option<&mut dyn AllRanks>,
         sink: &mut S,
     ) -> Result<(), S::Error> {
-        let (n_rows, _) = x.shape().rows_cols();
+        let (n_rows, n_features) = x.shape().rows_cols();
         if n_rows != self.forward_rows {
             return Err(KernelError::Backward { n_rows, forward_rows: self.forward_rows }.into());
         }
@@ -144,11 +145,13 @@ impl Network {
             }
             if let (d_y, Some(d_x)) = one_or_two(gradients, *d, *d_x) {
                 let (own_before, own) = own.split_at_mut(index);
-                let (Some(before), Some(buffers_before)) = (before.last(), own_before.last()) else {
-                    unreachable!("a gradient that a layer in front of this one needs")
+                let (through, in_features) = match (before.last(), own_before.last()) {
+                    (Some(before), Some(buffers)) => (
+                        before.layer.activation_of(view(values, before.y, x)?, buffers)?,
+                        before.layer.out_features(),
+                    ),
+                    _ => (None, n_features),
                 };
-                let through = before.layer.activation_of(view(values, before.y, x)?, buffers_before)?;
-                let in_features = before.layer.out_features();
                 let pass = InputGradientPass {
                     x: view(values, *from, x)?,
                     params: views,

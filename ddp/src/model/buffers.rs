@@ -5,9 +5,8 @@ use std::convert::Infallible;
 use ddp_kernels::{DType, Device, MemoryUse};
 
 use super::layer::{BufferSpec, Layer, Sizes};
-use super::layers;
 use super::plan::{FlatFormats, Plan};
-use super::{ModelSpec, ParamLayout};
+use super::{ModelSpec, ParamLayout, layers};
 use crate::config::precision::Precision;
 
 /// Settings that determine the sizes of the buffers.
@@ -94,7 +93,7 @@ impl<T> Buffers<T> {
 impl BufferPlan<'_> {
     fn plan(&self) -> Plan {
         let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
-        Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes)
+        Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes, false)
     }
 
     /// Format of the input; see [`super::Network::input_format`].

@@ -40,6 +40,7 @@ impl Network {
     ///
     /// # Errors
     /// See [`Network::forward`]; [`KernelError::Exchange`].
+    #[doc(hidden)]
     pub fn forward_over_ranks(
         &mut self,
         x: TensorRef<'_>,
@@ -54,6 +55,7 @@ impl Network {
     ///
     /// # Errors
     /// See [`Network::forward`]; the errors of `observe`.
+    #[doc(hidden)]
     pub fn forward_observed(
         &mut self,
         x: TensorRef<'_>,

@@ -1,5 +1,7 @@
 //! Loss and gradients of a training loop without a trainer: sums over micro-batches and ranks, whose means a step takes.
 
+use std::ops::Range;
+
 use ddp_comm::World;
 use ddp_kernels::ops::{self, LossSums, Pattern, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
@@ -28,7 +30,7 @@ pub struct RowsOfStep<'a> {
 /// Rows of one pass, and the number of ranks of which each has a share of the step.
 #[derive(Debug, Clone, Copy)]
 pub struct PassRows<'a> {
-    rows: RowsOfStep<'a>,
+    pub(super) rows: RowsOfStep<'a>,
     n_ranks: usize,
     /// Whether the program says where in the global batch they are.
     is_placed: bool,
@@ -421,8 +423,9 @@ impl GradientSums {
         if self.layout == model.layout().identity() && self.precision == model.precision() {
             return Ok(());
         }
-        let problem = "the gradient sums are those of a model with other parameters";
-        Err(KernelError::misuse(op, problem, "`GradientSums::for_model` makes those of this model"))
+        let problem = "the gradient sums are those of a model with other parameters, or with others frozen";
+        let remedy = "`GradientSums::for_model` makes those of this model, after `freeze` and `unfreeze`";
+        Err(KernelError::misuse(op, problem, remedy))
     }
 
     /// Begins the sums of the next step.
@@ -449,7 +452,7 @@ pub(crate) fn fingerprint_of(model: &Network) -> Result<Option<i64>, KernelError
 }
 
 /// Checks weights of rows in host memory.
-fn check_weights(weights: TensorRef<'_>) -> Result<(), KernelError> {
+pub(super) fn check_weights(weights: TensorRef<'_>) -> Result<(), KernelError> {
     if weights.device() != Device::Cpu || weights.dtype() != DType::F32 {
         return Ok(());
     }
@@ -479,7 +482,12 @@ impl Network {
     }
 
     /// The mean loss, unless it is NaN for a label that is not there, which a kernel on a GPU can't say.
-    fn with_right_labels(&self, mean: f64, y: TensorRef<'_>, loss: &LossHead) -> Result<f64, KernelError> {
+    pub(super) fn with_right_labels(
+        &self,
+        mean: f64,
+        y: TensorRef<'_>,
+        loss: &LossHead,
+    ) -> Result<f64, KernelError> {
         if mean.is_nan() && y.dtype() == DType::I64 && y.device() != Device::Cpu {
             loss.check_labels(y, self.n_outputs())?;
         }
@@ -536,6 +544,10 @@ impl Network {
         let sums = SumsOutput { tail: grads.sums.view_mut(), accumulate, extra: None };
         loss.apply(outputs, y, weights, unit, Some(d_outputs), sums)?;
         self.backward(x, dropout, accumulate, &mut LocalGradients(grads.flat.view_mut()))?;
+        for frozen in self.layout().entries().iter().filter(|entry| entry.is_frozen) {
+            let Range { start, end } = frozen.range();
+            ops::fill(grads.flat.view_mut().range(start, end)?, Pattern::Line { start: 0.0, step: 0.0 })?;
+        }
         grads.n_passes += 1;
         self.with_right_labels(grads.mean_loss()?, y, loss)
     }

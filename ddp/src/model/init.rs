@@ -17,22 +17,18 @@
 //! # Ok::<(), KernelError>(())
 //! ```
 
-use std::collections::HashMap;
-
 use ddp_kernels::ops::{self, UniformStream};
 use ddp_kernels::{DType, Device, KernelError, Philox, Tensor, TensorRef};
 
 use super::layout::ParamLayout;
 use super::orthogonal::orthonormalize;
-use super::param::{Init, ParamEntry, ParamKind};
+use super::param::{Init, ParamEntry, ParamKind, RandomStream};
 use crate::config::WeightInit;
 
 /// Separates this use of the seed from other uses.
 const STREAM: u32 = 0x494e_4954;
 /// Separates the tables of embeddings from other uses of the seed.
 const EMBEDDING_STREAM: u32 = 0x454d_4244;
-/// Standard deviation of [`Init::SmallNormal`], measured by `tests/bench/category_widths.py`.
-const EMBEDDING_STD: f32 = 0.03;
 /// Standard deviation of [`WeightInit::Normal`].
 const NORMAL_STD: f32 = 0.02;
 
@@ -58,7 +54,6 @@ pub fn initialize(
     weight_init: WeightInit,
     seed: u64,
 ) -> Result<(), KernelError> {
-    check_streams(layout)?;
     for entry in layout.entries() {
         let values = weights.view_mut().range(entry.start, entry.range().end)?;
         match distribution(entry, weight_init, seed) {
@@ -85,68 +80,41 @@ pub fn initialize(
     Ok(())
 }
 
-/// Checks that no two parameters take the same random numbers.
-fn check_streams(layout: &ParamLayout) -> Result<(), KernelError> {
-    let mut first = HashMap::new();
-    for entry in layout.entries() {
-        let init = with_stream(entry);
-        let is_table = matches!(init, Init::Normal { .. } | Init::SmallNormal { .. });
-        let Some(stream) = init.stream() else { continue };
-        if let Some(other) = first.insert((is_table, stream), &entry.name) {
-            let problem = format!(
-                "`{other}` and `{}` take the random numbers of one stream, {stream}, and would start equal",
-                entry.name
-            );
-            let remedy = "give each a stream of its own; `Init::normal`, `Init::uniform` and `Init::kaiming` take it from the name";
-            return Err(KernelError::misuse("initialize", problem, remedy));
+/// Counter and use of the parameter's random stream.
+fn stream(entry: &ParamEntry) -> [u32; 2] {
+    match entry.stream {
+        RandomStream::Layer(counter) => [counter, STREAM],
+        RandomStream::Table(counter) => [counter, EMBEDDING_STREAM],
+        RandomStream::Name => {
+            // FNV-1a, which no build changes.
+            let hash = entry.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            // Streams of layers are counted from 0.
+            [(hash ^ hash >> 32) as u32 | 1 << 31, STREAM]
         }
     }
-    Ok(())
-}
-
-/// The parameter's init, with the stream of its name where it takes that.
-fn with_stream(entry: &ParamEntry) -> Init {
-    let mut init = entry.init;
-    if let Some(stream) = init.stream_mut()
-        && *stream == Init::BY_NAME
-    {
-        // FNV-1a, which no build changes.
-        let hash = entry.name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        // Streams of layers are counted from 0.
-        *stream = (hash ^ hash >> 32) as u32 | 1 << 31;
-    }
-    init
 }
 
 fn distribution(entry: &ParamEntry, weight_init: WeightInit, seed: u64) -> Distribution {
-    match with_stream(entry) {
+    let stream = stream(entry);
+    let uniform = |bound| Distribution::Uniform(bound, UniformStream { seed, stream });
+    let normal_seed = seed_of(seed, stream);
+    match entry.init {
         Init::Constant(value) => Distribution::Constant(value),
-        Init::Normal { stream } => Distribution::Normal(1.0, seed_of(seed, stream, EMBEDDING_STREAM)),
-        Init::SmallNormal { stream } => {
-            Distribution::Normal(EMBEDDING_STD, seed_of(seed, stream, EMBEDDING_STREAM))
-        }
-        Init::ScaledNormal { std, stream } => Distribution::Normal(std, seed_of(seed, stream, STREAM)),
-        Init::Uniform { bound, stream } => {
-            Distribution::Uniform(bound, UniformStream { seed, stream: [stream, STREAM] })
-        }
-        Init::KaimingUniform { .. }
-            if weight_init != WeightInit::Pytorch && entry.kind == ParamKind::Bias =>
-        {
+        Init::Normal(std) => Distribution::Normal(std, normal_seed),
+        Init::Uniform(bound) => uniform(bound),
+        Init::KaimingUniform(_) if weight_init != WeightInit::Pytorch && entry.kind == ParamKind::Bias => {
             Distribution::Constant(0.0)
         }
-        Init::KaimingUniform { in_features, stream } => {
+        Init::KaimingUniform(in_features) => {
             let inputs = in_features as f32;
-            let uniform =
-                |bound| Distribution::Uniform(bound, UniformStream { seed, stream: [stream, STREAM] });
-            let seed = seed_of(seed, stream, STREAM);
             match weight_init {
                 WeightInit::Pytorch => uniform(1.0 / inputs.sqrt()),
                 WeightInit::Xavier => uniform((6.0 / (inputs + entry.numel() as f32 / inputs)).sqrt()),
-                WeightInit::Kaiming => Distribution::Normal((2.0 / inputs).sqrt(), seed),
-                WeightInit::Normal => Distribution::Normal(NORMAL_STD, seed),
-                WeightInit::Orthogonal => Distribution::Orthogonal(seed),
+                WeightInit::Kaiming => Distribution::Normal((2.0 / inputs).sqrt(), normal_seed),
+                WeightInit::Normal => Distribution::Normal(NORMAL_STD, normal_seed),
+                WeightInit::Orthogonal => Distribution::Orthogonal(normal_seed),
             }
         }
     }
@@ -158,8 +126,8 @@ fn normal(entry: &ParamEntry, seed: u64) -> Result<Tensor, KernelError> {
 }
 
 /// The seed of one parameter's normal numbers: a random word of the run's seed.
-fn seed_of(seed: u64, stream: u32, usage: u32) -> u64 {
-    let words = Philox::new(seed).block([stream, 0, 0, usage]);
+fn seed_of(seed: u64, [counter, usage]: [u32; 2]) -> u64 {
+    let words = Philox::new(seed).block([counter, 0, 0, usage]);
     u64::from(words[1]) << 32 | u64::from(words[0])
 }
 
@@ -221,7 +189,7 @@ mod tests {
         let n = tables[0].len() as f64;
         let sum = |f: fn(f64) -> f64| tables[0].iter().map(|&v| f(f64::from(v))).sum::<f64>() / n;
         // Five standard errors at 20,000 draws: 1/sqrt(n) of the mean, sqrt(2/n) of the square.
-        let std = f64::from(EMBEDDING_STD);
+        let std = 0.03f64;
         assert!(sum(|v| v).abs() < 0.036 * std && (sum(|v| v * v) / (std * std) - 1.0).abs() < 0.05);
         assert_ne!(tables[0], tables[1]);
         assert_ne!(tables[0], tables[0].iter().rev().copied().collect::<Vec<_>>());

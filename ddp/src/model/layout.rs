@@ -82,8 +82,9 @@ impl ParamLayout {
                 if is_used_before(&first_uses, layer, param) {
                     continue;
                 }
-                let ParamSpec { name, kind, dims, init, .. } = param.clone();
-                let entry = ParamEntry { name, kind, dims, init, layer, start };
+                let ParamSpec { name, kind, dims, init, stream, .. } = param.clone();
+                let is_frozen = false;
+                let entry = ParamEntry { name, kind, dims, init, layer, start, is_frozen, stream };
                 start = entry.range().end.next_multiple_of(ALIGN_ELEMENTS);
                 entries.push(entry);
             }
@@ -95,15 +96,21 @@ impl ParamLayout {
         }
         let statistics = layers.iter().flat_map(|layer| layer.statistics());
         let statistics = statistics.map(|(name, len)| Statistic { name, len }).collect();
-        let mut identity = DefaultHasher::new();
-        for ParamEntry { name, dims, start, .. } in &entries {
-            (name, dims, start).hash(&mut identity);
-        }
-        let identity = identity.finish();
+        let identity = identity_of(&entries);
         ParamLayout { entries, flat_len: start, unit_ends, embeddings, statistics, identity }
     }
 
-    /// A hash of names, shapes and places, the same on all ranks of a program: two layouts that differ have different ones.
+    /// Freezes the parameters that `chooses` by their names, or no longer; returns whether there is one.
+    pub(super) fn freeze(&mut self, chooses: impl Fn(&str) -> bool, is_frozen: bool) -> bool {
+        let mut has_any = false;
+        for entry in self.entries.iter_mut().filter(|entry| chooses(&entry.name)) {
+            (entry.is_frozen, has_any) = (is_frozen, true);
+        }
+        self.identity = identity_of(&self.entries);
+        has_any
+    }
+
+    /// A hash of names, shapes, places and what is frozen, the same on all ranks of a program: two layouts that differ have different ones.
     pub(crate) fn identity(&self) -> u64 {
         self.identity
     }
@@ -160,6 +167,14 @@ impl ParamLayout {
 }
 
 /// The layer closest to the input that declares each parameter, and the parameter there.
+fn identity_of(entries: &[ParamEntry]) -> u64 {
+    let mut identity = DefaultHasher::new();
+    for ParamEntry { name, dims, start, is_frozen, .. } in entries {
+        (name, dims, start, is_frozen).hash(&mut identity);
+    }
+    identity.finish()
+}
+
 fn first_uses(layers: &[Box<dyn Layer>]) -> HashMap<&str, (usize, &ParamSpec)> {
     let mut first = HashMap::new();
     for (layer, this) in layers.iter().enumerate() {
@@ -175,7 +190,7 @@ fn is_used_before(first_uses: &HashMap<&str, (usize, &ParamSpec)>, layer: usize,
     let other = first_uses.get(param.name.as_str()).filter(|(first, _)| *first < layer);
     if let Some((_, other)) = other {
         assert!(
-            param.is_shared && *other == param,
+            param.is_shared && *other == &param.clone().on_stream(other.stream),
             "two layers have a parameter `{}`: give each its own name, or mark both as `.shared()`",
             param.name
         );

@@ -11,7 +11,7 @@
 
 use ddp_kernels::ops::{Activation, SavedForBackward};
 
-use crate::model::param::{Init, ParamKind, ParamSpec};
+use crate::model::param::{Init, ParamKind, ParamSpec, RandomStream};
 
 /// Shape and parameters of a linear layer, and the operations fused into it.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,8 +32,8 @@ impl LinearSpec {
     /// Linear layer `index` of a multilayer perceptron: `layers.{index}.weight` and `layers.{index}.bias`.
     pub fn new(index: usize, in_features: usize, out_features: usize, has_bias: bool) -> Self {
         let param = |name: &str, kind, dims: &[usize], stream| {
-            let init = Init::KaimingUniform { in_features, stream };
-            ParamSpec::new(format!("layers.{index}.{name}"), kind, dims, init)
+            ParamSpec::new(format!("layers.{index}.{name}"), kind, dims, Init::KaimingUniform(in_features))
+                .on_stream(RandomStream::Layer(stream))
         };
         let stream = (index as u32) << 1;
         let bias = has_bias.then(|| param("bias", ParamKind::Bias, &[out_features], stream | 1));

@@ -39,6 +39,7 @@ mod gradcheck;
 mod sequential;
 mod several_losses;
 mod gradient_sums;
+mod input_gradient;
 mod state_dict;
 
 pub use all_ranks::AllRanks;

@@ -48,6 +48,7 @@ impl Network {
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
+    #[doc(hidden)]
     pub fn with_layout(
         spec: ModelSpec,
         layout: ParamLayout,
@@ -67,6 +68,7 @@ impl Network {
     ///
     /// # Panics
     /// If there is no layer, skip connections do not end correctly, or two registered buffers have the same name.
+    #[doc(hidden)]
     pub fn of_layers(
         layers: Vec<Box<dyn Layer>>,
         layout: ParamLayout,
@@ -74,7 +76,7 @@ impl Network {
         sizes: Sizes,
     ) -> Result<Self> {
         sizes.precision.ensure_on(sizes.device)?;
-        let mut plan = Plan::new(layers, &layout, n_features, sizes);
+        let mut plan = Plan::new(layers, &layout, n_features, sizes, false);
         plan.prepare(&layout)?;
         let mut make =
             |buffer: &BufferSpec| Tensor::zeros_for(buffer.kind, &buffer.dims, buffer.dtype, sizes.device);
@@ -118,9 +120,9 @@ impl Network {
     ///
     /// Source: `torch.nn.Module.to`.
     pub fn to(self, device: Device) -> Result<Self> {
-        let Network { plan, layout, buffers, registered, .. } = self;
+        let Network { mut plan, layout, buffers, registered, .. } = self;
         let (sizes, n_features) = (Sizes { device, ..plan.sizes }, plan.n_features);
-        let mut moved = Self::of_layers(plan.into_layers(), layout, n_features, sizes)?;
+        let mut moved = Self::of_layers(plan.take_layers(), layout, n_features, sizes)?;
         moved.registered.copy_from(&registered)?;
         moved.set_weights(buffers.master_weights.view())?;
         Ok(moved)
@@ -138,6 +140,7 @@ impl Network {
     ///
     /// # Errors
     /// None for the weights that a model makes itself.
+    #[doc(hidden)]
     pub fn initialize_as(&mut self, weight_init: WeightInit, seed: u64) -> Result<()> {
         let weights = &mut self.buffers.master_weights;
         match weights.dtype() {
@@ -150,6 +153,46 @@ impl Network {
             }
         }
         self.refresh_compute_weights(0..self.layout.flat_len())
+    }
+
+    /// Number of elements of all parameters.
+    pub fn n_parameters(&self) -> usize {
+        self.layout.n_params()
+    }
+
+    /// Freezes parameters: steps leave them as they are, and their gradients are 0 in [`GradientSums`](super::GradientSums); the norm by which
+    /// a trainer clips counts them. Call it before optimizer and sums are made. Statistics of batch norms still follow the rows.
+    ///
+    /// - `names`: a parameter, as in `layers.0.weight`; a layer, `layers.0`; or a pattern with `*` and `?`
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] if it stands for no parameter.
+    #[doc(alias("requires_grad_"))]
+    pub fn freeze(&mut self, names: &str) -> Result<()> {
+        self.set_frozen(names, true)
+    }
+
+    /// Lets steps update these parameters again; see [`Network::freeze`].
+    ///
+    /// # Errors
+    /// Same as [`Network::freeze`].
+    pub fn unfreeze(&mut self, names: &str) -> Result<()> {
+        self.set_frozen(names, false)
+    }
+
+    fn set_frozen(&mut self, names: &str, is_frozen: bool) -> Result<()> {
+        let pattern = glob::Pattern::new(names).ok();
+        let is_meant = |name: &str| {
+            let rest = name.strip_prefix(names);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                || pattern.as_ref().is_some_and(|pattern| pattern.matches(name))
+        };
+        if self.layout.freeze(is_meant, is_frozen) {
+            return Ok(());
+        }
+        let all: Vec<_> = self.layout.forward_order().iter().map(|entry| &*entry.name).collect();
+        let problem = format!("no parameter is named or matches \"{names}\"");
+        Err(KernelError::misuse("freeze", problem, format!("the model has {}", all.join(", "))))
     }
 
     /// Copies these weights, flat in the layout's order, from any device.
@@ -167,6 +210,7 @@ impl Network {
     ///
     /// # Errors
     /// [`KernelError::OutOfRange`] beyond the weights.
+    #[doc(hidden)]
     pub fn refresh_compute_weights(&mut self, range: Range<usize>) -> Result<()> {
         let Buffers { master_weights, compute_weights, .. } = &mut self.buffers;
         match compute_weights {
@@ -191,6 +235,7 @@ impl Network {
     }
 
     /// Names and values of the registered buffers that checkpoints hold, in forward order.
+    #[doc(hidden)]
     pub fn saved_buffers(&self) -> Vec<(&str, &Tensor)> {
         self.registered.saved().collect()
     }
@@ -207,6 +252,7 @@ impl Network {
 
     /// Maximum number of elements (f64) that a layer gathers from each rank at a time, [`Layer::exchanged_len`]; if above 0, the
     /// rows of a batch depend on each other.
+    #[doc(hidden)]
     pub fn exchanged_len(&self) -> usize {
         self.layers().map(Layer::exchanged_len).max().unwrap_or(0)
     }
@@ -215,6 +261,7 @@ impl Network {
     ///
     /// # Errors
     /// [`KernelError::Cuda`] from earlier work on a GPU.
+    #[doc(hidden)]
     pub fn weights_and_statistics(&self) -> Result<Vec<f32>> {
         let mut values = self.weights().to_vec::<f32>()?;
         values.extend(self.statistics()?);
@@ -238,6 +285,7 @@ impl Network {
     }
 
     /// The [statistics](Layer::statistics) of all layers in the layout's order, in host memory.
+    #[doc(hidden)]
     pub fn statistics(&self) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         for Statistic { name, .. } in self.layout.statistics() {
@@ -265,6 +313,7 @@ impl Network {
     }
 
     /// The formats of the flat buffers.
+    #[doc(hidden)]
     pub fn flat_formats(&self) -> FlatFormats {
         self.plan.flat_formats()
     }

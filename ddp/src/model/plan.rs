@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     /// Number of buffers for gradients of values, and the number of elements of each.
     pub(crate) n_gradients: usize,
     pub(crate) gradient_len: usize,
+    /// Buffer with the gradient of the model's input after a backward pass, if it is computed.
+    pub(crate) input_gradient: Option<usize>,
     /// Elements of the buffers for gradients of shared parameters.
     pub(crate) shares: Vec<usize>,
     pub(crate) workspace_len: usize,
@@ -94,7 +96,8 @@ pub(crate) struct BackwardStep {
 }
 
 impl Plan {
-    /// The plan of these layers, of which `layout` was made, on rows of `n_features`.
+    /// The plan of these layers, of which `layout` was made, on rows of `n_features`; with the gradient of the input, if
+    /// `to_input`.
     ///
     /// # Panics
     /// If there is no layer, or if skip connections do not end correctly.
@@ -103,6 +106,7 @@ impl Plan {
         layout: &ParamLayout,
         n_features: usize,
         sizes: Sizes,
+        to_input: bool,
     ) -> Self {
         let has_tables = matches!(layers.first().map(|first| first.kind()), Some(LayerKind::Embedding(_)));
         if sizes.precision.is_short() && !has_tables {
@@ -121,7 +125,7 @@ impl Plan {
         // The loss is computed from the outputs.
         values[output].dtype = sizes.precision.master();
         let shares = place_parameters(&mut steps, layout);
-        let n_gradients = plan_backward(&mut steps, layout);
+        let (n_gradients, d) = plan_backward(&mut steps, layout, to_input);
         Plan {
             steps,
             sizes,
@@ -131,16 +135,17 @@ impl Plan {
             values,
             n_gradients,
             gradient_len,
+            input_gradient: to_input.then_some(d),
             shares,
             workspace_len,
         }
     }
 
     /// The layers from which the plan was made, with activations fused; a plan made of them is the same.
-    pub(crate) fn into_layers(self) -> Vec<Box<dyn Layer>> {
+    pub(crate) fn take_layers(&mut self) -> Vec<Box<dyn Layer>> {
         let begins_with_cast = self.steps.first().is_some_and(|first| first.layer.kind() == LayerKind::Cast);
         let n_inserted = usize::from(begins_with_cast && self.sizes.precision.is_short());
-        self.steps.into_iter().skip(n_inserted).map(|step| step.layer).collect()
+        self.steps.drain(..).skip(n_inserted).map(|step| step.layer).collect()
     }
 
     /// The formats of the flat buffers.
@@ -276,16 +281,17 @@ fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
     shares
 }
 
-/// Assigns buffers to the backward pass of each layer; returns their number.
-fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
+/// Assigns buffers to the backward pass of each layer, of all of them if the gradient of the input is needed; returns their number and the
+/// buffer with the gradient that the pass ends with.
+fn plan_backward(steps: &mut [Step], layout: &ParamLayout, to_input: bool) -> (usize, usize) {
     let mut open_skips: Vec<Option<usize>> = Vec::new();
     let mut n_gradients = 2;
     let mut d = 0;
     for index in (0..steps.len()).rev() {
-        let has_params_before = has_params(&steps[..index]);
+        let has_params_before = to_input || has_params(&steps[..index]);
         let begins_in_front = index > 0 && steps[index - 1].layer.kind() == LayerKind::SkipBegin;
         let skip_needs_gradient =
-            begin_of_skip(steps, index).is_some_and(|begin| has_params(&steps[..begin]));
+            begin_of_skip(steps, index).is_some_and(|begin| to_input || has_params(&steps[..begin]));
         let next_flat = steps[..index].iter().rev().map(flat_of).find(|flat| !flat.is_empty());
         let step = &mut steps[index];
         if !has_params_before && step.params.is_empty() {
@@ -323,7 +329,7 @@ fn plan_backward(steps: &mut [Step], layout: &ParamLayout) -> usize {
             }
         }
     }
-    n_gradients
+    (n_gradients, d)
 }
 
 fn has_params(steps: &[Step]) -> bool {
@@ -358,7 +364,7 @@ mod tests {
 
     fn plan(spec: &ModelSpec, device: Device, precision: Precision) -> Plan {
         let sizes = Sizes { max_rows: 8, device, precision };
-        Plan::new(layers::of_spec(spec), &ParamLayout::new(spec), spec.n_features(), sizes)
+        Plan::new(layers::of_spec(spec), &ParamLayout::new(spec), spec.n_features(), sizes, false)
     }
 
     /// The layers, and the value that each writes.

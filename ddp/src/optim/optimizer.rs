@@ -282,8 +282,8 @@ impl Optimizer {
     #[doc(alias("zero_grad"))]
     pub fn step(&mut self, model: &mut Network, grads: &mut GradientSums) -> Result<(), KernelError> {
         if self.layout.is_some_and(|layout| layout != model.layout().identity()) {
-            let problem = "the optimizer is that of a model with other parameters";
-            let remedy = "`Optimizer::for_model` makes one for this model";
+            let problem = "the optimizer is that of a model with other parameters, or with others frozen";
+            let remedy = "`Optimizer::for_model` makes one for this model, after `freeze` and `unfreeze`";
             return Err(KernelError::misuse("step", problem, remedy));
         }
         if let Some(lr) =

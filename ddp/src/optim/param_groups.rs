@@ -109,7 +109,11 @@ impl ParamGroups {
             };
             let segment = Segment {
                 end: layout.entries().get(index + 1).map_or(layout.flat_len(), |next| next.start),
-                lr_scale: adamw_scale * group.map_or(1.0, |group| group.lr_scale),
+                lr_scale: if entry.is_frozen {
+                    0.0
+                } else {
+                    adamw_scale * group.map_or(1.0, |group| group.lr_scale)
+                },
                 weight_decay: group.and_then(|group| group.weight_decay).unwrap_or(default_decay(
                     config,
                     entry,

@@ -82,5 +82,5 @@ pub use self::trainer::{
     GraphMode, MicroBatch, NonFinite, StepInfo, StepOutcome, StepRequest, StepRows, Trainer, TrainerOptions,
     Withheld,
 };
-pub use crate::config::{CommDtype, EvalMetric, Task, ZeroStage};
+pub use crate::config::{CommDtype, EvalMetric, MetricSet, Task, ZeroStage};
 pub use crate::report::EvalMetrics;

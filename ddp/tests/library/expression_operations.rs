@@ -70,9 +70,9 @@ const CASES: &[Case] = cases![
     "maximum": |x, own| x.maximum(&own["w"]), |x, w, _m| x.maximum(w);
     "minimum": |x, own| x.minimum(&own["w"]), |x, w, _m| x.minimum(w);
     "clamp": |x, _own| x.clamp(-0.3, 0.4), |x, _w, _m| x.clamp(-0.3, 0.4);
-    "where": |x, own| x.where_(&x.gt(&own["w"]), &(x * 3.0)), |x, w, _m| x.where_(&x.gt(w)?, &x.mul(3.0)?);
-    "where equal": |x, _own| x.where_(&x.eq(x), 1.0), |x, _w, _m| x.try_clone();
-    "masked_fill": |x, _own| x.masked_fill(&x.lt(0.1), 0.25), |x, _w, _m| x.masked_fill(&x.lt(0.1)?, 0.25);
+    "where": |x, own| x.where_(x.gt(&own["w"]), x * 3.0), |x, w, _m| x.where_(&x.gt(w)?, &x.mul(3.0)?);
+    "where equal": |x, _own| x.where_(x.eq(x), 1.0), |x, _w, _m| x.try_clone();
+    "masked_fill": |x, _own| x.masked_fill(x.lt(0.1), 0.25), |x, _w, _m| x.masked_fill(&x.lt(0.1)?, 0.25);
     "triu": |x, own| x.matmul(&own["m"].triu(1)), |x, _w, m| x.matmul(&m.triu(1)?);
     "tril": |x, own| x.matmul(&own["m"].tril(0)), |x, _w, m| x.matmul(&m.tril(0)?);
     "relu": |x, _own| x.relu(), |x, _w, _m| activated(x, Activation::Relu);
@@ -106,11 +106,29 @@ const CASES: &[Case] = cases![
     "max of columns": |x, _own| x * x.max(0), |x, _w, _m| x.mul(&x.max(0)?);
     "min of all": |x, _own| x * x.min(None), |x, _w, _m| x.mul(&x.min(None)?);
     "norm of rows": |x, _own| x / x.norm(1).reshape(&[x.dims()[0], 1]), |x, _w, _m| x.div(&kept(&x.norm(1)?, 1)?);
-    "normalize": |x, own| x.normalize(1e-5) * &own["w"], |x, w, _m| {
+    "layer_norm": |x, own| x.layer_norm(1e-5) * &own["w"], |x, w, _m| {
         let centered = x.sub(&kept(&x.mean(1)?, 1)?)?;
         let variance = kept(&centered.mul(&centered)?.mean(1)?, 1)?;
         centered.div(&variance.add(1e-5)?.sqrt()?)?.mul(w)
     };
+    "normalize": |x, _own| x.normalize(1) + x.normalize(0), |x, _w, _m| {
+        x.div(&x.norm(keepdim(1))?)?.add(&x.div(&x.norm(keepdim(0))?)?)
+    };
+    "sign": |x, own| x * x.sign() + own["w"].sign(), |x, w, _m| x.mul(&x.sign()?)?.add(&w.sign()?);
+    "tensors": |x, _own| {
+        let weights = x.constant(&line());
+        let places = &line() / (x * x + 1.0) + x.matmul(&weights.reshape(&[4, 1])) * weights;
+        (places - &line()).masked_fill(line().gt(1.5).unwrap(), 0.25) + line() + &line()
+    }, |x, _w, _m| {
+        let line = line().to(x.device())?.to_dtype(x.dtype())?;
+        let products = kept(&x.matmul(&line)?, 1)?;
+        let places = line.div(&x.mul(x)?.add(1.0)?)?.add(&products.mul(&line)?)?;
+        places.sub(&line)?.masked_fill(&line.gt(1.5)?, 0.25)?.add(&line)?.add(&line)
+    };
+    "a tensor for each number of rows": |x, _own| {
+        let rows = x.dims()[0];
+        x * &Tensor::arange(rows, DType::F32, Device::Cpu).unwrap().into_shape(&[rows, 1]).unwrap()
+    }, |x, _w, _m| x.mul(&Tensor::arange(N, x.dtype(), x.device())?.into_shape(&[N, 1])?);
     "detach": |x, _own| x * x.detach() * 0.0 + x, |x, _w, _m| x.try_clone();
     "matmul": |x, own| x.matmul(&own["m"]), |x, _w, m| x.matmul(m);
     "matmul, transposed": |x, own| x.matmul(&own["m"].t()), |x, _w, m| x.matmul(&m.t()?);
@@ -199,7 +217,7 @@ const CASES: &[Case] = cases![
         x * &parts[1] + parts[0].sum_keepdim(1)
     }, |x, _w, _m| x.mul(&x.narrow(1, 3, 1)?)?.add(&kept(&x.narrow(1, 0, 3)?.sum(1)?, 1)?);
     "flatten": |x, _own| (x * 2.0).flatten().reshape(&x.dims()), |x, _w, _m| x.mul(2.0);
-    "comparisons": |x, own| x.masked_fill(&x.ge(&own["w"]), 0.5) + x.where_(&x.le(0.2), 1.0) + x.where_(&x.ne(x), 2.0),
+    "comparisons": |x, own| x.masked_fill(x.ge(&own["w"]), 0.5) + x.where_(x.le(0.2), 1.0) + x.where_(x.ne(x), 2.0),
         |x, w, _m| x.masked_fill(&x.ge(w)?, 0.5)?.add(&x.where_(&x.le(0.2)?, &x.full_like(1.0)?)?)?.add(2.0);
     "matmul of a batch and a matrix": |x, own| {
         x.reshape(&[x.dims()[0] / 3, 3, 4]).matmul(&own["m"].t()).reshape(&[x.dims()[0], 4])
@@ -221,7 +239,7 @@ const CASES: &[Case] = cases![
         x * x.reshape(&[x.dims()[0] / 3, 3, 4]).matmul(&own["w"]).reshape(&[x.dims()[0], 1])
     }, |x, w, _m| x.mul(&kept(&x.matmul(w)?, 1)?);
     "gather beside infinities": |x, _own| {
-        let masked = x.masked_fill(&x.lt(0.0), f64::NEG_INFINITY);
+        let masked = x.masked_fill(x.lt(0.0), f64::NEG_INFINITY);
         x + masked.gather(1, &x.max(keepdim(1)).zeros_like().to_dtype(DType::I64)).maximum(0.0)
     }, |x, _w, _m| x.add(&x.narrow(1, 0, 1)?.maximum(0.0)?);
     "gather": |x, own| {
@@ -236,6 +254,11 @@ const CASES: &[Case] = cases![
         |x, _w, m| x.add(&codes(x)?.one_hot(4)?.to_dtype(x.dtype())?.matmul(m)?);
 ];
 
+/// 0.5, 1, 1.5, 2.
+fn line() -> Tensor {
+    Tensor::from_slice(&[0.5f32, 1.0, 1.5, 2.0], &[WIDTH], Device::Cpu).unwrap()
+}
+
 /// The first column as codes.
 trait Codes {
     fn sum_to_codes(&self) -> Var;
@@ -248,10 +271,9 @@ impl Codes for Var {
 }
 
 fn expression(of_vars: impl Fn(&Var, &Own) -> Var + Send + 'static) -> Expression {
-    let normal = |stream| Init::ScaledNormal { std: 0.7, stream };
     Expression::new("tested", WIDTH, WIDTH, of_vars)
-        .parameter("w", ParamKind::NormWeight, &[WIDTH], normal(7))
-        .parameter("m", ParamKind::Weight, &[WIDTH, WIDTH], normal(8))
+        .parameter("w", ParamKind::NormWeight, &[WIDTH], Init::Normal(0.7))
+        .parameter("m", ParamKind::Weight, &[WIDTH, WIDTH], Init::Normal(0.7))
 }
 
 fn model(layers: Sequential, device: Device, precision: Precision) -> Network {

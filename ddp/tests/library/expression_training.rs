@@ -46,8 +46,11 @@ fn mixing() -> Expression {
 }
 
 fn layers() -> Sequential {
-    let gate = Expression::new("gate", WIDTH, WIDTH, |x, own| x * (x.matmul(&own["w"]) + 0.5).sigmoid())
-        .parameter("w", ParamKind::Weight, &[WIDTH, WIDTH], Init::ScaledNormal { std: 0.5, stream: 9 });
+    let gate = Expression::new("gate", WIDTH, WIDTH, |x, own| {
+        let half = Tensor::full(&[WIDTH], 0.5, DType::F32, Device::Cpu).unwrap();
+        x * (x.matmul(&own["w"]) + half).sigmoid()
+    })
+    .parameter("w", ParamKind::Weight, &[WIDTH, WIDTH], Init::Normal(0.5));
     let layers = Sequential::new(N_FEATURES).linear(3 * WIDTH).layer(mixing());
     layers.residual(|body| body.layer(gate)).activation(Activation::Tanh).linear(1)
 }
@@ -342,7 +345,7 @@ fn codes_that_are_not_there_are_errors_or_nan_and_labels_are_errors_on_cpu_and_g
     let (devices, _lock) = cpu_and_gpu();
     for device in devices {
         let table = Expression::new("e", 1, 2, |x, own| own["t"].index_select(0, &x.reshape(&x.dims()[..1])))
-            .parameter("t", ParamKind::Embedding, &[4, 2], Init::normal(1.0));
+            .parameter("t", ParamKind::Embedding, &[4, 2], Init::Normal(1.0));
         let mut model = Sequential::new(1).layer(table).build(Sizes::new(5, device), 0).unwrap();
         let codes = |codes: [f32; 5]| Tensor::from_slice(&codes, &[5, 1], device).unwrap();
         let right = model.forward(codes([0.0, 3.0, 1.0, 2.0, 0.0])).unwrap().to_vec::<f32>();

@@ -261,7 +261,8 @@ fn tied(is_tied: bool) -> Layers {
         let LinearSpec { params, .. } = LinearSpec::new(index, f, f, true);
         let [bias, mut weight] = <[ParamSpec; 2]>::try_from(params).unwrap();
         if is_tied {
-            weight = ParamSpec { name: "tied.weight".to_owned(), ..weight }.shared();
+            weight = weight.shared();
+            "tied.weight".clone_into(&mut weight.name);
             weight.init = Init::Constant(0.0);
         }
         Box::new(Linear::new(LinearSpec::of_params(weight, Some(bias))))

@@ -22,6 +22,7 @@ mod f16;
 mod fixed_tree;
 mod gpu_names;
 mod heads;
+mod input_gradients;
 mod law_threads;
 mod layers;
 mod listed_layers;

@@ -33,7 +33,7 @@ fn operation(index: usize, a: &Var, b: &Var, own: &Own) -> Var {
         2 => a.sigmoid(),
         3 => a.softmax(1),
         4 => a.matmul(&own["m"]),
-        5 => a.normalize(0.1),
+        5 => a.layer_norm(0.1),
         6 => a - b * 0.5,
         7 => Var::cat(&[&a.narrow(1, 2, 2), &b.narrow(1, 0, 2)], 1),
         8 => groups(a).bmm(&groups(b).t()).bmm(&groups(a)).tanh().reshape(&[n, WIDTH]),
@@ -43,26 +43,27 @@ fn operation(index: usize, a: &Var, b: &Var, own: &Own) -> Var {
         12 => Var::cat(&[&a.narrow(0, n / 2, n - n / 2), &b.narrow(0, 0, n / 2)], 0),
         13 => a / (b * b + 1.0),
         14 => (a + &own["w"]).gelu(),
+        15 => a * &Tensor::arange(WIDTH, DType::F32, Device::Cpu).unwrap() - b,
+        16 => (a + &Tensor::full(&[n, 1], 0.5, DType::F64, Device::Cpu).unwrap()).normalize(1),
         _ => a + b.mean(0).exp() * 0.3,
     }
 }
 
 fn expression(seed: u64) -> Expression {
-    let normal = |stream| Init::ScaledNormal { std: 0.7, stream };
     let of_vars = move |x: &Var, own: &Own| {
         let mut numbers = Numbers(seed);
         let mut values = vec![x.clone()];
         for _ in 0..N_OPERATIONS {
             let [a, b] = [0, 1].map(|_| values[numbers.below(values.len())].clone());
-            values.push(operation(numbers.below(16), &a, &b, own));
+            values.push(operation(numbers.below(18), &a, &b, own));
         }
         // Some values have no use, some several.
         let last = values.len() - 1;
         &values[last] + &values[last - 1] * &values[last - 3]
     };
     Expression::new("random", WIDTH, WIDTH, of_vars)
-        .parameter("w", ParamKind::NormWeight, &[WIDTH], normal(7))
-        .parameter("m", ParamKind::Weight, &[WIDTH, WIDTH], normal(8))
+        .parameter("w", ParamKind::NormWeight, &[WIDTH], Init::Normal(0.7))
+        .parameter("m", ParamKind::Weight, &[WIDTH, WIDTH], Init::Normal(0.7))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 // Examples print their results.
 #![allow(clippy::print_stdout)]
 
-use ddp::kernels::{DType, Device, KernelError, Tensor, ops};
+use ddp::{DType, Device, KernelError, Tensor, ops};
 
 fn main() -> Result<(), KernelError> {
     let device: Device = "cpu".parse()?;
@@ -38,6 +38,6 @@ fn main() -> Result<(), KernelError> {
 fn report(operation: &str, result: Result<(), KernelError>) {
     match result {
         Ok(()) => println!("{operation}: no error"),
-        Err(error) => println!("{operation}: {}", ddp::kernels::hint::with_hint(&error)),
+        Err(error) => println!("{operation}: {}", ddp::with_hint(&error)),
     }
 }

@@ -9,15 +9,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ddp::comm::World;
 use ddp::data::{BatchPlan, DataLoader, LoaderOptions, Placement, TensorDataset};
-use ddp::kernels::hint::with_hint;
+use ddp::distributed::World;
 use ddp::nn::{
     BackwardPass, ForwardPass, Layer, Network, Precision, RegisteredBuffer, Result, Sequential, Sizes,
 };
-use ddp::ops;
 use ddp::ops::MapOp;
 use ddp::prelude::*;
+use ddp::{ops, with_hint};
 
 fn main() -> ddp::Result<()> {
     let device = Device::cuda(0).available_or_cpu();

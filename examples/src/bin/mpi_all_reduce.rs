@@ -8,8 +8,8 @@
 // The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
-use ddp::comm::{CommError, ReduceOp, World, failure};
-use ddp::kernels::{DType, Device, Tensor};
+use ddp::distributed::{CommError, ReduceOp, World, failure};
+use ddp::{DType, Device, Tensor};
 
 fn main() -> Result<(), CommError> {
     let world = World::init()?;

@@ -8,9 +8,8 @@
 
 use std::time::Instant;
 
-use ddp::kernels::cuda::{Gpu, peer};
-use ddp::kernels::hint::with_hint;
-use ddp::kernels::{DType, Device, KernelError, Tensor, ops};
+use ddp::prelude::{Gpu, peer};
+use ddp::{DType, Device, KernelError, Tensor, ops, with_hint};
 
 const REPEATS: usize = 5;
 

@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use ddp::comm::World;
+use ddp::Device;
 use ddp::data::{
     BatchMut, BatchPlan, DataError, DataLoader, Dataset, EvalPartition, LoaderOptions, RowLayout,
     TargetLayout, numbered_columns,
 };
-use ddp::kernels::Device;
+use ddp::distributed::World;
 use ddp::nn::{Activation, LossHead, ModelSpec, Network, Precision};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::train::{EvalMetric, MetricRequest, Task, Trainer, TrainerOptions, evaluate};

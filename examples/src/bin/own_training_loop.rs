@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use ddp::comm::{DeviceOptions, World};
 use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
+use ddp::distributed::{DeviceOptions, World};
 use ddp::nn::{Activation, GradientSums, LossHead, Precision, Sequential, Sizes};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;

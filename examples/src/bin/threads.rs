@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use ddp::comm::{World, threads};
+use ddp::Device;
 use ddp::data::{BatchPlan, DataLoader, Dataset, EvalPartition, LoaderOptions};
-use ddp::kernels::Device;
+use ddp::distributed::{World, threads};
 use ddp::nn::{Activation, LossHead, ModelSpec, Network, Precision};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::train::{EvalMetric, MetricRequest, Task, Trainer, TrainerOptions, evaluate};

@@ -35,8 +35,13 @@ impl Tensor {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn full(dims: &[usize], value: f64, dtype: DType, device: impl IntoDevice) -> Result<Self> {
-        Self::filled(dims, Pattern::Line { start: value, step: 0.0 }, dtype, device)
+    pub fn full(
+        dims: &[usize],
+        value: impl Into<f64>,
+        dtype: DType,
+        device: impl IntoDevice,
+    ) -> Result<Self> {
+        Self::filled(dims, Pattern::Line { start: value.into(), step: 0.0 }, dtype, device)
     }
 
     /// Creates the vector `0, 1, ..., n - 1`, or the numbers of a range in steps of 1; for bool, an element is true if the number is

@@ -253,6 +253,15 @@ readable! {
         self.eq(false)
     }
 
+    /// -1, 0 or 1, as each element is negative, zero or positive; 0 for NaN.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::maximum`].
+    pub fn sign(&self) -> Result<Tensor> {
+        let (above, below) = (self.gt(0)?.to_dtype(self.dtype())?, self.lt(0)?.to_dtype(self.dtype())?);
+        above.sub(&below)
+    }
+
     /// `min(max(a, low), high)`; NaN stays NaN.
     ///
     /// # Errors

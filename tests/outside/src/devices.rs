@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, LoaderOptions, Placement, TensorDataset};
-use ddp::kernels::hint::with_hint;
 use ddp::nn::{LossHead, Sequential, Sizes};
 use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
+use ddp::with_hint;
 
 /// Trains on two batches; `rows` is the device that the loader is made for.
 fn train(world: &World, model: Device, rows: Device, placement: Placement) -> ddp::Result<f64> {

@@ -5,11 +5,10 @@ mod training;
 
 use std::error::Error;
 
-use ddp::comm;
-use ddp::comm::threads;
+use ddp::distributed::threads;
 use ddp::kernels::Download;
-use ddp::kernels::hint::with_hint;
 use ddp::prelude::*;
+use ddp::{comm, with_hint};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut devices = vec![Device::cpu()];

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
-use ddp::kernels::hint::with_hint;
 use ddp::nn::{
     Expression, GradientSums, Init, LossHead, Network, ParamKind, Precision, RowsOfStep, Sequential, Sizes,
     Var,
@@ -11,6 +10,7 @@ use ddp::nn::{
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
+use ddp::with_hint;
 
 /// The message and hint of the error, which must contain each of `parts`.
 fn says<T>(result: Result<T, impl Into<ddp::Error>>, parts: &[&str]) {
@@ -64,26 +64,18 @@ fn optimizers_and_sums_are_those_of_one_model() {
 #[test]
 fn parameters_start_differently() {
     let build = |layers: Sequential| layers.build(Sizes::new(8, Device::Cpu), 0);
-    let zero = Init::Normal { stream: 0 };
-    let says_stream = ["`b.w` and `a.w`", "would start equal", "Init::normal"];
-    says(build(Sequential::new(4).layer(weighted("a", zero)).layer(weighted("b", zero))), &says_stream);
-    let kaiming = Init::KaimingUniform { in_features: 4, stream: 0 };
-    says(
-        build(Sequential::new(4).layer(weighted("a", kaiming)).linear(4)),
-        &["layers.0.weight", "would start equal"],
-    );
     let named = |init: Init| {
         let model = build(Sequential::new(4).layer(weighted("a", init)).layer(weighted("b", init)).linear(4))
             .unwrap();
         let values = |(_, values): (&str, TensorRef<'_>)| values.to_vec::<f32>().unwrap();
         model.named_parameters().unwrap().into_iter().map(values).collect::<Vec<_>>()
     };
-    for init in [Init::normal(0.02), Init::kaiming(4), Init::uniform(0.5)] {
+    for init in [Init::Normal(0.02), Init::KaimingUniform(4), Init::Uniform(0.5)] {
         let drawn = named(init);
         assert!(drawn[0] != drawn[1] && drawn[0][..4] != drawn[2][..4], "{init:?}");
         assert_eq!(drawn, named(init));
     }
-    let spread = named(Init::normal(0.02))[0].iter().map(|v| v * v).sum::<f32>() / 16.0;
+    let spread = named(Init::Normal(0.02))[0].iter().map(|v| v * v).sum::<f32>() / 16.0;
     assert!((0.005..0.05).contains(&spread.sqrt()), "{spread}");
 }
 
@@ -253,7 +245,7 @@ fn codes_and_labels_are_in_range() {
     let table =
         || {
             Expression::new("e", 1, 4, |x, own| own["t"].index_select(0, &x.reshape(&x.dims()[..1])))
-                .parameter("t", ParamKind::Embedding, &[10, 4], Init::normal(1.0))
+                .parameter("t", ParamKind::Embedding, &[10, 4], Init::Normal(1.0))
         };
     let build = |precision| {
         Sequential::new(1).layer(table()).build(Sizes { precision, ..Sizes::new(2, Device::Cpu) }, 0)
@@ -355,7 +347,7 @@ fn a_program_with_an_unused_parameter() {
         "a",
         ParamKind::Weight,
         &[4, 4],
-        Init::normal(1.0),
+        Init::Normal(1.0),
     );
     let mut model = Sequential::new(4).layer(unused).build(Sizes::new(8, Device::Cpu), 0).unwrap();
     model.forward(x(8)).unwrap();
@@ -523,4 +515,42 @@ fn errors_read_as_messages_where_main_prints_them() {
     })
     .join()
     .unwrap();
+}
+
+#[test]
+fn frozen_parameters_stay() {
+    let mut model =
+        Sequential::new(4).linear(8).linear(8).linear(1).build(Sizes::new(8, Device::Cpu), 0).unwrap();
+    let (rows, loss) = ((&x(8), &sums(8)), LossHead::mse());
+    let mut early = (optimizer(&model), GradientSums::for_model(&model).unwrap());
+    says(model.freeze("layer.0"), &["no parameter is named or matches \"layer.0\"", "layers.0.weight"]);
+    model.freeze("layers.0").unwrap();
+    model.freeze("*.bias").unwrap();
+    model.unfreeze("layers.2").unwrap();
+    let said = ["with others frozen", "after `freeze`"];
+    says(model.loss_and_gradients(rows, &loss, &mut early.1), &said);
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    says(early.0.step(&mut model, &mut grads), &said);
+    let values = |model: &Network| {
+        let of = |(name, values): (&str, TensorRef<'_>)| (name.to_owned(), values.to_vec::<f32>().unwrap());
+        model.named_parameters().unwrap().into_iter().map(of).collect::<Vec<_>>()
+    };
+    let (before, mut optimizer) = (values(&model), optimizer(&model));
+    for _ in 0..3 {
+        model.loss_and_gradients(rows, &loss, &mut grads).unwrap();
+        let named = grads.named(&model).unwrap();
+        let squares =
+            |gradient: &Tensor| gradient.to_vec::<f32>().unwrap().iter().map(|g| g * g).sum::<f32>();
+        let of_trained: f32 = named.iter().map(|(_, gradient)| squares(gradient)).sum();
+        assert!((grads.norm().unwrap() - f64::from(of_trained.sqrt())).abs() < 1e-4);
+        assert!(named.iter().all(|(name, gradient)| (squares(gradient) == 0.0) == is_frozen(name)));
+        optimizer.step(&mut model, &mut grads).unwrap();
+    }
+    for ((name, before), (_, after)) in before.iter().zip(values(&model)) {
+        assert_eq!(*before == after, is_frozen(name), "{name}");
+    }
+}
+
+fn is_frozen(name: &str) -> bool {
+    name.starts_with("layers.0.") || name == "layers.1.bias"
 }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, Dataset, LoaderOptions, PartitionKind, TensorDataset};
-use ddp::kernels::hint::with_hint;
 use ddp::nn::{
     BackwardPass, ForwardPass, GradcheckOptions, Init, Layer, LocalGradients, LossHead, Network, ParamKind,
     ParamSpec, Sequential, Sizes, gradcheck,
 };
-use ddp::ops;
 use ddp::ops::{MapOp, ReduceOp as Reduce};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind, UpdateScale};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
+use ddp::{ops, with_hint};
 
 const F32: DType = DType::F32;
 

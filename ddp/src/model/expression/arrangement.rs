@@ -230,7 +230,7 @@ impl Var {
         let codes = indices.permute(&order).reshape(&[rows, k]).one_hot(n, self.dtype());
         let all = self.permute(&order).reshape(&[rows, 1, n]).expand(&[rows, k, n]);
         // A code that is not there is NaN on a GPU.
-        let picked = all.where_(&codes.eq(1.0), &(&codes * 0.0)).sum(-1);
+        let picked = all.where_(codes.eq(1.0), &codes * 0.0).sum(-1);
         let dims: Vec<usize> = order.iter().map(|&at| of_indices[at]).collect();
         picked.reshape(&dims).permute(&order)
     }

@@ -138,23 +138,30 @@ impl Var {
         self.compare(CompareOp::Ge, b.into())
     }
 
+    /// -1, 0 or 1, as the value is negative, zero or positive; no gradient flows through it.
+    pub fn sign(&self) -> Var {
+        let [above, below] = [self.gt(0.0), self.lt(0.0)].map(|is| is.to_dtype(self.dtype()));
+        above - below
+    }
+
     /// `min(max(a, low), high)`.
     pub fn clamp(&self, low: f64, high: f64) -> Var {
         self.maximum(low).minimum(high)
     }
 
     /// Elements of this value where `condition` is true, else elements of `b`.
-    pub fn where_(&self, condition: &Var, b: impl Into<Term>) -> Var {
+    pub fn where_(&self, condition: impl Into<Term>, b: impl Into<Term>) -> Var {
         let (a, b) = (Arg::Node(self.id), self.arg(&b.into()));
-        let Arg::Node(condition) = self.arg(&condition.into()) else { unreachable!("a value") };
-        self.record(&self.dims(), |graph| graph.select(condition, a, b))
+        let condition = self.arg(&condition.into());
+        self.record(&self.dims(), |graph| graph.select(condition.value("where_")?, a, b))
     }
 
-    /// This value with `number` where `mask` is true.
-    pub fn masked_fill(&self, mask: &Var, number: f64) -> Var {
-        let (a, dims) = (Arg::Node(self.id), self.dims());
-        let Arg::Node(mask) = self.arg(&mask.into()) else { unreachable!("a value") };
+    /// This value with `number` where `mask`, a value or a tensor, is true.
+    pub fn masked_fill(&self, mask: impl Into<Term>, number: impl Into<f64>) -> Var {
+        let (a, dims, number) = (Arg::Node(self.id), self.dims(), number.into());
+        let mask = self.arg(&mask.into());
         self.record(&dims, |graph| {
+            let mask = mask.value("masked_fill")?;
             if shapes::broadcast(&dims, graph.dims(mask)).as_ref() != Some(&dims) {
                 return Err(graph.mismatch("masked_fill", [a, Arg::Node(mask)], "broadcast"));
             }

@@ -23,6 +23,8 @@ pub(super) enum Leaf {
     Param(usize),
     /// A registered buffer of the layer.
     Registered(usize),
+    /// A tensor of the program.
+    Constant(usize),
     /// The result of an operation that failed.
     Invalid,
 }
@@ -32,6 +34,22 @@ pub(super) enum Leaf {
 pub(super) enum Arg {
     Node(Id),
     Number(f64),
+}
+
+impl Arg {
+    /// The value that a condition is.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for a number.
+    pub(super) fn value(self, op: &'static str) -> Result<Id> {
+        match self {
+            Arg::Node(id) => Ok(id),
+            Arg::Number(_) => {
+                let remedy = "give a value or a tensor of bool, such as `a.gt(0.0)`";
+                Err(KernelError::misuse(op, "a number is no condition", remedy))
+            }
+        }
+    }
 }
 
 /// An operation, with the settings that are not operands.

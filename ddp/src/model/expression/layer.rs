@@ -8,6 +8,7 @@ use ddp_kernels::{DType, KernelError, Shape, Tensor, TensorMut, TensorRef};
 use tracing::dispatcher::has_been_set;
 use tracing::warn;
 
+use super::constants::Constants;
 use super::graph::{Leaf, Op};
 use super::memory::{Slot, Stage};
 use super::program::{Recorded, ResultsOf};
@@ -73,6 +74,7 @@ type Function = Box<dyn Fn(&Var, &Own) -> Var + Send>;
 struct Plans {
     sizes: Sizes,
     slots: Vec<Slot>,
+    constants: Constants,
     largest: Recorded,
     largest_rows: usize,
     stages: HashMap<usize, Vec<Stage>>,
@@ -138,14 +140,14 @@ impl Expression {
     }
 
     /// Records the function for `n` rows.
-    fn record(&self, n: usize, sizes: Sizes) -> Result<Recorded> {
+    fn record(&self, n: usize, sizes: Sizes, constants: &mut Constants) -> Result<Recorded> {
         let Sizes { precision, device, .. } = sizes;
         let format = precision.activations();
         let params: Vec<Leaf> = (0..self.params.len()).map(Leaf::Param).collect();
         let of =
             ResultsOf { params: &params, input: Some(Leaf::Input), is_output_exact: !precision.is_short() };
         let within = |error: KernelError| error.within(&format!("expression {}", self.name));
-        let recorded = Recorded::new(device, of, |recording| {
+        let recorded = Recorded::new(device, of, constants, |recording| {
             let leaf = |leaf: Leaf, dims: &[usize], dtype: DType| {
                 let id = recording.borrow_mut().graph.push(Op::Leaf(leaf), Vec::new(), dims, dtype);
                 Var::of(recording, id)
@@ -193,19 +195,24 @@ impl Expression {
         }
     }
 
-    /// The stages of a pass over `n` rows, which is more than 0.
-    fn stages(&mut self, n: usize) -> Result<&[Stage]> {
-        let plans = self.plans.as_ref().expect("made with the model");
-        if !plans.stages.contains_key(&n) {
-            let recorded = self.record(n, plans.sizes)?;
-            let stages = recorded.stages_within(&plans.largest, &plans.slots)?;
-            let plans = self.plans.as_mut().expect("made with the model");
+    /// The stages of a pass over `n` rows, which is more than 0, and the tensors that they read.
+    fn stages(&mut self, n: usize) -> Result<(&[Stage], &Constants)> {
+        let mut plans = self.plans.take().expect("made with the model");
+        let recorded = if plans.stages.contains_key(&n) {
+            Ok(None)
+        } else {
+            self.record(n, plans.sizes, &mut plans.constants)
+                .and_then(|recorded| recorded.stages_within(&plans.largest, &plans.slots))
+                .map(Some)
+        };
+        let plans = self.plans.insert(plans);
+        if let Some(stages) = recorded? {
             if plans.stages.len() >= MAX_PLANS {
                 plans.stages.clear();
             }
             plans.stages.insert(n, stages);
         }
-        Ok(&self.plans.as_ref().expect("made with the model").stages[&n])
+        Ok((&plans.stages[&n], &plans.constants))
     }
 }
 
@@ -252,17 +259,18 @@ impl Layer for Expression {
     /// Records the expression for the most rows that it takes, and counts its memory.
     fn prepare(&mut self, _entries: &[&ParamEntry], sizes: Sizes) -> Result<()> {
         // An expression that reshapes groups of rows refuses other numbers of them; some multiple of a group is above half of the most rows.
-        let mut found =
-            self.record(sizes.max_rows.max(1), sizes).map(|recorded| (sizes.max_rows.max(1), recorded));
+        let mut constants = Constants::default();
+        let mut record = |n| self.record(n, sizes, &mut constants).map(|recorded| (n, recorded));
+        let mut found = record(sizes.max_rows.max(1));
         for n in (sizes.max_rows / 2 + 1..sizes.max_rows).rev().take(MAX_TRIES) {
             let Err(error) = found else { break };
-            found = self.record(n, sizes).map(|recorded| (n, recorded)).map_err(|_| error);
+            found = record(n).map_err(|_| error);
         }
         let (largest_rows, largest) = found?;
         self.name_unused(&largest);
         let mut slots = Vec::new();
         let stages = HashMap::from([(largest_rows, largest.stages(&mut slots))]);
-        self.plans = Some(Plans { sizes, slots, largest, largest_rows, stages });
+        self.plans = Some(Plans { sizes, slots, constants, largest, largest_rows, stages });
         Ok(())
     }
 
@@ -280,9 +288,11 @@ impl Layer for Expression {
             return Ok(());
         }
         let ForwardPass { params, buffers, registered, matmul_mode, .. } = pass;
-        let leaves = Leaves { input: x, targets: None, gradient: None, params: Some(params), registered };
+        let (stages, constants) = self.stages(n)?;
+        let leaves =
+            Leaves { input: x, targets: None, gradient: None, params: Some(params), registered, constants };
         let mut results = [Some(Destination { to: y, accumulate: false })];
-        self.stages(n)?[0].run(leaves, buffers, matmul_mode, &mut results)
+        stages[0].run(leaves, buffers, matmul_mode, &mut results)
     }
 
     fn backward(&mut self, d: TensorMut<'_>, mut pass: BackwardPass<'_>) -> Result<()> {
@@ -293,13 +303,18 @@ impl Layer for Expression {
         }
         let BackwardPass { x, params, buffers, registered, matmul_mode, .. } = pass;
         let (n, _) = x.shape().rows_cols();
-        let leaves =
-            Leaves { input: x, targets: None, gradient: Some(d.as_ref()), params: Some(params), registered };
-        if n == 0 {
-            let no_rows = Stage { steps: Vec::new(), results: self.params.iter().map(|_| None).collect() };
-            return no_rows.run(leaves, buffers, matmul_mode, &mut results);
-        }
-        self.stages(n)?[1].run(leaves, buffers, matmul_mode, &mut results)
+        let no_rows;
+        let no_constants = Constants::default();
+        let (stage, constants) = if n == 0 {
+            no_rows = Stage { steps: Vec::new(), results: self.params.iter().map(|_| None).collect() };
+            (&no_rows, &no_constants)
+        } else {
+            let (stages, constants) = self.stages(n)?;
+            (&stages[1], constants)
+        };
+        let (gradient, params) = (Some(d.as_ref()), Some(params));
+        let leaves = Leaves { input: x, targets: None, gradient, params, registered, constants };
+        stage.run(leaves, buffers, matmul_mode, &mut results)
     }
 
     fn backward_input(
@@ -313,8 +328,10 @@ impl Layer for Expression {
             return Ok(());
         }
         let InputGradientPass { x, params, buffers, registered, matmul_mode, accumulate, .. } = pass;
-        let leaves = Leaves { input: x, targets: None, gradient: Some(d), params: Some(params), registered };
+        let (stages, constants) = self.stages(n)?;
+        let (gradient, params) = (Some(d), Some(params));
+        let leaves = Leaves { input: x, targets: None, gradient, params, registered, constants };
         let mut results = [Some(Destination { to: d_x, accumulate })];
-        self.stages(n)?[2].run(leaves, buffers, matmul_mode, &mut results)
+        stages[2].run(leaves, buffers, matmul_mode, &mut results)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use ddp_kernels::ops::{self, MatmulMode, SumsOutput};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Shape, Tensor, TensorMut, TensorRef};
 
+use super::constants::Constants;
 use super::graph::{Leaf, Op, Result};
 use super::memory::{Slot, Stage};
 use super::program::{Recorded, ResultsOf};
@@ -21,7 +22,7 @@ type Function = Box<dyn Fn(&Var, &Var) -> Var + Send + Sync>;
 /// The loss, and memory for each kind of batch that it has had.
 struct ExpressionLoss {
     f: Function,
-    programs: Mutex<Vec<Program>>,
+    programs: Mutex<(Vec<Program>, Constants)>,
 }
 
 impl fmt::Debug for ExpressionLoss {
@@ -50,7 +51,7 @@ impl LossHead {
     /// assert!(!relative.is_weighted(false) && relative.is_weighted(true));
     /// ```
     pub fn expression(f: impl Fn(&Var, &Var) -> Var + Send + Sync + 'static) -> Self {
-        LossHead::other(ExpressionLoss { f: Box::new(f), programs: Mutex::new(Vec::new()) })
+        LossHead::other(ExpressionLoss { f: Box::new(f), programs: Mutex::default() })
     }
 }
 
@@ -81,9 +82,9 @@ struct Program {
 
 impl ExpressionLoss {
     /// Records the loss of each of `n` rows.
-    fn record(&self, kind: &Kind, n: usize) -> Result<Recorded> {
+    fn record(&self, kind: &Kind, n: usize, constants: &mut Constants) -> Result<Recorded> {
         let of = ResultsOf { params: &[], input: Some(Leaf::Input), is_output_exact: true };
-        Recorded::new(kind.device, of, |recording| {
+        Recorded::new(kind.device, of, constants, |recording| {
             let leaf = |leaf: Leaf, dims: &[usize], dtype: DType| {
                 let id = recording.borrow_mut().graph.push(Op::Leaf(leaf), Vec::new(), dims, dtype);
                 Var::of(recording, id)
@@ -93,7 +94,7 @@ impl ExpressionLoss {
             let loss = (self.f)(&outputs, &targets);
             let dims = loss.dims();
             let mut recording = recording.borrow_mut();
-            let Recording { graph, error } = &mut *recording;
+            let Recording { graph, error, .. } = &mut *recording;
             let id = if dims.is_empty() && !kind.has_weights {
                 if n > 1 && graph.is_sum(loss.id(), n) {
                     let problem =
@@ -115,12 +116,18 @@ impl ExpressionLoss {
     }
 
     /// The index of the program for `n` rows of this kind, made if there is none.
-    fn find(&self, programs: &mut Vec<Program>, kind: &Kind, n: usize) -> Result<usize> {
+    fn find(
+        &self,
+        programs: &mut Vec<Program>,
+        constants: &mut Constants,
+        kind: &Kind,
+        n: usize,
+    ) -> Result<usize> {
         let is_own = |program: &Program| program.kind == *kind;
         if let Some(index) = programs.iter().position(|own| is_own(own) && own.stages.contains_key(&n)) {
             return Ok(index);
         }
-        let recorded = self.record(kind, n)?;
+        let recorded = self.record(kind, n, constants)?;
         for (index, program) in programs.iter_mut().enumerate().filter(|(_, own)| is_own(own)) {
             let fits = n <= program.max_rows;
             if let (true, Ok(stages)) = (fits, recorded.stages_within(&program.largest, &program.slots)) {
@@ -178,13 +185,13 @@ impl LossFunction for ExpressionLoss {
             targets: targets.dtype(),
             has_weights: row_weights.is_some(),
         };
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = self.find(&mut programs, &kind, n)?;
+        let (programs, constants) = &mut *self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = self.find(programs, constants, &kind, n)?;
         let Program { stages, buffers, losses, d_losses, .. } = &mut programs[index];
         let stages = &stages[&n];
         let mode = MatmulMode::Strict;
-        let leaves =
-            Leaves { input: outputs, targets: Some(targets), gradient: None, params: None, registered: &[] };
+        let (targets, registered) = (Some(targets), &[][..]);
+        let leaves = Leaves { input: outputs, targets, gradient: None, params: None, registered, constants };
         let to = losses.view_mut().range(0, n)?;
         stages[0].run(leaves, buffers, mode, &mut [Some(Destination { to, accumulate: false })])?;
         let losses = losses.view().range(0, n)?;

@@ -9,6 +9,7 @@
 
 mod shapes;
 mod graph;
+mod constants;
 mod broadcast;
 mod product;
 mod derivative;

@@ -2,6 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
+use ddp_kernels::Tensor;
 use ddp_kernels::ops::MapOp;
 
 use super::var::{Term, Var};
@@ -22,6 +23,22 @@ macro_rules! operators {
 
                 fn $method(self, b: B) -> Var {
                     Var::$method(&self, b)
+                }
+            }
+
+            impl $trait<&Var> for &Tensor {
+                type Output = Var;
+
+                fn $method(self, b: &Var) -> Var {
+                    b.constant(self).$method(b)
+                }
+            }
+
+            impl $trait<Var> for &Tensor {
+                type Output = Var;
+
+                fn $method(self, b: Var) -> Var {
+                    b.constant(self).$method(b)
                 }
             }
 

@@ -1,10 +1,12 @@
 //! An expression that was recorded for a number of rows, with its gradients.
 
 use std::cell::RefCell;
+use std::mem::take;
 use std::rc::Rc;
 
 use ddp_kernels::{Device, KernelError};
 
+use super::constants::Constants;
 use super::graph::{Arg, Graph, Id, Leaf, Op, Result};
 use super::lifetimes::Wanted;
 use super::memory::{Slot, Stage, plan};
@@ -32,19 +34,24 @@ pub(super) struct ResultsOf<'a> {
 }
 
 impl Recorded {
-    /// Records what `f` computes.
+    /// Records what `f` computes; `constants` gets the tensors that are new.
     ///
     /// # Errors
     /// The first error of an operation.
     pub(super) fn new(
         device: Device,
         of: ResultsOf<'_>,
+        constants: &mut Constants,
         f: impl FnOnce(&Rc<RefCell<Recording>>) -> Var,
     ) -> Result<Self> {
-        let recording = Rc::new(RefCell::new(Recording { graph: Graph::new(device), error: None }));
+        let n_constants = constants.len();
+        let recording = Recording { graph: Graph::new(device), constants: take(constants), error: None };
+        let recording = Rc::new(RefCell::new(recording));
         let y = f(&recording).id();
-        let Recording { graph, error } = &mut *recording.borrow_mut();
+        let Recording { graph, constants: all, error } = &mut *recording.borrow_mut();
+        *constants = take(all);
         if let Some(error) = error.take() {
+            constants.truncate(n_constants);
             return Err(error);
         }
         let mut graph = std::mem::replace(graph, Graph::new(device));

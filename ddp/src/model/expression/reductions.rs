@@ -188,8 +188,14 @@ impl Var {
         f(&self.permute(&axes)).permute(&axes)
     }
 
-    /// `(a - mean) / sqrt(variance + eps)` along the last axis: times a scale and plus a shift, layer norm.
-    pub fn normalize(&self, eps: f64) -> Var {
+    /// `a / max(|a|, 1e-12)` with the lengths `|a|` along an axis.
+    pub fn normalize(&self, axis: impl Into<Axis>) -> Var {
+        let squares = (self * self).sum(keepdim(axis.into()));
+        self / squares.maximum(1e-24).sqrt()
+    }
+
+    /// `(a - mean) / sqrt(variance + eps)` along the last axis: times a scale and plus a shift, a layer norm.
+    pub fn layer_norm(&self, eps: f64) -> Var {
         let last = self.last_axis();
         let centered = self - self.mean_keepdim(last);
         let variance = (&centered * &centered).mean_keepdim(last);

@@ -6,14 +6,16 @@ use std::fmt;
 use std::ops::Index;
 use std::rc::Rc;
 
-use ddp_kernels::{Axes, Axis, DType, KernelError};
+use ddp_kernels::{Axes, Axis, DType, Device, KernelError, Tensor};
 
+use super::constants::Constants;
 use super::graph::{Arg, Graph, Id, Leaf, Op, Result};
 
 /// The operations recorded so far, and the first error.
 #[derive(Debug)]
 pub(super) struct Recording {
     pub(super) graph: Graph,
+    pub(super) constants: Constants,
     pub(super) error: Option<KernelError>,
 }
 
@@ -32,13 +34,15 @@ impl fmt::Debug for Var {
     }
 }
 
-/// An operand of an operation of two: a value, or a number next to one.
-#[derive(Debug, Clone)]
+/// An operand of an operation of two: a value, or a number or a tensor next to one.
+#[derive(Debug)]
 pub enum Term {
     /// A value of the same expression.
     Var(Var),
     /// The same number for all elements.
     Number(f64),
+    /// A tensor of the program, as [`Var::constant`] takes it; or the error of its copy.
+    Tensor(Result<Tensor>),
 }
 
 impl From<Var> for Term {
@@ -50,6 +54,18 @@ impl From<Var> for Term {
 impl From<&Var> for Term {
     fn from(var: &Var) -> Self {
         Term::Var(var.clone())
+    }
+}
+
+impl From<Tensor> for Term {
+    fn from(values: Tensor) -> Self {
+        Term::Tensor(Ok(values))
+    }
+}
+
+impl From<&Tensor> for Term {
+    fn from(values: &Tensor) -> Self {
+        Term::Tensor(values.try_clone())
     }
 }
 
@@ -102,9 +118,13 @@ impl Var {
 
     /// Records what `f` adds; after an error, a value of shape `dims` takes the place of the result.
     pub(super) fn record(&self, dims: &[usize], f: impl FnOnce(&mut Graph) -> Result<Id>) -> Var {
-        let Recording { graph, error } = &mut *self.recording.borrow_mut();
+        self.record_with(dims, |graph, _| f(graph))
+    }
+
+    fn record_with(&self, dims: &[usize], f: impl FnOnce(&mut Graph, &mut Constants) -> Result<Id>) -> Var {
+        let Recording { graph, constants, error } = &mut *self.recording.borrow_mut();
         let dtype = graph.dtype(self.id);
-        let id = if error.is_some() { None } else { f(graph).map_err(|e| *error = Some(e)).ok() };
+        let id = if error.is_some() { None } else { f(graph, constants).map_err(|e| *error = Some(e)).ok() };
         let id = id.unwrap_or_else(|| graph.push(Op::Leaf(Leaf::Invalid), Vec::new(), dims, dtype));
         Var::of(&self.recording, id)
     }
@@ -118,7 +138,29 @@ impl Var {
                 Arg::Node(var.id)
             }
             Term::Number(number) => Arg::Number(*number),
+            Term::Tensor(values) => Arg::Node(self.constant_or(values.as_ref().map_err(Clone::clone)).id),
         }
+    }
+
+    fn constant_or(&self, values: Result<&Tensor>) -> Var {
+        let dims = values.as_ref().map_or(Vec::new(), |values| values.dims().to_vec());
+        self.record_with(&dims, |graph, constants| {
+            let index = constants.find(values?, graph.dtype(self.id), graph.device)?;
+            let dtype = constants.get(index).dtype();
+            Ok(graph.push(Op::Leaf(Leaf::Constant(index)), Vec::new(), &dims, dtype))
+        })
+    }
+
+    /// A tensor of the program as a value of the expression, through which no gradient flows. Floats take this value's format. Operands may
+    /// be tensors, too: `&error * &weights`. The values are copied when the expression is recorded, and later changes of the
+    /// tensor do not count.
+    pub fn constant(&self, values: &Tensor) -> Var {
+        self.constant_or(Ok(values))
+    }
+
+    /// The device on which the expression is computed.
+    pub fn device(&self) -> Device {
+        self.recording.borrow().graph.device
     }
 
     /// The dimensions. The first one of a layer's input is the number of rows of the pass, which differs between passes.

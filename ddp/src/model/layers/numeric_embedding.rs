@@ -8,7 +8,7 @@ use ddp_kernels::{TensorMut, TensorRef};
 use crate::model::layer::{Layer, Result};
 use crate::model::layer_list::LayerList;
 use crate::model::operator::{Operator, OperatorInput};
-use crate::model::param::{Init, ParamKind, ParamSpec};
+use crate::model::param::{Init, ParamKind, ParamSpec, RandomStream};
 use crate::model::pass::{BackwardPass, ForwardPass, InputGradientPass, ParamViews};
 
 /// First random stream of these layers; the streams of linear layers count from 0.
@@ -35,18 +35,17 @@ pub struct NumericEmbeddingLayer {
 impl NumericEmbeddingLayer {
     /// Embedding `index` of a model: `numeric.{index}.frequencies`, `.phases`, `.weight` and `.bias`.
     pub fn new(index: usize, in_features: usize, n_frequencies: usize, dim: usize, sigma: f64) -> Self {
-        let stream = |place: u32| STREAM + 4 * index as u32 + place;
-        let param = |name: &str, kind, dims: &[usize], init| {
-            ParamSpec::new(format!("numeric.{index}.{name}"), kind, dims, init)
+        let param = |place: u32, name: &str, kind, dims: &[usize], init| {
+            let stream = RandomStream::Layer(STREAM + 4 * index as u32 + place);
+            ParamSpec::new(format!("numeric.{index}.{name}"), kind, dims, init).on_stream(stream)
         };
         let (waves, outputs) = ([in_features, n_frequencies], dim - 1);
-        let uniform = |place| Init::KaimingUniform { in_features: n_frequencies, stream: stream(place) };
-        let frequencies = Init::ScaledNormal { std: sigma as f32, stream: stream(0) };
+        let uniform = Init::KaimingUniform(n_frequencies);
         let params = [
-            param("frequencies", ParamKind::Embedding, &waves, frequencies),
-            param("phases", ParamKind::Bias, &waves, Init::Uniform { bound: PI, stream: stream(1) }),
-            param("weight", ParamKind::Weight, &[in_features, n_frequencies, outputs], uniform(2)),
-            param("bias", ParamKind::Bias, &[in_features, outputs], uniform(3)),
+            param(0, "frequencies", ParamKind::Embedding, &waves, Init::Normal(sigma as f32)),
+            param(1, "phases", ParamKind::Bias, &waves, Init::Uniform(PI)),
+            param(2, "weight", ParamKind::Weight, &[in_features, n_frequencies, outputs], uniform),
+            param(3, "bias", ParamKind::Bias, &[in_features, outputs], uniform),
         ];
         NumericEmbeddingLayer { in_features, n_frequencies, dim, params }
     }

@@ -7,8 +7,7 @@ use ddp::prelude::*;
 
 /// The table of characters, `[vocab, width]`, which the embedding and the head share.
 pub(crate) fn character_table(vocab: usize, width: usize) -> ParamSpec {
-    let init = Init::Normal { stream: 0 };
-    ParamSpec::new("embedding.characters", ParamKind::Weight, &[vocab, width], init).shared()
+    ParamSpec::new("embedding.characters", ParamKind::Weight, &[vocab, width], Init::Normal(1.0)).shared()
 }
 
 /// `y = characters[x] + positions[row mod context]`, `[B, 1]` codes to `[B, width]`.
@@ -20,7 +19,7 @@ pub(crate) fn character_embedding(context: usize, vocab: usize, width: usize) ->
         let rows = rows.reshape(&[n / context, context * width]);
         (rows + own["positions"].reshape(&[context * width])).reshape(&[n, width])
     })
-    .parameter("positions", ParamKind::Weight, &[context, width], Init::Normal { stream: 1 })
+    .parameter("positions", ParamKind::Weight, &[context, width], Init::Normal(1.0))
     .parameter_of("characters", character_table(vocab, width))
 }
 

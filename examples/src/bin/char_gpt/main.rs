@@ -18,8 +18,8 @@ mod own_attention;
 use std::path::Path;
 use std::sync::Arc;
 
-use ddp::comm::{DeviceOptions, World};
 use ddp::data::{BatchPlan, DataLoader, GroupSampler, LoaderOptions, Sampler, Shuffle, TensorDataset};
+use ddp::distributed::{DeviceOptions, World};
 use ddp::nn::{
     Activation, GradcheckOptions, Linear, LinearSpec, LossHead, Network, Precision, Sequential, Sizes,
     gradcheck,
