@@ -202,7 +202,10 @@ impl GradientSums {
     /// Values that all ranks must hold alike in this reduction, by name; None in most steps.
     pub(crate) fn held_alike(&self) -> Option<[(String, String); 2]> {
         is_compared(self.n_reductions).then(|| {
-            let model = format!("{:016x} (a hash of the names and shapes of its parameters)", self.layout);
+            let model = format!(
+                "{:016x} (a hash of the names and shapes of its parameters, and of what is frozen)",
+                self.layout
+            );
             let precision = self.precision.name().to_owned();
             [("model".to_owned(), model), ("precision".to_owned(), precision)]
         })

@@ -8,17 +8,19 @@ use super::gradient_sums::{PassRows, RowsOfStep, check_weights};
 use super::loss_head::LossHead;
 use super::network::Network;
 use super::plan::Plan;
+use crate::config::precision::Precision;
 
 impl Network {
     /// The gradient of the mean loss of these rows with respect to `x`, `[B, n_features]` in f32 (f64 in a model in f64), in evaluation:
-    /// without dropout. Gradients of parameters and of steps are as before. Waits for the device.
+    /// without dropout. Gradients that were summed stay; those of the parameters take memory of their size for the time of the call. A pass whose
+    /// backward is to come is lost: call this before or after. Rows that are codes of a table in an expression have zeros. Waits for the device.
     ///
     /// - Saliency of output `k`: a [`LossHead::expression`] that returns `outputs.narrow(1, k, 1)`, times the number of rows.
     /// - A generator in front of this model, `d = critic.input_gradient((&made, &ones), &loss)?`, takes the step whose gradient of
     ///   its outputs is `d`: the loss `|made, d| (made * d).sum(1)` with the targets `d`, times the number of rows.
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] for a model whose first layer looks up tables by codes; [`KernelError`] of forward, loss and backward.
+    /// [`KernelError::Misuse`] for a model with embeddings, for f16, and for a first layer that has no such gradient; [`KernelError`] of forward, loss and backward.
     ///
     /// ```
     /// use ddp::nn::{LossHead, Sequential, Sizes};
@@ -43,10 +45,20 @@ impl Network {
             let remedy = "a model on numbers, or `GradientSums::named` for the gradients of the tables";
             return Err(KernelError::misuse("input_gradient", problem, remedy));
         }
+        if self.precision() == Precision::F16 {
+            let problem = "gradients of rows in f16: small ones would be 0";
+            return Err(KernelError::misuse(
+                "input_gradient",
+                problem,
+                "the same weights in Precision::F32 or Bf16",
+            ));
+        }
         // Steps of training go on without this gradient.
         self.plan_again(true)?;
         let gradient = self.gradient_of_rows(rows.into().rows, loss);
         self.plan_again(false)?;
+        // The results of this pass are none for a backward pass of the caller's.
+        self.forward_rows = 0;
         gradient
     }
 

@@ -212,7 +212,12 @@ pub trait Layer: Debug + Send {
         _d_x: TensorMut<'_>,
         _pass: InputGradientPass<'_>,
     ) -> Result<()> {
-        unreachable!("a layer whose backward pass is not in place implements it")
+        let remedy = "a layer whose backward pass is not in place implements `backward_input`";
+        Err(KernelError::misuse(
+            "backward_input",
+            format!("{} has no gradient of its input", self.describe()),
+            remedy,
+        ))
     }
 
     /// The activation that computed the output `y` of the last forward pass, if the next layer computes its derivative

@@ -154,7 +154,7 @@ impl ParamLayout {
         &self.statistics
     }
 
-    /// Number of trainable parameters.
+    /// Number of parameters, frozen ones included.
     pub fn n_params(&self) -> usize {
         self.entries.iter().map(ParamEntry::numel).sum()
     }
@@ -166,7 +166,6 @@ impl ParamLayout {
     }
 }
 
-/// The layer closest to the input that declares each parameter, and the parameter there.
 fn identity_of(entries: &[ParamEntry]) -> u64 {
     let mut identity = DefaultHasher::new();
     for ParamEntry { name, dims, start, is_frozen, .. } in entries {
@@ -175,6 +174,7 @@ fn identity_of(entries: &[ParamEntry]) -> u64 {
     identity.finish()
 }
 
+/// The layer closest to the input that declares each parameter, and the parameter there.
 fn first_uses(layers: &[Box<dyn Layer>]) -> HashMap<&str, (usize, &ParamSpec)> {
     let mut first = HashMap::new();
     for (layer, this) in layers.iter().enumerate() {

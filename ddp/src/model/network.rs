@@ -169,7 +169,7 @@ impl Network {
     /// [`KernelError::Misuse`] if it stands for no parameter.
     #[doc(alias("requires_grad_"))]
     pub fn freeze(&mut self, names: &str) -> Result<()> {
-        self.set_frozen(names, true)
+        self.set_frozen("freeze", names, true)
     }
 
     /// Lets steps update these parameters again; see [`Network::freeze`].
@@ -177,10 +177,10 @@ impl Network {
     /// # Errors
     /// Same as [`Network::freeze`].
     pub fn unfreeze(&mut self, names: &str) -> Result<()> {
-        self.set_frozen(names, false)
+        self.set_frozen("unfreeze", names, false)
     }
 
-    fn set_frozen(&mut self, names: &str, is_frozen: bool) -> Result<()> {
+    fn set_frozen(&mut self, op: &'static str, names: &str, is_frozen: bool) -> Result<()> {
         let pattern = glob::Pattern::new(names).ok();
         let is_meant = |name: &str| {
             let rest = name.strip_prefix(names);
@@ -192,7 +192,7 @@ impl Network {
         }
         let all: Vec<_> = self.layout.forward_order().iter().map(|entry| &*entry.name).collect();
         let problem = format!("no parameter is named or matches \"{names}\"");
-        Err(KernelError::misuse("freeze", problem, format!("the model has {}", all.join(", "))))
+        Err(KernelError::misuse(op, problem, format!("the model has {}", all.join(", "))))
     }
 
     /// Copies these weights, flat in the layout's order, from any device.

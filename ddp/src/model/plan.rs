@@ -60,7 +60,7 @@ pub(crate) struct Step {
     pub(crate) y: Value,
     /// The value at the start of the skip connection that ends here.
     pub(crate) skip: Option<Value>,
-    /// `None` if no parameter needs it.
+    /// `None` if nothing needs it: no parameter, and not the gradient of the input.
     pub(crate) backward: Option<BackwardStep>,
 }
 

@@ -175,6 +175,19 @@ impl Optimizer {
         Self::for_model(&OptimizerConfig { momentum, ..OptimizerConfig::new(OptimizerKind::Sgd, lr) }, model)
     }
 
+    /// Checks that it was made for a model with these parameters, if it was made for a model.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`].
+    pub(crate) fn check_model(&self, model: &Network) -> Result<(), KernelError> {
+        if self.layout.is_none_or(|layout| layout == model.layout().identity()) {
+            return Ok(());
+        }
+        let problem = "the optimizer is that of a model with other parameters, or with others frozen";
+        let remedy = "`Optimizer::for_model` makes one for this model, after `freeze` and `unfreeze`";
+        Err(KernelError::misuse("step", problem, remedy))
+    }
+
     /// Its settings.
     pub(crate) fn config(&self) -> &OptimizerConfig {
         &self.config
@@ -281,11 +294,7 @@ impl Optimizer {
     /// If the optimizer has a first pass (LAMB, Muon): only a trainer takes such steps.
     #[doc(alias("zero_grad"))]
     pub fn step(&mut self, model: &mut Network, grads: &mut GradientSums) -> Result<(), KernelError> {
-        if self.layout.is_some_and(|layout| layout != model.layout().identity()) {
-            let problem = "the optimizer is that of a model with other parameters, or with others frozen";
-            let remedy = "`Optimizer::for_model` makes one for this model, after `freeze` and `unfreeze`";
-            return Err(KernelError::misuse("step", problem, remedy));
-        }
+        self.check_model(model)?;
         if let Some(lr) =
             std::iter::once(&self.lr).chain(&self.group_lrs).find(|lr| !(lr.is_finite() && **lr >= 0.0))
         {

@@ -95,7 +95,7 @@ impl<'w> Trainer<'w> {
     ///
     /// # Errors
     /// `TrainError::Exchange` for a model in f64 and for options that exclude each other; `TrainError::Comm` if the ranks hold something else;
-    /// `TrainError::Kernel` if the device is out of memory.
+    /// `TrainError::Kernel` if the device is out of memory, and for an optimizer that was made for a model with other parameters.
     ///
     /// # Panics
     /// If the number of micro-shards is not a power of two, or less than the number of ranks.
@@ -108,6 +108,7 @@ impl<'w> Trainer<'w> {
     ) -> Result<Self> {
         let mut options = options;
         options.check(model.device(), optimizer.kind())?;
+        optimizer.check_model(&model)?;
         if model.precision() == Precision::F64 {
             return Err(ExchangeError::Double.into());
         }
@@ -391,6 +392,7 @@ impl<'w> Trainer<'w> {
     /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         step_rows::check_device(rows, self.model().device())?;
+        self.replica.optimizer.check_model(&self.replica.model)?;
         let (step, n_micro_batches) = (self.n_steps + 1, rows.n_micro_batches());
         if n_micro_batches > 1 && !self.replica.grads.can_accumulate() {
             return Err(TrainError::OneMicroBatchOnly { step, n_micro_batches });
@@ -497,7 +499,7 @@ fn held_alike(
     let entries = [
         (
             "the model's parameters",
-            format!("{:016x} (a hash of their names and shapes)", model.layout().identity()),
+            format!("{:016x} (a hash of their names, shapes and what is frozen)", model.layout().identity()),
         ),
         ("precision", model.precision().name().to_owned()),
         ("loss", loss.kind()),

@@ -487,3 +487,38 @@ fn a_loop_by_hand_takes_the_same_steps_however_its_rows_are_divided() {
         assert_near(&what, &trained(&own_losses, &own_weights), &trained(&losses, &weights), ROUNDING);
     }
 }
+
+#[test]
+fn tensors_of_a_loss_stay_its_own_after_a_panic_and_after_an_error() {
+    let of = |n: f32| Tensor::full(&[1], n, DType::F32, Device::Cpu).unwrap();
+    let loss = LossHead::expression(move |outputs, _| match outputs.dims()[0] {
+        4 => (outputs * &of(2.0)).sum(1),
+        3 => panic!("three rows"),
+        2 => outputs * &of(50.0) + outputs.reshape(&[5]),
+        _ => (outputs * &of(100.0)).sum(1),
+    });
+    let mut model = Sequential::new(1).linear(1).build(Sizes::new(4, Device::Cpu), 0).unwrap();
+    let mut of_rows = |n: usize| {
+        let rows = Tensor::ones(&[n, 1], DType::F32, Device::Cpu).unwrap();
+        model.loss((&rows, &rows), &loss)
+    };
+    let before = of_rows(4).unwrap();
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| of_rows(3))).unwrap_err();
+    assert!(of_rows(2).is_err());
+    let ratio = of_rows(1).unwrap() / before;
+    assert!((ratio - 50.0).abs() < 1e-4, "{ratio}");
+    assert_eq!(of_rows(4).unwrap(), before);
+}
+
+#[test]
+fn lengths_in_f16_neither_overflow_nor_vanish() {
+    let unit = Expression::new("unit", 2, 2, |x, _| x.normalize(1));
+    let sizes = Sizes { max_rows: 3, device: Device::Cpu, precision: Precision::F16 };
+    let mut model = Sequential::new(2).layer(unit).build(sizes, 0).unwrap();
+    let x = Tensor::from_slice(&[300.0f32, 0.0, 1e-4, 1e-4, 0.0, 0.0], &[3, 2], Device::Cpu).unwrap();
+    let got = model.forward(&x).unwrap().to_tensor().unwrap().to_dtype(DType::F32).unwrap();
+    let half = 0.5f32.sqrt();
+    for (got, expected) in got.to_vec::<f32>().unwrap().iter().zip([1.0, 0.0, half, half, 0.0, 0.0]) {
+        assert!((got - expected).abs() < 1e-3, "{got}, {expected}");
+    }
+}

@@ -72,87 +72,57 @@ pub(crate) mod sources;
 
 pub use activation::{Activation, SavedForBackward, activation_backward, activation_forward};
 pub use add::add_assign;
-// What only layers, losses and steps of this library call.
-#[doc(hidden)]
 pub use argmax::argmax;
-#[doc(hidden)]
 pub use batch_norm::{
     BatchNormGrads, BatchNormSaved, BatchNormStats, BatchNormSums, RunningStats, batch_norm_backward,
     batch_norm_backward_sums, batch_norm_forward, batch_norm_frozen, batch_norm_moments,
     batch_norm_moments_len, batch_norm_statistics,
 };
-#[doc(hidden)]
 pub use begin_step::{ROW_SUMS_LEN, RowNumbersOutput, RowPlaces, ScalarsOutput, begin_step, mix_row};
 pub use bias::{bias_backward, bias_forward};
-#[doc(hidden)]
 pub use cast::cast;
-#[doc(hidden)]
 pub use column_scale::{column_scale_backward, column_scale_forward};
 pub use convert::convert;
 pub use copy::{cat, copy};
-#[doc(hidden)]
 pub use count_correct::count_correct;
 pub use dropout::{DropoutKey, dropout};
 pub use elementwise::{AsInput, CompareOp, Input, MapOp, Scalar, compare, map, select};
 pub(crate) use elementwise::{broadcast_shape, shapes_differ};
-#[doc(hidden)]
 pub use embedding::{EmbeddingTable, EmbeddingTables, embedding_backward, embedding_forward};
 pub use fill::{Pattern, fill};
-#[doc(hidden)]
 pub use fingerprint::fingerprint;
-#[doc(hidden)]
 pub use gather_rows::gather_rows;
-pub use glu::Gate;
-#[doc(hidden)]
-pub use glu::{glu_backward, glu_forward};
-#[doc(hidden)]
+pub use glu::{Gate, glu_backward, glu_forward};
 pub use known_numbers::KnownNumbers;
-#[doc(hidden)]
 pub use layer_norm::{LayerNormGrads, LayerNormStats, layer_norm_backward, layer_norm_forward};
-#[doc(hidden)]
 pub use load_rows::{RowNormalizer, load_rows};
-#[doc(hidden)]
 pub use loss::{
-    CrossEntropyConfig, LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, element_loss, ordinal,
-    softmax_cross_entropy,
+    CrossEntropyConfig, ElementLoss, LossSums, STEP_SUMS_EXTRA, STEP_SUMS_LEN, SumsOutput, element_loss,
+    ordinal, softmax_cross_entropy, sum_losses,
 };
-pub use loss::{ElementLoss, SumsOutput, sum_losses};
-#[doc(hidden)]
 pub use matmul::{
-    LinearOutput, NewtonSchulzMemory, linear_backward_input, linear_backward_weight, linear_forward,
-    linear_workspace_len, orthogonalize, relu_mask_len,
+    LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_with, bmm, bmm_with,
+    linear_backward_input, linear_backward_weight, linear_forward, linear_workspace_len, orthogonalize,
+    relu_mask_len,
 };
-pub use matmul::{ThroughActivation, addmm, addmm_with, bmm, bmm_with};
-#[doc(hidden)]
 pub use numeric_embedding::{
     NumericEmbedding, NumericEmbeddingGrads, numeric_embedding_backward, numeric_embedding_backward_input,
     numeric_embedding_forward,
 };
 pub use permute::permute;
 pub(crate) use permute::read_strided;
-#[doc(hidden)]
-pub use reduce::reduce_whole;
-pub use reduce::{ReduceOp, reduce};
-#[doc(hidden)]
+pub use reduce::{ReduceOp, reduce, reduce_whole};
 pub use rms_norm::{RmsNormGrads, rms_norm_backward, rms_norm_forward};
 pub use scan::{ScanOp, scan};
-#[doc(hidden)]
 pub use select_targets::{TargetColumns, select_targets};
 pub use softmax::{softmax_backward, softmax_forward};
-#[doc(hidden)]
 pub use sort::argsort;
-#[doc(hidden)]
 pub use sources::{compile_all, fill_cache, kernel_sources};
-#[doc(hidden)]
 pub use step_scalars::{STEP_SCALARS_EXTRA, STEP_SCALARS_LEN, StepScalars};
-#[doc(hidden)]
 pub use strided_copy::copy_columns;
 pub(crate) use strided_copy::{Walk, strided_copy};
-#[doc(hidden)]
 pub use sum_of_squares::{sum_of_squares, sum_of_squares_on};
-#[doc(hidden)]
 pub use uniform::{UniformStream, uniform};
-#[doc(hidden)]
 pub use update::{
     Average, FirstPassTensors, MAX_SEGMENTS, OptimizerDefaults, OptimizerKind, OptimizerParams,
     OptimizerTensors, StepNumbers, StepReport, UpdateInputs, UpdateSegment, WholeNeed, Withheld,

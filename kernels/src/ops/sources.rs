@@ -51,6 +51,7 @@ static SOURCES: &[&Source] = &[
 ];
 
 /// Names and complete texts of all kernel files.
+#[doc(hidden)]
 pub fn kernel_sources() -> Vec<(&'static str, String)> {
     all().map(|source| (source.name(), source.whole())).collect()
 }
@@ -59,6 +60,7 @@ pub fn kernel_sources() -> Vec<(&'static str, String)> {
 ///
 /// # Errors
 /// The reason that there is no compiler, or the log of the first file that fails.
+#[doc(hidden)]
 pub fn compile_all(architecture: &str) -> Result<Vec<CompiledKernel>, String> {
     module::compile(all(), architecture)
 }
@@ -68,6 +70,7 @@ pub fn compile_all(architecture: &str) -> Result<Vec<CompiledKernel>, String> {
 ///
 /// # Errors
 /// The reason that there is no compiler or no cache, or the log of the first file that fails.
+#[doc(hidden)]
 pub fn fill_cache(architectures: &[i32]) -> Result<FilledCache, String> {
     module::fill_cache(architectures, &all().collect::<Vec<_>>())
 }

@@ -3,6 +3,7 @@
 /// Numbers that change from step to step. Operations read them from device memory, so that a captured graph sees new ones at
 /// each replay.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub struct StepScalars {
     /// Learning rate.
     pub lr: f64,
@@ -43,8 +44,10 @@ impl Default for StepScalars {
 }
 
 /// Elements (f64) of [`StepScalars`] in a tensor.
+#[doc(hidden)]
 pub const STEP_SCALARS_LEN: usize = 11;
 /// Index of [`StepScalars::extra`] in a tensor; a loss copies it to [`super::STEP_SUMS_EXTRA`] ([`super::SumsOutput::extra`]).
+#[doc(hidden)]
 pub const STEP_SCALARS_EXTRA: usize = 7;
 /// Index of [`StepScalars::loss_limit`] in a tensor.
 const LOSS_LIMIT: usize = 10;

@@ -531,6 +531,10 @@ fn frozen_parameters_stay() {
     says(model.loss_and_gradients(rows, &loss, &mut early.1), &said);
     let mut grads = GradientSums::for_model(&model).unwrap();
     says(early.0.step(&mut model, &mut grads), &said);
+    let mut same =
+        Sequential::new(4).linear(8).linear(8).linear(1).build(Sizes::new(8, Device::Cpu), 0).unwrap();
+    same.freeze("layers.0").unwrap();
+    says(Trainer::new(&World::single(), same, LossHead::mse(), early.0, TrainerOptions::default()), &said);
     let values = |model: &Network| {
         let of = |(name, values): (&str, TensorRef<'_>)| (name.to_owned(), values.to_vec::<f32>().unwrap());
         model.named_parameters().unwrap().into_iter().map(of).collect::<Vec<_>>()

@@ -1,19 +1,20 @@
 //! Tensors of the program in an expression.
 
-use ddp_kernels::{DType, Device, MemoryUse, Tensor, TensorRef};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ddp_kernels::{DType, Device, MemoryUse, Tensor};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::graph::Result;
 
 /// The tensors that an expression has met: each once, and for as long as the expression, because a captured step reads its memory.
-#[derive(Debug, Default)]
-pub(super) struct Constants {
-    kept: Vec<(u128, Tensor)>,
-}
+#[derive(Debug, Clone, Default)]
+pub(super) struct Constants(Arc<Mutex<Vec<(u128, Tensor)>>>);
 
 impl Constants {
-    /// The index of these values on `device`, which are kept if they are new; floats take the format `format`, if that is one.
-    pub(super) fn find(&mut self, values: &Tensor, format: DType, device: Device) -> Result<usize> {
+    /// The index of these values on `device` and their format. They are kept if they are new; floats take the format `format`, if that is
+    /// one.
+    pub(super) fn find(&self, values: &Tensor, format: DType, device: Device) -> Result<(usize, DType)> {
         let is_float = values.dtype().is_float() && format.is_float();
         let values = values.view().copy_to(MemoryUse::Workspace, Device::Cpu)?;
         let values = if is_float { values.to_dtype(format)? } else { values };
@@ -22,25 +23,22 @@ impl Constants {
             let (shapes, formats) = ([kept.shape(), values.shape()], [kept.dtype(), values.dtype()]);
             (*other, kept.device()) == (hash, device) && shapes[0] == shapes[1] && formats[0] == formats[1]
         };
-        Ok(match self.kept.iter().position(is_same) {
-            Some(index) => index,
-            None => {
-                self.kept.push((hash, values.view().copy_to(MemoryUse::Workspace, device)?));
-                self.kept.len() - 1
-            }
-        })
+        let mut kept = self.kept();
+        let index = kept.iter().position(is_same).unwrap_or(kept.len());
+        if index == kept.len() {
+            kept.push((hash, values.view().copy_to(MemoryUse::Workspace, device)?));
+        }
+        Ok((index, values.dtype()))
     }
 
-    pub(super) fn get(&self, index: usize) -> TensorRef<'_> {
-        self.kept[index].1.view()
+    /// The tensors, by their indices.
+    pub(super) fn kept(&self) -> MutexGuard<'_, Vec<(u128, Tensor)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.kept.len()
-    }
-
-    /// Forgets all but the first `len`.
-    pub(super) fn truncate(&mut self, len: usize) {
-        self.kept.truncate(len);
+    /// Returns what `record` does; the tensors that it adds stay unless it fails.
+    pub(super) fn unless_failed<T>(&self, record: impl FnOnce() -> Result<T>) -> Result<T> {
+        let n = self.kept().len();
+        record().inspect_err(|_| self.kept().truncate(n))
     }
 }

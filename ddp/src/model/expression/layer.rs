@@ -140,7 +140,7 @@ impl Expression {
     }
 
     /// Records the function for `n` rows.
-    fn record(&self, n: usize, sizes: Sizes, constants: &mut Constants) -> Result<Recorded> {
+    fn record(&self, n: usize, sizes: Sizes, constants: &Constants) -> Result<Recorded> {
         let Sizes { precision, device, .. } = sizes;
         let format = precision.activations();
         let params: Vec<Leaf> = (0..self.params.len()).map(Leaf::Param).collect();
@@ -197,21 +197,18 @@ impl Expression {
 
     /// The stages of a pass over `n` rows, which is more than 0, and the tensors that they read.
     fn stages(&mut self, n: usize) -> Result<(&[Stage], &Constants)> {
-        let mut plans = self.plans.take().expect("made with the model");
-        let recorded = if plans.stages.contains_key(&n) {
-            Ok(None)
-        } else {
-            self.record(n, plans.sizes, &mut plans.constants)
-                .and_then(|recorded| recorded.stages_within(&plans.largest, &plans.slots))
-                .map(Some)
-        };
-        let plans = self.plans.insert(plans);
-        if let Some(stages) = recorded? {
+        let plans = self.plans.as_ref().expect("made with the model");
+        if !plans.stages.contains_key(&n) {
+            let stages = plans.constants.unless_failed(|| {
+                self.record(n, plans.sizes, &plans.constants)?.stages_within(&plans.largest, &plans.slots)
+            })?;
+            let plans = self.plans.as_mut().expect("made with the model");
             if plans.stages.len() >= MAX_PLANS {
                 plans.stages.clear();
             }
             plans.stages.insert(n, stages);
         }
+        let plans = self.plans.as_ref().expect("made with the model");
         Ok((&plans.stages[&n], &plans.constants))
     }
 }
@@ -259,8 +256,9 @@ impl Layer for Expression {
     /// Records the expression for the most rows that it takes, and counts its memory.
     fn prepare(&mut self, _entries: &[&ParamEntry], sizes: Sizes) -> Result<()> {
         // An expression that reshapes groups of rows refuses other numbers of them; some multiple of a group is above half of the most rows.
-        let mut constants = Constants::default();
-        let mut record = |n| self.record(n, sizes, &mut constants).map(|recorded| (n, recorded));
+        let constants = Constants::default();
+        let record =
+            |n| constants.unless_failed(|| self.record(n, sizes, &constants)).map(|recorded| (n, recorded));
         let mut found = record(sizes.max_rows.max(1));
         for n in (sizes.max_rows / 2 + 1..sizes.max_rows).rev().take(MAX_TRIES) {
             let Err(error) = found else { break };
@@ -289,6 +287,7 @@ impl Layer for Expression {
         }
         let ForwardPass { params, buffers, registered, matmul_mode, .. } = pass;
         let (stages, constants) = self.stages(n)?;
+        let constants = &constants.kept()[..];
         let leaves =
             Leaves { input: x, targets: None, gradient: None, params: Some(params), registered, constants };
         let mut results = [Some(Destination { to: y, accumulate: false })];
@@ -312,7 +311,7 @@ impl Layer for Expression {
             let (stages, constants) = self.stages(n)?;
             (&stages[1], constants)
         };
-        let (gradient, params) = (Some(d.as_ref()), Some(params));
+        let (gradient, params, constants) = (Some(d.as_ref()), Some(params), &constants.kept()[..]);
         let leaves = Leaves { input: x, targets: None, gradient, params, registered, constants };
         stage.run(leaves, buffers, matmul_mode, &mut results)
     }
@@ -329,7 +328,7 @@ impl Layer for Expression {
         }
         let InputGradientPass { x, params, buffers, registered, matmul_mode, accumulate, .. } = pass;
         let (stages, constants) = self.stages(n)?;
-        let (gradient, params) = (Some(d), Some(params));
+        let (gradient, params, constants) = (Some(d), Some(params), &constants.kept()[..]);
         let leaves = Leaves { input: x, targets: None, gradient, params, registered, constants };
         let mut results = [Some(Destination { to: d_x, accumulate })];
         stages[2].run(leaves, buffers, matmul_mode, &mut results)

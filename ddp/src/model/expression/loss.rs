@@ -82,7 +82,7 @@ struct Program {
 
 impl ExpressionLoss {
     /// Records the loss of each of `n` rows.
-    fn record(&self, kind: &Kind, n: usize, constants: &mut Constants) -> Result<Recorded> {
+    fn record(&self, kind: &Kind, n: usize, constants: &Constants) -> Result<Recorded> {
         let of = ResultsOf { params: &[], input: Some(Leaf::Input), is_output_exact: true };
         Recorded::new(kind.device, of, constants, |recording| {
             let leaf = |leaf: Leaf, dims: &[usize], dtype: DType| {
@@ -119,7 +119,7 @@ impl ExpressionLoss {
     fn find(
         &self,
         programs: &mut Vec<Program>,
-        constants: &mut Constants,
+        constants: &Constants,
         kind: &Kind,
         n: usize,
     ) -> Result<usize> {
@@ -127,7 +127,7 @@ impl ExpressionLoss {
         if let Some(index) = programs.iter().position(|own| is_own(own) && own.stages.contains_key(&n)) {
             return Ok(index);
         }
-        let recorded = self.record(kind, n, constants)?;
+        let recorded = constants.unless_failed(|| self.record(kind, n, constants))?;
         for (index, program) in programs.iter_mut().enumerate().filter(|(_, own)| is_own(own)) {
             let fits = n <= program.max_rows;
             if let (true, Ok(stages)) = (fits, recorded.stages_within(&program.largest, &program.slots)) {
@@ -190,7 +190,7 @@ impl LossFunction for ExpressionLoss {
         let Program { stages, buffers, losses, d_losses, .. } = &mut programs[index];
         let stages = &stages[&n];
         let mode = MatmulMode::Strict;
-        let (targets, registered) = (Some(targets), &[][..]);
+        let (targets, registered, constants) = (Some(targets), &[][..], &constants.kept()[..]);
         let leaves = Leaves { input: outputs, targets, gradient: None, params: None, registered, constants };
         let to = losses.view_mut().range(0, n)?;
         stages[0].run(leaves, buffers, mode, &mut [Some(Destination { to, accumulate: false })])?;

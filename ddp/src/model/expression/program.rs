@@ -1,7 +1,6 @@
 //! An expression that was recorded for a number of rows, with its gradients.
 
 use std::cell::RefCell;
-use std::mem::take;
 use std::rc::Rc;
 
 use ddp_kernels::{Device, KernelError};
@@ -41,17 +40,14 @@ impl Recorded {
     pub(super) fn new(
         device: Device,
         of: ResultsOf<'_>,
-        constants: &mut Constants,
+        constants: &Constants,
         f: impl FnOnce(&Rc<RefCell<Recording>>) -> Var,
     ) -> Result<Self> {
-        let n_constants = constants.len();
-        let recording = Recording { graph: Graph::new(device), constants: take(constants), error: None };
+        let recording = Recording { graph: Graph::new(device), constants: constants.clone(), error: None };
         let recording = Rc::new(RefCell::new(recording));
         let y = f(&recording).id();
-        let Recording { graph, constants: all, error } = &mut *recording.borrow_mut();
-        *constants = take(all);
+        let Recording { graph, error, .. } = &mut *recording.borrow_mut();
         if let Some(error) = error.take() {
-            constants.truncate(n_constants);
             return Err(error);
         }
         let mut graph = std::mem::replace(graph, Graph::new(device));

@@ -190,8 +190,10 @@ impl Var {
 
     /// `a / max(|a|, 1e-12)` with the lengths `|a|` along an axis.
     pub fn normalize(&self, axis: impl Into<Axis>) -> Var {
-        let squares = (self * self).sum(keepdim(axis.into()));
-        self / squares.maximum(1e-24).sqrt()
+        // Squares of short formats overflow, and 1e-24 is 0 in f16.
+        let exact = self.to_dtype(wide(self.dtype()));
+        let squares = (&exact * &exact).sum(keepdim(axis.into()));
+        (exact / squares.maximum(1e-24).sqrt()).to_dtype(self.dtype())
     }
 
     /// `(a - mean) / sqrt(variance + eps)` along the last axis: times a scale and plus a shift, a layer norm.

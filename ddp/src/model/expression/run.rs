@@ -3,7 +3,6 @@
 use ddp_kernels::ops::{self, Activation, Input, MapOp, MatmulMode};
 use ddp_kernels::{DType, KernelError, Tensor, TensorMut, TensorRef};
 
-use super::constants::Constants;
 use super::graph::{Leaf, Op, Result};
 use super::memory::{Holder, Place, Source, Stage, Step};
 use super::shapes::{self, MAX_DIMS, numel};
@@ -17,7 +16,7 @@ pub(super) struct Leaves<'a> {
     pub(super) gradient: Option<TensorRef<'a>>,
     pub(super) params: Option<ParamViews<'a>>,
     pub(super) registered: &'a [Tensor],
-    pub(super) constants: &'a Constants,
+    pub(super) constants: &'a [(u128, Tensor)],
 }
 
 impl<'a> Leaves<'a> {
@@ -29,7 +28,7 @@ impl<'a> Leaves<'a> {
             Leaf::Gradient => Ok(self.gradient.expect(THERE)),
             Leaf::Param(index) => self.params.expect(THERE).compute(index),
             Leaf::Registered(index) => Ok(self.registered[index].view()),
-            Leaf::Constant(index) => Ok(self.constants.get(index)),
+            Leaf::Constant(index) => Ok(self.constants[index].1.view()),
             Leaf::Invalid => unreachable!("an expression with an error is never run"),
         }
     }

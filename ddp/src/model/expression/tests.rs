@@ -15,7 +15,7 @@ const WIDTH: usize = 6;
 /// Causal attention over `n` rows.
 fn attention(n: usize) -> Recorded {
     let of = ResultsOf { params: &[], input: Some(Leaf::Input), is_output_exact: true };
-    let recorded = Recorded::new(Device::Cpu, of, &mut Constants::default(), |recording| {
+    let recorded = Recorded::new(Device::Cpu, of, &Constants::default(), |recording| {
         let leaf = |leaf, dims: &[usize]| {
             let id = recording.borrow_mut().graph.push(Op::Leaf(leaf), Vec::new(), dims, DType::F32);
             Var::of(recording, id)

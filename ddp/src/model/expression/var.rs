@@ -121,7 +121,7 @@ impl Var {
         self.record_with(dims, |graph, _| f(graph))
     }
 
-    fn record_with(&self, dims: &[usize], f: impl FnOnce(&mut Graph, &mut Constants) -> Result<Id>) -> Var {
+    fn record_with(&self, dims: &[usize], f: impl FnOnce(&mut Graph, &Constants) -> Result<Id>) -> Var {
         let Recording { graph, constants, error } = &mut *self.recording.borrow_mut();
         let dtype = graph.dtype(self.id);
         let id = if error.is_some() { None } else { f(graph, constants).map_err(|e| *error = Some(e)).ok() };
@@ -145,15 +145,14 @@ impl Var {
     fn constant_or(&self, values: Result<&Tensor>) -> Var {
         let dims = values.as_ref().map_or(Vec::new(), |values| values.dims().to_vec());
         self.record_with(&dims, |graph, constants| {
-            let index = constants.find(values?, graph.dtype(self.id), graph.device)?;
-            let dtype = constants.get(index).dtype();
+            let (index, dtype) = constants.find(values?, graph.dtype(self.id), graph.device)?;
             Ok(graph.push(Op::Leaf(Leaf::Constant(index)), Vec::new(), &dims, dtype))
         })
     }
 
     /// A tensor of the program as a value of the expression, through which no gradient flows. Floats take this value's format. Operands may
-    /// be tensors, too: `&error * &weights`. The values are copied when the expression is recorded, and later changes of the
-    /// tensor do not count.
+    /// be tensors, too: `&error * &weights`. The values are copied when the expression is recorded, once for equal ones and for as long as the
+    /// expression; later changes of the tensor do not count. Those in host memory cost the device nothing if they are known.
     pub fn constant(&self, values: &Tensor) -> Var {
         self.constant_or(Ok(values))
     }

@@ -5,7 +5,7 @@ use ddp_kernels::{TensorMut, TensorRef, ops};
 use crate::model::layer::{Layer, LayerKind, Result};
 use crate::model::pass::{BackwardPass, ForwardPass};
 
-/// `y = x` in the format of activations. It is the first layer, so it has no backward pass.
+/// `y = x` in the format of activations. It is the first layer: its backward pass, which only `Network::input_gradient` has, leaves the gradient as it is.
 #[derive(Debug)]
 pub struct Cast {
     features: usize,

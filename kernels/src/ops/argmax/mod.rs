@@ -22,6 +22,7 @@ const OP: &str = "argmax";
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
 ///
 /// Source: `torch.argmax`, except that a row with NaN has no largest element.
+#[doc(hidden)]
 pub fn argmax(x: TensorRef<'_>, index: TensorMut<'_>) -> Result<()> {
     let (x_op, index_op) = (x.operand("x"), index.operand("index"));
     check::same_device(OP, &[x_op, index_op])?;

@@ -16,12 +16,14 @@ use crate::base::error::Operand;
 use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// Elements of [`batch_norm_moments`] of `n_columns` columns.
+#[doc(hidden)]
 pub fn batch_norm_moments_len(n_columns: usize) -> usize {
     2 * n_columns + 1
 }
 
 /// Statistics of the columns over all rows.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct BatchNormStats<'a> {
     /// Mean of each column, `[C]`.
     pub mean: TensorMut<'a>,
@@ -33,6 +35,7 @@ pub struct BatchNormStats<'a> {
 
 /// [`BatchNormStats`] as the later operations read them.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct BatchNormSaved<'a> {
     /// `[C]`.
     pub mean: TensorRef<'a>,
@@ -44,6 +47,7 @@ pub struct BatchNormSaved<'a> {
 
 /// Moving averages of the statistics, for the time after training.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct RunningStats<'a> {
     /// `[C]`.
     pub mean: TensorMut<'a>,
@@ -55,6 +59,7 @@ pub struct RunningStats<'a> {
 
 /// Sums that [`batch_norm_backward`] needs.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct BatchNormSums<'a> {
     /// [`batch_norm_backward_sums`] of the caller's own group, `[2 C]` f64; used as scratch.
     pub own: TensorMut<'a>,
@@ -64,6 +69,7 @@ pub struct BatchNormSums<'a> {
 
 /// Gradients that [`batch_norm_backward`] writes.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct BatchNormGrads<'a> {
     /// `[B, C]`, in: the gradient of `y`; out: the gradient of `x`.
     pub d: TensorMut<'a>,
@@ -79,6 +85,7 @@ pub struct BatchNormGrads<'a> {
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
+#[doc(hidden)]
 pub fn batch_norm_moments(x: TensorRef<'_>, moments: TensorMut<'_>) -> Result<()> {
     const OP: &str = "batch_norm_moments";
     let (x_op, moments_op) = (x.operand("x"), moments.operand("moments"));
@@ -109,6 +116,7 @@ pub fn batch_norm_moments(x: TensorRef<'_>, moments: TensorMut<'_>) -> Result<()
 ///
 /// Source: `torch.nn.SyncBatchNorm`; merging by Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 /// variances", 1979.
+#[doc(hidden)]
 pub fn batch_norm_statistics(
     all: TensorRef<'_>,
     eps: f64,
@@ -152,6 +160,7 @@ pub fn batch_norm_statistics(
 ///
 /// # Errors
 /// Same as [`batch_norm_moments`].
+#[doc(hidden)]
 pub fn batch_norm_frozen(
     running_mean: TensorRef<'_>,
     running_var: TensorRef<'_>,
@@ -191,6 +200,7 @@ pub fn batch_norm_frozen(
 /// Same as [`batch_norm_moments`].
 ///
 /// Source: arXiv:1502.03167; the same as `torch.nn.functional.batch_norm`.
+#[doc(hidden)]
 pub fn batch_norm_forward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,
@@ -228,6 +238,7 @@ pub fn batch_norm_forward(
 ///
 /// # Errors
 /// Same as [`batch_norm_moments`].
+#[doc(hidden)]
 pub fn batch_norm_backward_sums(
     x: TensorRef<'_>,
     d: TensorRef<'_>,
@@ -267,6 +278,7 @@ pub fn batch_norm_backward_sums(
 ///
 /// # Errors
 /// Same as [`batch_norm_moments`].
+#[doc(hidden)]
 pub fn batch_norm_backward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,

@@ -11,6 +11,7 @@ const OP: &str = "begin_step";
 
 /// Scalars of a step, and the tensor that receives them.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct ScalarsOutput<'a> {
     /// The scalars to write.
     pub scalars: StepScalars,
@@ -21,6 +22,7 @@ pub struct ScalarsOutput<'a> {
 /// Runs of neighboring rows that follow each other in another order: number `n` stands for place `origin + n`, which is in the last
 /// run `k` with `starts[k] <= origin + n`, and so for row `rows[k] + origin + n - starts[k]`.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct RowPlaces<'a> {
     /// `[K]` i64, ascending: the place at which each run begins; the first is `origin` or before it.
     pub starts: TensorRef<'a>,
@@ -32,6 +34,7 @@ pub struct RowPlaces<'a> {
 
 /// Rows of a step, and the tensors that receive their row numbers.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct RowNumbersOutput<'a> {
     /// Order of all rows.
     pub order: &'a KeyedPermutation,
@@ -54,6 +57,7 @@ pub struct RowNumbersOutput<'a> {
 /// # Errors
 /// [`KernelError::OutOfRange`] if the order has fewer rows; [`KernelError::DeviceMismatch`],
 /// [`KernelError::DTypeUnsupported`], [`KernelError::Shape`].
+#[doc(hidden)]
 pub fn begin_step(scalars: Option<ScalarsOutput<'_>>, rows: Option<RowNumbersOutput<'_>>) -> Result<()> {
     if let Some(ScalarsOutput { to, .. }) = &scalars {
         let to = to.operand("scalars");
@@ -225,12 +229,14 @@ fn begin_cuda(
 
 /// Elements (i64, bits of u64) of the sums of mixes that [`begin_step`] adds to: the number of rows, then, modulo 2^64, the
 /// sum of each 32-bit word of the rows' mixes, the lowest first.
+#[doc(hidden)]
 pub const ROW_SUMS_LEN: usize = 5;
 
 /// A 128-bit mix of a row's number, whose sum over rows identifies the rows that were used.
 ///
 /// Two bijective 64-bit mixers next to each other: Stafford's variant 13, as in SplitMix64, and the finalizer of MurmurHash3.
 #[inline]
+#[doc(hidden)]
 pub fn mix_row(row: u64) -> u128 {
     let mut a = row.wrapping_add(0x9e37_79b9_7f4a_7c15);
     a = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

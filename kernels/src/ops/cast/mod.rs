@@ -22,6 +22,7 @@ use crate::{DType, Result, TensorMut, TensorRef};
 /// integers.
 ///
 /// Source: `torch.Tensor.to` with a dtype.
+#[doc(hidden)]
 pub fn cast(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
     const OP: &str = "cast";
     let (from_op, to_op) = (from.operand("from"), to.operand("to"));

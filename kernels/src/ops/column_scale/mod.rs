@@ -18,6 +18,7 @@ use crate::{Element, Result, Shape, TensorMut, TensorRef};
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: the scaling layer of arXiv:2407.04491.
+#[doc(hidden)]
 pub fn column_scale_forward(x: TensorRef<'_>, scale: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
     const OP: &str = "column_scale_forward";
     let x_op = x.operand("x");
@@ -43,6 +44,7 @@ pub fn column_scale_forward(x: TensorRef<'_>, scale: TensorRef<'_>, y: TensorMut
 ///
 /// # Errors
 /// Same as [`column_scale_forward`].
+#[doc(hidden)]
 pub fn column_scale_backward(
     x: TensorRef<'_>,
     scale: TensorRef<'_>,

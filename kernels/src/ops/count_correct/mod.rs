@@ -18,6 +18,7 @@ use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.argmax` compared with the labels.
+#[doc(hidden)]
 pub fn count_correct(
     outputs: TensorRef<'_>,
     labels: TensorRef<'_>,

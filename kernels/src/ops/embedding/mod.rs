@@ -15,6 +15,7 @@ use crate::{DType, Device, Element, KernelError, MemoryUse, Result, Shape, Tenso
 
 /// One table of embeddings in a flat buffer: `[n_codes, dim]` from element `start` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct EmbeddingTable {
     /// First element of the table.
     pub start: usize,
@@ -42,6 +43,7 @@ impl EmbeddingTable {
 
 /// The tables of a model in the order of their code columns, with a lookup table for the device.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct EmbeddingTables {
     tables: Vec<EmbeddingTable>,
     /// On a GPU: start, codes, width and first column of each table, then the table of each column; i64.
@@ -175,6 +177,7 @@ fn places(tables: &[EmbeddingTable]) -> Vec<i64> {
 /// [`KernelError::DTypeUnsupported`], [`KernelError::Shape`]; [`KernelError::OutOfRange`] if `weights` is too short.
 ///
 /// Source: `torch.nn.Embedding`, concatenated with the numbers.
+#[doc(hidden)]
 pub fn embedding_forward(
     x: TensorRef<'_>,
     weights: TensorRef<'_>,
@@ -220,6 +223,7 @@ pub fn embedding_forward(
 ///
 /// # Errors
 /// Same as [`embedding_forward`]; [`KernelError::Shape`] for a workspace that is too short.
+#[doc(hidden)]
 pub fn embedding_backward(
     x: TensorRef<'_>,
     d_out: TensorRef<'_>,

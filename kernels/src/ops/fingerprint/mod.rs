@@ -20,6 +20,7 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::Shape`]; [`crate::KernelError::DTypeUnsupported`] unless
 /// `x` is f32 and `out` is i64.
+#[doc(hidden)]
 pub fn fingerprint(x: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "fingerprint";
     let (x_op, out_op) = (x.operand("x"), out.operand("out"));

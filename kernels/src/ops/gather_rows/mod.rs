@@ -27,6 +27,7 @@ struct Table {
 /// [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.index_select` along dimension 0.
+#[doc(hidden)]
 pub fn gather_rows(x: TensorRef<'_>, indices: TensorRef<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "gather_rows";
     let (x_op, indices_op, out_op) = (x.operand("x"), indices.operand("indices"), out.operand("out"));

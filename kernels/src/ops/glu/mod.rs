@@ -47,6 +47,7 @@ impl Gate {
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: arXiv:2002.05202; in PyTorch `a, b = x.chunk(2, dim=-1); f(a) * b`.
+#[doc(hidden)]
 pub fn glu_forward(gate: Gate, x: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
     const OP: &str = "glu_forward";
     let (x_op, y_op) = (x.operand("x"), y.operand("y"));
@@ -72,6 +73,7 @@ pub fn glu_forward(gate: Gate, x: TensorRef<'_>, y: TensorMut<'_>) -> Result<()>
 ///
 /// # Errors
 /// Same as [`glu_forward`].
+#[doc(hidden)]
 pub fn glu_backward(gate: Gate, x: TensorRef<'_>, d: TensorRef<'_>, d_x: TensorMut<'_>) -> Result<()> {
     const OP: &str = "glu_backward";
     let (x_op, d_op, d_x_op) = (x.operand("x"), d.operand("d"), d_x.operand("d_x"));

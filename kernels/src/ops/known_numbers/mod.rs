@@ -8,6 +8,7 @@ use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 /// Numbers that differ by element and by round. Of each element two ranks have a share from 1 to 64, the others 0 (a single rank has
 /// both), so that the sum is exact in every format and in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct KnownNumbers {
     /// Number of the first element.
     pub first: usize,

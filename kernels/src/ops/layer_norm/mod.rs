@@ -12,6 +12,7 @@ use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Row statistics, saved by the forward pass for the backward pass.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct LayerNormStats<'a> {
     /// Mean of each row, `[N]`.
     pub mean: TensorMut<'a>,
@@ -21,6 +22,7 @@ pub struct LayerNormStats<'a> {
 
 /// Gradients that [`layer_norm_backward`] writes.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct LayerNormGrads<'a> {
     /// `[N, C]`, in: the gradient of `y`; out: the gradient of `x`.
     pub d: TensorMut<'a>,
@@ -43,6 +45,7 @@ pub struct LayerNormGrads<'a> {
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: arXiv:1607.06450; the same as `torch.nn.functional.layer_norm`.
+#[doc(hidden)]
 pub fn layer_norm_forward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,
@@ -94,6 +97,7 @@ pub fn layer_norm_forward(
 ///
 /// # Errors
 /// Same as [`layer_norm_forward`].
+#[doc(hidden)]
 pub fn layer_norm_backward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,

@@ -9,6 +9,7 @@ use crate::{DType, Result, Shape, TensorMut, TensorRef};
 
 /// Normalization of each column: `(x - shift) · scale`.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct RowNormalizer<'a> {
     /// `[C]` f64, usually the means of the columns.
     pub shift: TensorRef<'a>,
@@ -32,6 +33,7 @@ pub struct RowNormalizer<'a> {
 /// [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.index_select` along dimension 0, then `torchvision.transforms.Normalize` by column.
+#[doc(hidden)]
 pub fn load_rows(
     x: TensorRef<'_>,
     indices: Option<TensorRef<'_>>,

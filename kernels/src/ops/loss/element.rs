@@ -66,6 +66,7 @@ pub enum ElementLoss {
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
+#[doc(hidden)]
 pub fn element_loss(
     loss: ElementLoss,
     x: TensorRef<'_>,

@@ -44,6 +44,7 @@ pub const STEP_SUMS_LEN: usize = 16;
 
 /// Index of the first element that belongs to the caller, who may sum values of its own with the gradients from here on. Losses
 /// do not write there, except for [`SumsOutput::extra`].
+#[doc(hidden)]
 pub const STEP_SUMS_EXTRA: usize = 4;
 
 /// Layout in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that summing over peers in f32 loses little of it.

@@ -1,10 +1,9 @@
 //! Orthogonalization of a matrix by Newton-Schulz iterations, composed of matmuls.
 
 use super::addmm::addmm;
+use crate::base::check;
 use crate::ops::elementwise::{Input, MapOp, map};
 use crate::ops::{cast, copy, sum_of_squares};
-
-use crate::base::check;
 use crate::{DType, Result, Shape, TensorMut};
 
 const OP: &str = "orthogonalize";
@@ -18,6 +17,7 @@ const EPS: f64 = 1e-7;
 
 /// Memory of [`orthogonalize`], on the matrix's device. Its contents do not matter before and after the call.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct NewtonSchulzMemory<'a> {
     /// At least [`NewtonSchulzMemory::len`] elements of the matrix's dtype.
     pub workspace: TensorMut<'a>,
@@ -46,6 +46,7 @@ impl NewtonSchulzMemory<'_> {
 /// that is too short, [`crate::KernelError::Shape`]; on a GPU [`crate::KernelError::Cublas`].
 ///
 /// Source: <https://kellerjordan.github.io/posts/muon>; `_zeropower_via_newtonschulz` of `torch.optim.Muon`.
+#[doc(hidden)]
 pub fn orthogonalize(mut x: TensorMut<'_>, memory: NewtonSchulzMemory<'_>) -> Result<()> {
     let NewtonSchulzMemory { workspace, norm } = memory;
     let (x_op, norm_op) = (x.operand("x"), norm.operand("norm"));

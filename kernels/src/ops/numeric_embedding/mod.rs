@@ -14,6 +14,7 @@ use crate::{Element, Result, Shape, TensorMut, TensorRef};
 /// Parameters of an embedding of `F` columns by `K` cosines into `1 + E` numbers each; of the dtype of the rows, or f32 if they are bf16
 /// or f16.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct NumericEmbedding<'a> {
     /// `[F, K]`.
     pub frequencies: TensorRef<'a>,
@@ -27,6 +28,7 @@ pub struct NumericEmbedding<'a> {
 
 /// Gradients of [`NumericEmbedding`], of the same shapes; each is added to where its flag says so.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct NumericEmbeddingGrads<'a> {
     /// Gradient of the frequencies, and whether it is added.
     pub frequencies: (TensorMut<'a>, bool),
@@ -56,6 +58,7 @@ struct Dims {
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: PBLD embeddings of arXiv:2407.04491, after arXiv:2203.05556.
+#[doc(hidden)]
 pub fn numeric_embedding_forward(
     x: TensorRef<'_>,
     params: NumericEmbedding<'_>,
@@ -83,6 +86,7 @@ pub fn numeric_embedding_forward(
 ///
 /// # Errors
 /// Same as [`numeric_embedding_forward`].
+#[doc(hidden)]
 pub fn numeric_embedding_backward(
     x: TensorRef<'_>,
     params: NumericEmbedding<'_>,
@@ -128,6 +132,7 @@ pub fn numeric_embedding_backward(
 ///
 /// # Errors
 /// Same as [`numeric_embedding_forward`].
+#[doc(hidden)]
 pub fn numeric_embedding_backward_input(
     x: TensorRef<'_>,
     params: NumericEmbedding<'_>,

@@ -69,6 +69,7 @@ pub fn reduce(op: ReduceOp, x: TensorRef<'_>, axis: Option<usize>, out: TensorMu
 ///
 /// # Errors
 /// Same as [`reduce()`].
+#[doc(hidden)]
 pub fn reduce_whole(op: ReduceOp, x: TensorRef<'_>, axis: Option<usize>, out: TensorMut<'_>) -> Result<()> {
     reduce_by(op, x, axis, out, true)
 }

@@ -12,6 +12,7 @@ use crate::{Element, Result, Shape, TensorMut, TensorRef};
 
 /// Gradients that [`rms_norm_backward`] writes.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct RmsNormGrads<'a> {
     /// `[N, C]`, in: the gradient of `y`; out: the gradient of `x`.
     pub d: TensorMut<'a>,
@@ -32,6 +33,7 @@ pub struct RmsNormGrads<'a> {
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: arXiv:1910.07467; the same as `torch.nn.functional.rms_norm`.
+#[doc(hidden)]
 pub fn rms_norm_forward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,
@@ -74,6 +76,7 @@ pub fn rms_norm_forward(
 ///
 /// # Errors
 /// Same as [`rms_norm_forward`].
+#[doc(hidden)]
 pub fn rms_norm_backward(
     x: TensorRef<'_>,
     gamma: TensorRef<'_>,

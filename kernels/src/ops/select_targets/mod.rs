@@ -7,6 +7,7 @@ use crate::{DType, KernelError, Result, Shape, TensorMut, TensorRef};
 
 /// Columns of targets for one loss, and their weight.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct TargetColumns {
     /// The first column.
     pub first: usize,
@@ -29,6 +30,7 @@ pub struct TargetColumns {
 /// # Errors
 /// [`KernelError::DeviceMismatch`], [`KernelError::DTypeUnsupported`], [`KernelError::Shape`]; [`KernelError::OutOfRange`] for
 /// columns beyond `T`.
+#[doc(hidden)]
 pub fn select_targets(
     targets: TensorRef<'_>,
     columns: TargetColumns,

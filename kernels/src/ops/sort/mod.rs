@@ -26,6 +26,7 @@ const OP: &str = "argsort";
 /// many indices.
 ///
 /// Source: `torch.argsort` with `stable=True`.
+#[doc(hidden)]
 pub fn argsort(x: TensorRef<'_>, len: usize, descending: bool, index: TensorMut<'_>) -> Result<()> {
     let (x_op, index_op) = (x.operand("a"), index.operand("index"));
     check::same_device(OP, &[x_op, index_op])?;

@@ -83,6 +83,7 @@ pub(crate) fn strided_copy(
 /// beyond the columns of a matrix.
 ///
 /// Source: `to[:, b:b + n].copy_(from[:, a:a + n])` of PyTorch.
+#[doc(hidden)]
 pub fn copy_columns(
     from: TensorRef<'_>,
     from_column: usize,

@@ -19,6 +19,7 @@ use crate::{DType, Element, Result, Shape, TensorMut, TensorRef};
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::Shape`]; [`crate::KernelError::DTypeUnsupported`] for integers
 /// and for an `out` that is not f64.
+#[doc(hidden)]
 pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) -> Result<()> {
     sum_of_squares_on(StreamKind::Compute, x, out, accumulate)
 }
@@ -28,6 +29,7 @@ pub fn sum_of_squares(x: TensorRef<'_>, out: TensorMut<'_>, accumulate: bool) ->
 ///
 /// # Errors
 /// Same as [`sum_of_squares`].
+#[doc(hidden)]
 pub fn sum_of_squares_on(
     stream: StreamKind,
     x: TensorRef<'_>,

@@ -10,6 +10,7 @@ use crate::{Element, Result, TensorMut};
 
 /// A stream of random numbers; equal streams give the same numbers on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct UniformStream {
     /// The key of Philox.
     pub seed: u64,
@@ -26,6 +27,7 @@ pub struct UniformStream {
 ///
 /// # Errors
 /// [`crate::KernelError::DTypeUnsupported`] for integers.
+#[doc(hidden)]
 pub fn uniform(x: TensorMut<'_>, low: f32, high: f32, stream: UniformStream) -> Result<()> {
     const OP: &str = "uniform";
     let x_op = x.operand("x");

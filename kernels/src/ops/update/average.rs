@@ -11,6 +11,7 @@ use crate::{Result, TensorMut};
 /// Source: `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`, and `torch.lerp`, whose two forms
 /// meet at a weight of 0.5; the warm-up is `num_updates` of `tf.train.ExponentialMovingAverage`, counted from 0 in step 1.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct Average<'a> {
     /// Of the weights' shape and dtype; updated in place.
     pub ema: TensorMut<'a>,

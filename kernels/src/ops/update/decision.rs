@@ -6,6 +6,7 @@ use crate::ops::step_scalars::StepScalars;
 
 /// Reason for which a step's update is withheld: weights and optimizer state stay as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub enum Withheld {
     /// The mean loss is NaN or infinite.
     Loss,
@@ -23,6 +24,7 @@ const MAX_GRAD_NORM: f64 = 1.844_674_3e19;
 
 /// The numbers of a step that decide on its update, the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub struct StepNumbers {
     /// The numbers that were known before the step.
     pub scalars: StepScalars,

@@ -9,6 +9,7 @@ use crate::{DType, Operand, Result, Shape, TensorRef};
 
 /// Numbers of a step that an update reads from device memory instead of from its arguments.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct UpdateInputs<'a> {
     /// [`StepScalars`], `[STEP_SCALARS_LEN]` f64.
     pub scalars: TensorRef<'a>,

@@ -18,6 +18,7 @@ const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 /// The first kernel of an update that is given it writes them, before it decides whether the update is withheld. Without anything
 /// to update, [`StepReport::complete`] copies them.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct StepReport<'a> {
     to: &'a Mapped,
     sum_of_squares: Option<TensorRef<'a>>,

@@ -3,10 +3,12 @@
 use crate::cuda::launch::Argument;
 
 /// The most segments of one update.
+#[doc(hidden)]
 pub const MAX_SEGMENTS: usize = 16;
 
 /// A part of the range of an update, with its settings in place of those of the hyper-parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[doc(hidden)]
 pub struct UpdateSegment {
     /// Its end in elements from the start of the range; it starts at the end of the previous one.
     pub end: usize,

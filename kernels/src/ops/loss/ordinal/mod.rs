@@ -31,6 +31,7 @@ const OP: &str = "ordinal";
 ///
 /// Source: Cheng, Wang and Pollastri, A Neural Network Approach to Ordinal Regression, arXiv:0704.1028, with cross-entropy for its
 /// squared error; the cumulative targets are those of CORAL, arXiv:1901.07884, which shares one weight vector between the logits.
+#[doc(hidden)]
 pub fn ordinal(
     logits: TensorRef<'_>,
     labels: TensorRef<'_>,

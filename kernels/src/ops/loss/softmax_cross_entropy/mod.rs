@@ -13,6 +13,7 @@ const OP: &str = "softmax_cross_entropy";
 
 /// Parameters of the loss.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct CrossEntropyConfig<'a> {
     /// Label smoothing `ε`: the target is `1 - ε` at the label plus `ε / C` at every class.
     pub label_smoothing: f64,
@@ -57,6 +58,7 @@ impl Default for CrossEntropyConfig<'_> {
 /// Source: `torch.nn.functional.cross_entropy` with class indices, but with smoothing a class weight weighs the rows of its class:
 /// PyTorch's smoothing pulls every row toward the classes of large weight (pytorch#104776); Lin et al., Focal Loss for Dense Object
 /// Detection, arXiv:1708.02002, without its weight `α`.
+#[doc(hidden)]
 pub fn softmax_cross_entropy(
     logits: TensorRef<'_>,
     labels: TensorRef<'_>,

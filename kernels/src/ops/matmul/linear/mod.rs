@@ -21,6 +21,7 @@ use crate::{DType, Device, KernelError, Operand, Result, Shape, TensorMut, Tenso
 
 /// Outputs of [`linear_forward`].
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct LinearOutput<'a> {
     /// The result, `[B, O]`.
     pub y: TensorMut<'a>,
@@ -34,6 +35,7 @@ pub struct LinearOutput<'a> {
 
 /// Length of the scratch that the matmuls of a layer of this shape need, forward and backward, for an `x` of this dtype: only for f16
 /// on the CPU, and for bf16 where the CPU has no instructions for it, because both are widened to f32.
+#[doc(hidden)]
 pub fn linear_workspace_len(
     n_rows: usize,
     in_features: usize,
@@ -70,6 +72,7 @@ fn check_workspace(op: &'static str, x: Operand, workspace: Operand, sizes: Size
 }
 
 /// Length in i64 of the ReLU mask of `[n_rows, out_features]`.
+#[doc(hidden)]
 pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
     n_rows * relu_mask_row_bits(out_features) / 64
 }
@@ -90,6 +93,7 @@ pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
 /// Returns whether `output.relu_mask` was written: only by a fused matmul of cuBLASLt, never on the CPU.
 ///
 /// Source: `torch.nn.functional.linear`.
+#[doc(hidden)]
 pub fn linear_forward(
     mode: MatmulMode,
     x: TensorRef<'_>,
@@ -167,6 +171,7 @@ pub fn linear_forward(
 ///
 /// # Errors
 /// Same as [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
+#[doc(hidden)]
 pub fn linear_backward_weight(
     mode: MatmulMode,
     d_y: TensorRef<'_>,
@@ -231,6 +236,7 @@ pub struct ThroughActivation<'a> {
 ///
 /// # Errors
 /// Same as [`addmm`] and [`activation_backward`]; [`KernelError::ElementCount`] for too small a workspace.
+#[doc(hidden)]
 pub fn linear_backward_input(
     mode: MatmulMode,
     d_y: TensorRef<'_>,

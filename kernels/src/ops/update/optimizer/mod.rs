@@ -99,6 +99,7 @@ pub(crate) static SOURCES: [&Source; 7] = [
 
 /// Hyper-parameters that a user who names none gets; an optimizer ignores those that it does not use.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub struct OptimizerDefaults {
     /// Learning rate.
     pub lr: f64,
@@ -161,6 +162,7 @@ impl OptimizerKind {
 
 /// Numbers of whole parameters that a step needs; its caller completes them between the two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub enum WholeNeed {
     /// Norms of the weights and of the direction of each parameter ([`optimizer_first_pass`]).
     Norms,

@@ -4,6 +4,7 @@ use super::super::{StepScalars, UpdateSegment};
 
 /// Hyper-parameters of one step; an optimizer ignores those that it does not use.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub struct OptimizerParams {
     /// Learning rate. Unused, like `step` and `grad_scale`, if the step gets [`UpdateInputs`](crate::ops::UpdateInputs).
     pub lr: f64,

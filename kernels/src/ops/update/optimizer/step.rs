@@ -7,6 +7,7 @@ use crate::{Result, TensorMut, TensorRef};
 
 /// The tensors of an optimizer's step on a flat range of parameters, all of one shape.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct OptimizerTensors<'a> {
     /// f32 or f64; updated in place.
     pub master_weights: TensorMut<'a>,
@@ -24,6 +25,7 @@ pub struct OptimizerTensors<'a> {
 
 /// The tensors of the first pass on a flat range of parameters, all of one shape and dtype.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct FirstPassTensors<'a> {
     /// f32 or f64.
     pub master_weights: TensorRef<'a>,
@@ -50,6 +52,7 @@ pub struct FirstPassTensors<'a> {
 ///
 /// # Errors
 /// Same as [`optimizer_step`].
+#[doc(hidden)]
 pub fn optimizer_first_pass(
     kind: OptimizerKind,
     params: &OptimizerParams,
@@ -73,6 +76,7 @@ pub fn optimizer_first_pass(
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`],
 /// [`crate::KernelError::DTypeUnsupported`], [`crate::KernelError::Shape`].
+#[doc(hidden)]
 pub fn optimizer_step(
     kind: OptimizerKind,
     params: &OptimizerParams,
@@ -92,6 +96,7 @@ pub fn optimizer_step(
 ///
 /// # Panics
 /// For an optimizer that takes none ([`OptimizerKind::takes_segments`]), and for too many.
+#[doc(hidden)]
 pub fn optimizer_step_by_segment(
     kind: OptimizerKind,
     params: &OptimizerParams,
