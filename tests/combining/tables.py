@@ -2,7 +2,7 @@
 
 A table knows its rows as Python values: numbers, texts, None for a missing cell. Text files, JSON lines and arrays are written here,
 independently of the program; Parquet, which needs a library, by `ddp-train data convert` from the CSV file, and Arrow from that by pyarrow
-where it is installed, else Parquet stands in for it.
+where it is installed; else no table is one of Arrow.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ import struct
 import subprocess
 import zipfile
 
-TABLE_FORMATS = ["csv", "parquet", "arrow", "jsonl"]
+TABLE_FORMATS = ["csv", "parquet", "jsonl"] + ["arrow"] * bool(importlib.util.find_spec("pyarrow"))
 ARRAY_FORMATS = ["npz", "safetensors", "npy", "idx"]
 LOSSES = {
     "classification": ["auto", "cross_entropy", "cross_entropy", "focal", "ordinal"],
@@ -44,8 +44,6 @@ class Table:
         self.task = draw.choice(["classification", "classification", "regression", "multilabel", "heads"] if not plain else
                                 ["classification", "regression"])
         self.format_name = draw.choice(TABLE_FORMATS + ARRAY_FORMATS) if plain else draw.choice(TABLE_FORMATS)
-        if self.format_name == "arrow" and not importlib.util.find_spec("pyarrow"):
-            self.format_name = "parquet"
         if plain and self.format_name == "idx":
             self.task = "classification"
         self.is_array = self.format_name in ARRAY_FORMATS

@@ -7,6 +7,7 @@ import struct
 from . import keys as of_keys
 from .checks import check_as_one, check_bits, check_weights, differs, global_rows, is_fixed, must_train, other_ranks, precision
 from .runs import DONE, STOPPED, Broken, Diverged, Refused, Run
+from .tables import TABLE_FORMATS
 
 
 def ranks_train_as_one(trial, base, draw):
@@ -110,7 +111,7 @@ def another_format_trains_alike(trial, base, draw):
     table = trial.table
     if table.is_array or not table.has_header:
         return
-    name = draw.choice([name for name in ("csv", "parquet", "arrow", "jsonl") if name != table.format_name])
+    name = draw.choice([name for name in TABLE_FORMATS if name != table.format_name])
     law = "another format trains alike"
     files = table.write(trial.folder / f"as-{name}", trial.program.binary, name)
     sets = [f"data.train={json.dumps(files['train'])}", 'data.format="auto"', 'data.delimiter="auto"', 'data.decimal="auto"']
