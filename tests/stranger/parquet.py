@@ -279,14 +279,26 @@ def expected(name, column):
     return [(name, is_right)]
 
 
-def has_cells(column):
-    """Whether the values are shown as texts: not structs, maps, and lists of several lengths."""
+def values(column):
+    """The values as Python has them, whatever says them: dictionaries and runs are not kept as such."""
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type
-    if not pa.types.is_nested(kind):
-        return True
-    if pa.types.is_struct(kind) or pa.types.is_map(kind) or pa.types.is_nested(kind.value_type):
-        return False
-    return len({len(row) for row in column.to_pylist() if row is not None} - {0}) == 1
+    if pa.types.is_dictionary(kind):
+        own = column.dictionary.cast(pa.string()) if pa.types.is_string_view(kind.value_type) else column.dictionary
+        column = pa.DictionaryArray.from_arrays(column.indices, own).dictionary_decode()
+    elif pa.types.is_run_end_encoded(kind):
+        column = pc.run_end_decode(column)
+    # NaN equals no NaN, and its text does.
+    return [repr(value) for value in column.to_pylist()]
+
+
+def has_cells(column):
+    """Whether `data show` shows the values as texts: numbers, truth values, texts and moments."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        kind = kind.value_type
+    binaries = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return not pa.types.is_nested(kind) and not any(is_one(kind) for is_one in binaries)
 
 
 def of_row(table, name, row):
@@ -322,11 +334,23 @@ def judge(program, path, may_refuse):
     rows = [json.loads(line)["cells"] for line in shown.out.splitlines()]
     wanted = []
     for name in table.column_names:
-        if has_cells(table[name]):
-            wanted += expected(name, table[name])
-        elif copy[name].to_pylist() != table[name].to_pylist():
+        if values(copy[name]) == values(table[name]):
+            continue
+        if "i128" in path.name:
+            # Parquet has no integers of 128 bits: polars' are bytes there, and stay so.
+            for order in ("little", "big"):
+                cells = copy[name].to_pylist()
+                numbers = [int.from_bytes(cell, order, signed=True) if isinstance(cell, bytes) else cell for cell in cells]
+                if numbers == table[name].to_pylist():
+                    break
+            else:
+                raise of_program.Fault(f"wrong with status 0: column {name!r} is {copy[name].to_pylist()}")
+            continue
+        if not has_cells(table[name]):
             raise of_program.Fault(f"wrong with status 0: column {name!r} is {copy[name].to_pylist()}, in pyarrow {table[name].to_pylist()}")
-    if not {name for name, _ in wanted} <= rows[0].keys():
+        # Another type, such as a moment in other units: its cells tell.
+        wanted += expected(name, table[name])
+    if rows and not {name for name, _ in wanted} <= rows[0].keys():
         raise of_program.Fault(f"columns {list(rows[0])}, expected {[name for name, _ in wanted]}")
     for name, is_right in wanted:
         for row, cells in enumerate(rows):

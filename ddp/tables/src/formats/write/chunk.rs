@@ -3,7 +3,7 @@
 #[cfg(feature = "parquet")]
 use arrow_array::ArrayRef;
 #[cfg(feature = "parquet")]
-use arrow_schema::FieldRef;
+use arrow_schema::{DataType, FieldRef, IntervalUnit};
 use ddp::data::vocabulary::CategoryColumn;
 
 use crate::values::element::{RawType, to_f64 as raw_to_f64};
@@ -127,6 +127,30 @@ pub enum Kind {
     /// A type of record batches, which only their files hold.
     #[cfg(feature = "parquet")]
     Arrow(FieldRef),
+}
+
+impl Kind {
+    /// Whether these are intervals of months, days and nanoseconds, or hold such, which Parquet has no type for.
+    pub fn holds_intervals(&self) -> bool {
+        #[cfg(feature = "parquet")]
+        if let Kind::Arrow(field) = self {
+            return holds_intervals(field.data_type());
+        }
+        false
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn holds_intervals(kind: &DataType) -> bool {
+    match kind {
+        DataType::Interval(unit) => *unit == IntervalUnit::MonthDayNano,
+        DataType::List(of)
+        | DataType::LargeList(of)
+        | DataType::FixedSizeList(of, _)
+        | DataType::Map(of, _) => holds_intervals(of.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| holds_intervals(field.data_type())),
+        _ => false,
+    }
 }
 
 impl Group {

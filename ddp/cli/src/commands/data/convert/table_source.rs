@@ -1,11 +1,12 @@
 //! Reads tables from the first to the last row, as typed columns.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ddp::config::DataConfig;
 use ddp::data::DataError;
+use ddp::storage::user_file::special;
 use ddp_tables::error::TableError;
-use ddp_tables::formats::error::{CellProblem, CsvError, RowsError};
+use ddp_tables::formats::error::{CellProblem, ColumnError, CsvError, RowsError};
 use ddp_tables::formats::table::source::TableFormat;
 use ddp_tables::formats::table::types::{CellUse, Inference, Place, TypedColumn};
 #[cfg(feature = "parquet")]
@@ -70,6 +71,7 @@ impl TableSource {
         for at in 0..self.files.len() {
             let reader = self.open(at)?;
             let groups = reader.groups();
+            check_types(&self.files[at], &groups)?;
             let partitions = used(reader.partitions());
             if at == 0 {
                 self.schema.groups = groups;
@@ -188,17 +190,27 @@ fn used(partitions: &[Partition]) -> Vec<Partition> {
     partitions.iter().filter(|partition| partition.role.purpose().is_some()).cloned().collect()
 }
 
+/// Refuses columns of a type that Parquet files cannot hold.
+fn check_types(path: &Path, groups: &[Group]) -> Result<()> {
+    let Some(group) = groups.iter().find(|group| group.kind.holds_intervals()) else { return Ok(()) };
+    Err(DataError::from(ColumnError::WrongType {
+        path: path.to_owned(),
+        column: group.names[0].clone(),
+        expected: "a type of Parquet",
+        got: "intervals of months, days and nanoseconds".to_owned(),
+        hint: "leave the column out by --drop, or write it as a number of seconds",
+    })
+    .into())
+}
+
 /// The types of text files depend on all of their cells, so text files are read twice.
 fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
-    match files.iter().find(|path| path.metadata().is_ok_and(|data| !data.is_file() && !data.is_dir())) {
-        Some(path) => Err(DataError::from(RowsError::Malformed {
-            path: path.clone(),
-            format: "table",
-            reason: "it is not a regular file, and it is read twice: first for the types of its columns"
-                .to_owned(),
-            hint: "save it as a file first",
-        })
-        .into()),
-        None => Ok(()),
+    for path in files {
+        if let Some(kind) = path.metadata().ok().and_then(|data| special(data.file_type())) {
+            let reason = format!("it is {kind}, and text is read twice: first for the types of its columns");
+            let (path, hint) = (path.clone(), "save it as a file first");
+            return Err(DataError::from(RowsError::Malformed { path, format: "table", reason, hint }).into());
+        }
     }
+    Ok(())
 }
