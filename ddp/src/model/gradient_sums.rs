@@ -426,8 +426,9 @@ impl GradientSums {
         if self.layout == model.layout().identity() && self.precision == model.precision() {
             return Ok(());
         }
-        let problem = "the gradient sums are those of a model with other parameters, or with others frozen";
-        let remedy = "`GradientSums::for_model` makes those of this model, after `freeze` and `unfreeze`";
+        let problem =
+            "the gradient sums belong to a model with other parameters, or with other frozen parameters";
+        let remedy = "create them with `GradientSums::for_model(&model)`, after `freeze` and `unfreeze`";
         Err(KernelError::misuse(op, problem, remedy))
     }
 
@@ -501,7 +502,7 @@ impl Network {
     /// added since the last step. Waits for the device.
     ///
     /// The rows of one pass are one micro-batch: several calls before a step accumulate. Masks of dropout differ between steps,
-    /// micro-batches and ranks; those of [`RowsOfStep`] follow from its places. Gradients in f16 need [`GradientSums::with_loss_scale`]; layers with statistics over rows compute them
+    /// micro-batches and ranks; for [`RowsOfStep`] they follow from its position in the step. Gradients in f16 need [`GradientSums::with_loss_scale`]; layers with statistics over rows compute them
     /// over this rank's rows.
     ///
     /// # Errors

@@ -11,16 +11,19 @@ use super::plan::Plan;
 use crate::config::precision::Precision;
 
 impl Network {
-    /// The gradient of the mean loss of these rows with respect to `x`, `[B, n_features]` in f32 (f64 in a model in f64), in evaluation:
-    /// without dropout. Gradients that were summed stay; those of the parameters take memory of their size for the time of the call. A pass whose
-    /// backward is to come is lost: call this before or after. Rows that are codes of a table in an expression have zeros. Waits for the device.
+    /// Gradient of the mean loss of these rows with respect to `x`, `[B, n_features]` in f32 (f64 for a model in f64), in evaluation mode,
+    /// without dropout. Waits for the device.
+    ///
+    /// [`GradientSums`](super::GradientSums) are unchanged. The call allocates one flat gradient and frees it at its end. It overwrites the
+    /// activations of the last forward pass, so a backward pass needs a new forward pass afterwards. Columns that an expression uses as indices
+    /// have a gradient of zero.
     ///
     /// - Saliency of output `k`: a [`LossHead::expression`] that returns `outputs.narrow(1, k, 1)`, times the number of rows.
-    /// - A generator in front of this model, `d = critic.input_gradient((&made, &ones), &loss)?`, takes the step whose gradient of
-    ///   its outputs is `d`: the loss `|made, d| (made * d).sum(1)` with the targets `d`, times the number of rows.
+    /// - Generator of a GAN: with `d = critic.input_gradient((&fake, &ones), &loss)?` times the number of rows as its targets, it trains on the
+    ///   loss `|fake, d| (fake * d).sum(1)`, whose gradient with respect to the outputs is `d`.
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] for a model with embeddings, for f16, and for a first layer that has no such gradient; [`KernelError`] of forward, loss and backward.
+    /// [`KernelError::Misuse`] for a model with embedding tables, for f16, and for a first layer without a gradient of its input; [`KernelError`] of forward, loss and backward.
     ///
     /// ```
     /// use ddp::nn::{LossHead, Sequential, Sizes};
@@ -41,28 +44,29 @@ impl Network {
         loss: &LossHead,
     ) -> Result<Tensor, KernelError> {
         if !self.layout.embeddings().is_empty() {
-            let problem = "the last columns are codes of tables, which have no gradient";
-            let remedy = "a model on numbers, or `GradientSums::named` for the gradients of the tables";
+            let problem = "the last columns index embedding tables and have no gradient";
+            let remedy =
+                "use a model without embeddings, or `GradientSums::named` for the gradients of the tables";
             return Err(KernelError::misuse("input_gradient", problem, remedy));
         }
         if self.precision() == Precision::F16 {
-            let problem = "gradients of rows in f16: small ones would be 0";
+            let problem = "gradients in f16 without a loss scale: small ones would be 0";
             return Err(KernelError::misuse(
                 "input_gradient",
                 problem,
-                "the same weights in Precision::F32 or Bf16",
+                "load the weights into a model in Precision::F32 or Bf16",
             ));
         }
-        // Steps of training go on without this gradient.
+        // Only this call plans it, so training steps do not compute it.
         self.plan_again(true)?;
         let gradient = self.gradient_of_rows(rows.into().rows, loss);
         self.plan_again(false)?;
-        // The results of this pass are none for a backward pass of the caller's.
+        // A later backward pass must not use the activations of this pass.
         self.forward_rows = 0;
         gradient
     }
 
-    /// Plans the passes with or without the gradient of the input, in the memory that is there and, for it, some more.
+    /// Plans the passes with or without the gradient of the input. Reuses all buffers and adds gradient buffers that are missing.
     fn plan_again(&mut self, to_input: bool) -> Result<(), KernelError> {
         let (sizes, n_features) = (self.plan.sizes, self.n_features());
         let layers = self.plan.take_layers();

@@ -100,10 +100,10 @@ impl ParamLayout {
         ParamLayout { entries, flat_len: start, unit_ends, embeddings, statistics, identity }
     }
 
-    /// Freezes the parameters that `chooses` by their names, or no longer; returns whether there is one.
-    pub(super) fn freeze(&mut self, chooses: impl Fn(&str) -> bool, is_frozen: bool) -> bool {
+    /// Freezes or unfreezes the parameters whose names `matches`; returns whether there is one.
+    pub(super) fn freeze(&mut self, matches: impl Fn(&str) -> bool, is_frozen: bool) -> bool {
         let mut has_any = false;
-        for entry in self.entries.iter_mut().filter(|entry| chooses(&entry.name)) {
+        for entry in self.entries.iter_mut().filter(|entry| matches(&entry.name)) {
             (entry.is_frozen, has_any) = (is_frozen, true);
         }
         self.identity = identity_of(&self.entries);

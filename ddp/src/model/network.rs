@@ -160,19 +160,20 @@ impl Network {
         self.layout.n_params()
     }
 
-    /// Freezes parameters: steps leave them as they are, and their gradients are 0 in [`GradientSums`](super::GradientSums); the norm by which
-    /// a trainer clips counts them. Call it before optimizer and sums are made. Statistics of batch norms still follow the rows.
+    /// Freezes parameters: optimizer steps do not change them, and their gradients in [`GradientSums`](super::GradientSums) are 0. Call it before
+    /// creating the optimizer and the gradient sums, which are refused otherwise. The gradient norm that a trainer clips includes frozen
+    /// parameters. Batch norm statistics are still updated.
     ///
-    /// - `names`: a parameter, as in `layers.0.weight`; a layer, `layers.0`; or a pattern with `*` and `?`
+    /// - `names`: a parameter such as `layers.0.weight`, a layer such as `layers.0`, or a pattern with `*` and `?`
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] if it stands for no parameter.
+    /// [`KernelError::Misuse`] if no parameter matches.
     #[doc(alias("requires_grad_"))]
     pub fn freeze(&mut self, names: &str) -> Result<()> {
         self.set_frozen("freeze", names, true)
     }
 
-    /// Lets steps update these parameters again; see [`Network::freeze`].
+    /// Unfreezes parameters; see [`Network::freeze`].
     ///
     /// # Errors
     /// Same as [`Network::freeze`].
@@ -191,7 +192,7 @@ impl Network {
             return Ok(());
         }
         let all: Vec<_> = self.layout.forward_order().iter().map(|entry| &*entry.name).collect();
-        let problem = format!("no parameter is named or matches \"{names}\"");
+        let problem = format!("no parameter matches \"{names}\"");
         Err(KernelError::misuse(op, problem, format!("the model has {}", all.join(", "))))
     }
 

@@ -175,7 +175,7 @@ impl Optimizer {
         Self::for_model(&OptimizerConfig { momentum, ..OptimizerConfig::new(OptimizerKind::Sgd, lr) }, model)
     }
 
-    /// Checks that it was made for a model with these parameters, if it was made for a model.
+    /// Checks that the optimizer was created for a model with these parameters, if [`Optimizer::for_model`] created it.
     ///
     /// # Errors
     /// [`KernelError::Misuse`].
@@ -183,8 +183,9 @@ impl Optimizer {
         if self.layout.is_none_or(|layout| layout == model.layout().identity()) {
             return Ok(());
         }
-        let problem = "the optimizer is that of a model with other parameters, or with others frozen";
-        let remedy = "`Optimizer::for_model` makes one for this model, after `freeze` and `unfreeze`";
+        let problem =
+            "the optimizer belongs to a model with other parameters, or with other frozen parameters";
+        let remedy = "create it with `Optimizer::for_model(&config, &model)`, after `freeze` and `unfreeze`";
         Err(KernelError::misuse("step", problem, remedy))
     }
 

@@ -151,11 +151,11 @@ struct NotRegular(&'static str);
 
 /// Returns an error if it is neither a file nor a folder.
 pub(crate) fn check_regular(kind: FileType) -> io::Result<()> {
-    special(kind).map_or(Ok(()), |name| Err(io::Error::other(NotRegular(name))))
+    special_kind(kind).map_or(Ok(()), |name| Err(io::Error::other(NotRegular(name))))
 }
 
-/// The name of the kind of file, if it is neither a file nor a folder.
-pub fn special(kind: FileType) -> Option<&'static str> {
+/// Name of the kind of file, if it is neither a regular file nor a folder.
+pub fn special_kind(kind: FileType) -> Option<&'static str> {
     match kind {
         kind if kind.is_file() || kind.is_dir() => None,
         kind if kind.is_fifo() => Some("a named pipe"),

@@ -7,13 +7,14 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::graph::Result;
 
-/// The tensors that an expression has met: each once, and for as long as the expression, because a captured step reads its memory.
+/// Copies of the tensors that an expression uses, without duplicates. They live as long as the expression, because a captured CUDA graph
+/// reads their memory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Constants(Arc<Mutex<Vec<(u128, Tensor)>>>);
 
 impl Constants {
-    /// The index of these values on `device` and their format. They are kept if they are new; floats take the format `format`, if that is
-    /// one.
+    /// Index and number format of a copy of `values` on `device`, which is added if there is none. Floats are converted to `format`, if it
+    /// is a float format.
     pub(super) fn find(&self, values: &Tensor, format: DType, device: Device) -> Result<(usize, DType)> {
         let is_float = values.dtype().is_float() && format.is_float();
         let values = values.view().copy_to(MemoryUse::Workspace, Device::Cpu)?;
@@ -36,7 +37,7 @@ impl Constants {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what `record` does; the tensors that it adds stay unless it fails.
+    /// Runs `record` and, if it fails, removes the tensors that it added.
     pub(super) fn unless_failed<T>(&self, record: impl FnOnce() -> Result<T>) -> Result<T> {
         let n = self.kept().len();
         record().inspect_err(|_| self.kept().truncate(n))

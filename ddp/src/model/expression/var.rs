@@ -41,7 +41,7 @@ pub enum Term {
     Var(Var),
     /// The same number for all elements.
     Number(f64),
-    /// A tensor of the program, as [`Var::constant`] takes it; or the error of its copy.
+    /// A constant ([`Var::constant`]), or the error of copying it.
     Tensor(Result<Tensor>),
 }
 
@@ -150,9 +150,10 @@ impl Var {
         })
     }
 
-    /// A tensor of the program as a value of the expression, through which no gradient flows. Floats take this value's format. Operands may
-    /// be tensors, too: `&error * &weights`. The values are copied when the expression is recorded, once for equal ones and for as long as the
-    /// expression; later changes of the tensor do not count. Those in host memory cost the device nothing if they are known.
+    /// Constant with the values of a tensor; floats are converted to this value's format. Operands may be tensors, too: `&error * &weights`.
+    ///
+    /// Recording the expression copies the tensor to the device, once for equal values; later changes to the tensor have no effect. The copy
+    /// lives as long as the expression. Prefer tensors in host memory: one that was copied before then needs no work on the device.
     pub fn constant(&self, values: &Tensor) -> Var {
         self.constant_or(Ok(values))
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ddp::config::DataConfig;
 use ddp::data::DataError;
-use ddp::storage::user_file::special;
+use ddp::storage::user_file::special_kind;
 use ddp_tables::error::TableError;
 use ddp_tables::formats::error::{CellProblem, ColumnError, CsvError, RowsError};
 use ddp_tables::formats::table::source::TableFormat;
@@ -206,7 +206,7 @@ fn check_types(path: &Path, groups: &[Group]) -> Result<()> {
 /// The types of text files depend on all of their cells, so text files are read twice.
 fn refuse_pipes(files: &[PathBuf]) -> Result<()> {
     for path in files {
-        if let Some(kind) = path.metadata().ok().and_then(|data| special(data.file_type())) {
+        if let Some(kind) = path.metadata().ok().and_then(|data| special_kind(data.file_type())) {
             let reason = format!("it is {kind}, and text is read twice: first for the types of its columns");
             let (path, hint) = (path.clone(), "save it as a file first");
             return Err(DataError::from(RowsError::Malformed { path, format: "table", reason, hint }).into());
