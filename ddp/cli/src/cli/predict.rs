@@ -20,13 +20,18 @@ pub struct PredictArgs {
 
     /// Rows to predict: a file, folder, glob pattern, builtin:digits, or `-` for CSV on stdin. A column of labels is not needed
     /// and not read
-    #[arg(long, value_name = "PATH")]
-    pub data: String,
+    #[arg(long, value_name = "PATH", required_unless_present = "serve")]
+    pub data: Option<String>,
 
     /// File of predictions, in the order of the rows; its end determines the format: .csv, .jsonl, .parquet or .npy.
     /// `-` prints CSV
-    #[arg(long, value_name = "FILE", value_parser = local_path())]
-    pub out: PathBuf,
+    #[arg(long, value_name = "FILE", value_parser = local_path(), required_unless_present = "serve")]
+    pub out: Option<PathBuf>,
+
+    /// Keep the model in memory, and predict the rows that requests on stdin name, until it ends: a JSON object per line, such as
+    /// {"data": "new.parquet", "out": "predictions.npy", "proba": true, "keep": []}, each answered by a line on stdout
+    #[arg(long, conflicts_with_all = ["data", "out", "proba", "keep", "rows", "overwrite"])]
+    pub serve: bool,
 
     /// Also write the probability of each class or label
     #[arg(long)]

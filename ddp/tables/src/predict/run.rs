@@ -8,7 +8,6 @@ use ddp::data::loader::LoaderOptions;
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::unfinished::Unfinished;
 use ddp_comm::{Phase, Watchdog, World};
-use ddp_kernels::Device;
 
 use crate::predict::columns::PredictedColumns;
 use crate::predict::error::{PredictError, Result};
@@ -73,14 +72,14 @@ fn check_table(format: OutputFormat) -> Result<()> {
     })
 }
 
-/// Predicts the rows of `input` on all ranks; `print` writes to stdout.
+/// Predicts the rows of `input` on all ranks by the model `saved`, which `predictor` computes; `print` writes to stdout.
 ///
 /// # Errors
 /// [`PredictError`], on all ranks.
 pub fn run(
     world: &World,
     saved: &SavedModel,
-    device: Device,
+    predictor: &mut Predictor,
     loading: LoaderOptions,
     input: &InputSpec,
     output: &OutputSpec,
@@ -107,9 +106,9 @@ pub fn run(
         let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };
         let rows = Input::open(saved, &input, share)?;
         let columns: Vec<_> = rows.kept.iter().chain(&predicted.columns).cloned().collect();
-        Ok((format, columns, predicted, rows, Predictor::of_model(saved, device)?))
+        Ok((format, columns, predicted, rows))
     };
-    let (format, columns, predicted, rows, predictor) = world.collective_result(prepare())?;
+    let (format, columns, predicted, rows) = world.collective_result(prepare())?;
     let labels = predicted.labels_of_array();
     let left_out = rows.left_out.clone();
     let plan = &saved.preprocessor.plan;
@@ -214,7 +213,7 @@ struct Job<'a> {
     predicted: PredictedColumns,
     rows: Input,
     observed: Arc<ObservedRows>,
-    predictor: Predictor,
+    predictor: &'a mut Predictor,
     loading: LoaderOptions,
     watchdog: &'a Watchdog,
 }
@@ -223,7 +222,7 @@ impl Job<'_> {
     /// Predicts this rank's blocks and passes them with their indices to `write`; returns the number of rows without a
     /// prediction.
     fn predict(self, mut write: impl FnMut(u64, &Block) -> Result<()>) -> Result<u64> {
-        let Job { predicted, mut rows, observed, mut predictor, loading, watchdog } = self;
+        let Job { predicted, mut rows, observed, predictor, loading, watchdog } = self;
         let blocks = mem::replace(&mut rows.blocks, Box::new(std::iter::empty()));
         let (table, n_outputs) = (rows.table.clone(), predictor.n_outputs());
         let mut n_bad_rows = 0;

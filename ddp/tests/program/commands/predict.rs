@@ -549,3 +549,51 @@ fn stdin_may_have_any_delimiter() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.stdout, expected);
 }
+
+#[test]
+fn requests_on_stdin_are_answered_by_one_process_with_the_same_bytes() {
+    let model = Model::new();
+    let rows = write(model.folder.path(), "new.csv", &table(300));
+    let plain = model.predict(1, &rows, "plain.npy", &["--proba"]);
+    let kept = model.predict(1, &rows, "kept.csv", &["--keep", "id"]);
+    let run = model.run.display().to_string();
+    let mut command = single(&["predict", "--checkpoint", &run, "--serve", "--device", "cpu"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let (data, out) = (rows.display(), |name: &str| model.path(name).display().to_string());
+    let requests = [
+        format!(r#"{{"data":"{data}","out":"{}","proba":true}}"#, out("a.npy")),
+        format!(r#"{{"data":"{data}.gone","out":"{}"}}"#, out("b.npy")),
+        "{".to_owned(),
+        format!(r#"{{"data":"{data}","out":"{}","keep":["id"]}}"#, out("c.csv")),
+        format!(r#"{{"data":"{data}","out":"{}","proba":true}}"#, out("a.npy")),
+    ];
+    stdin.write_all((requests.join("\n") + "\n").as_bytes()).unwrap();
+    drop(stdin);
+    let outcome = child.wait_with_output().unwrap();
+    assert!(outcome.status.success(), "{}", outcome.status);
+    let answers: Vec<Value> = outcome
+        .stdout
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(answers.len(), 5, "{answers:?}");
+    for (answer, is_met) in answers.iter().zip([true, false, false, true, true]) {
+        assert_eq!(answer["rows"] == 300, is_met, "{answer}");
+        assert_eq!(answer["error"].is_null() && answer["hint"].is_null(), is_met, "{answer}");
+    }
+    assert!(answers[1]["error"].as_str().unwrap().contains("does not exist"), "{}", answers[1]);
+    assert!(answers[2]["error"].as_str().unwrap().starts_with("request: "), "{}", answers[2]);
+    assert_eq!(std::fs::read(model.path("a.npy")).unwrap(), plain);
+    assert_eq!(std::fs::read(model.path("c.csv")).unwrap(), kept);
+    let both = run_line(&["predict", "--checkpoint", &run, "--serve", "--data", "x.csv"]);
+    assert!(both.contains("cannot be used with"), "{both}");
+}
+
+/// Stderr of a command line that is refused.
+fn run_line(args: &[&str]) -> String {
+    let outcome = run(single(args));
+    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
+    outcome.stderr
+}

@@ -1,5 +1,7 @@
 //! `ddp-train predict`: reads rows and writes their predictions in the same order.
 
+mod serve;
+
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -12,7 +14,7 @@ use ddp_kernels::cpu::threads;
 use ddp_tables::predict::input::InputSpec;
 use ddp_tables::predict::observed_rows::ColumnCounts;
 use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, run};
-use ddp_tables::predict::{PredictError, SavedModel, is_active};
+use ddp_tables::predict::{PredictError, Predictor, SavedModel, is_active};
 use tracing::{info, warn};
 
 use crate::cli::{BadRows, PredictArgs};
@@ -51,16 +53,21 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     model_device::ready(world, device, &mut saved.config, &args.check, args.safe)?;
     let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
     world.agree(&[entry]).map_err(Error::from)?;
-    let is_stdin = args.data == STREAM;
+    let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
+    let predictor = Predictor::of_model(&saved, device).map_err(Error::from);
+    let mut predictor = world.collective_result(predictor)?;
+    let (Some(data), Some(out)) = (&args.data, &args.out) else {
+        return serve::serve(world, args, &saved, &mut predictor, &loading, &unfinished);
+    };
+    let is_stdin = data == STREAM;
     let input = InputSpec {
-        source: if is_stdin { "/dev/stdin".to_owned() } else { args.data.clone() },
+        source: if is_stdin { "/dev/stdin".to_owned() } else { data.clone() },
         keep: args.keep.clone(),
         rows: args.rows.clone().unwrap_or(0..usize::MAX),
         skips_bad_rows: args.bad_rows == BadRows::Null,
         keeps_types: false,
     };
-    let place =
-        if args.out == Path::new(STREAM) { OutputPlace::Stdout } else { OutputPlace::File(args.out.clone()) };
+    let place = if out == Path::new(STREAM) { OutputPlace::Stdout } else { OutputPlace::File(out.clone()) };
     let output = OutputSpec {
         place: place.clone(),
         with_probabilities: args.proba,
@@ -68,13 +75,12 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         overwrite: args.overwrite,
         unfinished,
     };
-    let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
-    let predicting = || log.terminal().show_busy(format!("predicting the rows of {}", args.data));
+    let predicting = || log.terminal().show_busy(format!("predicting the rows of {data}"));
     let predicting = matches!(place, OutputPlace::File(_)).then(predicting);
-    let summary = run(world, &saved, device, loading, &input, &output, &mut print)?;
+    let summary = run(world, &saved, &mut predictor, loading, &input, &output, &mut print)?;
     drop(predicting);
     if world.rank().0 == 0 {
-        summary.left_out.iter().for_each(|note| info!("{}: {note}", args.data));
+        summary.left_out.iter().for_each(|note| info!("{data}: {note}"));
         report(&summary);
         let bad = match summary.n_bad_rows {
             0 => String::new(),
@@ -134,10 +140,12 @@ fn listed(columns: &[(String, u64)]) -> String {
 }
 
 fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
-    let is_stream = args.data == STREAM || args.out == Path::new(STREAM);
+    let is_stdin = args.data.as_deref() == Some(STREAM);
+    let is_stream = args.serve || is_stdin || args.out.as_deref() == Some(Path::new(STREAM));
     if is_stream && world.world_size() > 1 {
+        let what = if args.serve { "--serve" } else { "`-`" };
         Err(PredictError::Usage {
-            reason: format!("`-` needs a single rank, and there are {}", world.world_size()),
+            reason: format!("{what} needs a single rank, and there are {}", world.world_size()),
             hint: "name files, or run without mpirun".to_owned(),
         }
         .into())
@@ -152,7 +160,7 @@ fn open(args: &PredictArgs, is_active: bool) -> Result<SavedModel> {
     // The rows may have a different format than those of training.
     data.format = match args.format {
         Some(format) => format,
-        None if args.data == STREAM => DataFormat::Csv,
+        None if args.data.as_deref() == Some(STREAM) => DataFormat::Csv,
         None => DataFormat::Auto,
     };
     Ok(saved)
