@@ -237,6 +237,8 @@ RULES = {
     "data.weight": never,
     "data.drop": never,
     "data.categorical": never,
+    # It keeps all rows: the labels of others may be all that a class has.
+    "data.filter": lambda draw, table, key: None if table.is_array else f'"{table.place("f0")}" > -1e12 or "{table.place("f0")}" is missing',
     "data.missing_values": one_of(["-999"], ["", "unknown"], "nix"),
     "data.header": lambda draw, table, key: draw.choice(["auto", table.has_header]),
     "data.delimiter": lambda draw, table, key: draw.choice(["auto", table.delimiter]) if table.is_text else "auto",
@@ -261,6 +263,8 @@ RULES = {
     "schedule.warmup_steps": one_of(0, 1, 5),
     "schedule.decay_steps": one_of(0, 1, 5),
     "schedule.step_every_steps": one_of(1, 2, 5),
+    "schedule.restart_growth": one_of(1, 2, 3),
+    "schedule.plateau_patience": one_of(1, 2),
     "train.epochs": one_of(1, 2, 3, 4),
     "train.steps": one_of(1, 2, 7, 20),
     "train.batch_size": one_of(1, 2, 3, 8, 32, 50),

@@ -210,6 +210,8 @@ class Table:
             "data.missing": lambda of: of != "error" or not self.has_missing,
             "data.missing_target": lambda of: not self.is_array and (of == "skip" or not self.has_missing_target),
             "data.datetime": lambda of: not self.is_array,
+            "data.filter": lambda of: not self.is_array,
+            "data.balance": lambda of: of == "none" or self.task == "classification",
             "data.cache": lambda of: not self.is_array,
             "data.stratify": lambda of: not (of and self.split),
             "loss.kind": lambda of: of in LOSSES[self.task] and not (of == "poisson" and not self.has_counts),

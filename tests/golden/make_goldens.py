@@ -210,7 +210,7 @@ def after_warmup(steps, start, then):
     return make
 
 
-def scheduler(kind, base_lr, total, warmup=0, start=None, end=0.0, every=None, factor=None, decay=None):
+def scheduler(kind, base_lr, total, warmup=0, start=None, end=0.0, every=None, factor=None, decay=None, growth=1):
     """PyTorch's form of `[schedule]`, with everything in steps."""
     rest = total - warmup
     constant = lambda o: LR.ConstantLR(o, factor=1.0, total_iters=0)  # noqa: E731
@@ -231,6 +231,8 @@ def scheduler(kind, base_lr, total, warmup=0, start=None, end=0.0, every=None, f
         "linear": lambda o: LR.LinearLR(o, start_factor=1.0, end_factor=end, total_iters=rest),
         "cosine": lambda o: LR.CosineAnnealingLR(o, T_max=rest, eta_min=end * base_lr),
         "step": lambda o: LR.StepLR(o, step_size=every, gamma=factor),
+        "exponential": lambda o: LR.ExponentialLR(o, gamma=factor ** (1 / every)),
+        "cosine_restarts": lambda o: LR.CosineAnnealingWarmRestarts(o, T_0=every, T_mult=growth, eta_min=end * base_lr),
     }[kind]
     return after_warmup(warmup, start, then)
 
@@ -248,6 +250,11 @@ SCHEDULES = [
     ("step", 0.1, 20, {"kind": "step", "step_every_steps": 6, "step_factor": 0.5}, {"every": 6, "factor": 0.5}),
     ("step_warm", 0.1, 20, {"kind": "step", "step_every_fraction": 0.2, "warmup_steps": 3},
      {"every": 4, "factor": 0.1, "warmup": 3}),
+    ("exponential", 0.1, 20, {"kind": "exponential", "step_every_steps": 6, "step_factor": 0.5}, {"every": 6, "factor": 0.5}),
+    ("exponential_warm", 0.1, 20, {"kind": "exponential", "step_every_fraction": 0.05, "step_factor": 0.9, "warmup_steps": 3},
+     {"every": 1, "factor": 0.9, "warmup": 3}),
+    ("cosine_restarts", 0.1, 20, {"kind": "cosine_restarts", "step_every_steps": 6, "final_fraction": 0.1}, {"every": 6, "end": 0.1}),
+    ("cosine_restarts_longer", 0.1, 40, {"kind": "cosine_restarts", "step_every_steps": 3, "restart_growth": 2}, {"every": 3, "growth": 2}),
     ("wsd", 0.01, 25, {"kind": "wsd"}, {"decay": 5}),
     ("wsd_warm", 0.01, 30, {"kind": "wsd", "warmup_fraction": 0.1, "decay_steps": 10, "final_fraction": 0.05},
      {"warmup": 3, "decay": 10, "end": 0.05}),

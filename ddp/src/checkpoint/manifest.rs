@@ -188,6 +188,7 @@ impl Manifest {
             ("run.global_rows", *global_rows, 1),
             ("run.epoch_loss.n_rows", self.run.epoch_loss.n_rows, 0),
             ("run.early_stopping.n_worse", self.run.early_stopping.n_worse, 0),
+            ("run.early_stopping.n_reductions", self.run.early_stopping.n_reductions, 0),
             ("run.proof.current.count", proof.current.count, 0),
         ];
         if let Some(of) = &self.run.loss_scaler {
@@ -345,7 +346,7 @@ mod tests {
     #[test]
     fn numbers_and_names_that_no_checkpoint_has_are_refused() {
         type Change = fn(&mut Manifest);
-        let changes: [(&str, Change); 26] = [
+        let changes: [(&str, Change); 27] = [
             ("`world_size` is 0", |m| m.world_size = 0),
             ("`run.global_rows` is 0", |m| m.run.global_rows = 0),
             ("`run.n_rows` is 9223372036854775808", |m| m.run.n_rows = 1 << 63),
@@ -369,6 +370,7 @@ mod tests {
             ("not those of 2 ranks", |m| m.files[1].name = "optimizer-0-of-2.safetensors".to_owned()),
             ("`run.epoch_loss.n_rows` is", |m| m.run.epoch_loss.n_rows = u64::MAX),
             ("`run.early_stopping.n_worse` is", |m| m.run.early_stopping.n_worse = u64::MAX),
+            ("`run.early_stopping.n_reductions` is", |m| m.run.early_stopping.n_reductions = u64::MAX),
             ("`run.left_out.step` is", |m| {
                 m.run.left_out = vec![LeftOut { step: u64::MAX, why: WhyLeftOut::Loss }];
             }),

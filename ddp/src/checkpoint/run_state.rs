@@ -168,7 +168,7 @@ impl RecentLosses {
     }
 }
 
-/// Progress of early stopping.
+/// Progress of early stopping, and of a schedule that follows the evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EarlyStoppingState {
@@ -177,6 +177,9 @@ pub struct EarlyStoppingState {
     pub best: Option<f64>,
     /// Evaluations since then.
     pub n_worse: u64,
+    /// Reductions of the learning rate by the schedule `plateau`.
+    #[serde(default)]
+    pub n_reductions: u64,
 }
 
 /// The best evaluation so far.
@@ -228,7 +231,7 @@ mod tests {
                    seed: step.wrapping_mul(31),
                    epoch_loss: EpochLossState { loss: a, weight: b, n_rows: n },
                    loss_scaler: Some(LossScalerState { scale: 65536.0, n_good_in_row: n, n_skipped_in_row: 0, n_skipped: 1 }),
-                   early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n },
+                   early_stopping: EarlyStoppingState { best: (n > 1).then_some(d), n_worse: n, n_reductions: n / 2 },
                    best: Some(Best { metric: "eval_loss".to_owned(), value: d, step: 3, epoch: 1, eval: EvalMetrics::default(), class_use: None,
     is_last: false }),
                    eval: EvalMetrics::default().with(EvalMetric::Loss, a).with(EvalMetric::Accuracy, (n > 2).then_some(c)),

@@ -48,7 +48,8 @@ const ARRAYS: &str = r#""npy", "npz", "safetensors" or "idx""#;
 const NO_TEXT: &str = "other than \"csv\"";
 const OTHER_LOSS: &str = r#"other than "cross_entropy", and "focal" on classes"#;
 const NO_WSD: &str = r#"other than "wsd""#;
-const NO_STEP: &str = r#"other than "step""#;
+const NO_INTERVAL: &str = r#"other than "step", "exponential" or "cosine_restarts""#;
+const NO_FACTOR: &str = r#"other than "step", "exponential" or "plateau""#;
 const WORLD: [&str; 2] = ["train.deterministic", "\"world\""];
 
 /// All conflicts, in the order of the keys.
@@ -75,6 +76,7 @@ pub static CONFLICTS: &[Conflict] = &[
         "the column of the split decides, not the classes",
         &["data.split={column=\"a\"}", "data.stratify=true"],
     ),
+    conflict(["data.filter", ""], ["data.format", ARRAYS], "arrays have no columns with names", &[]),
     conflict(
         ["data.missing_target", "\"skip\""],
         ["data.format", ARRAYS],
@@ -111,6 +113,25 @@ pub static CONFLICTS: &[Conflict] = &[
         ["loss.kind", "\"poisson\""],
         "counts are not standardized",
         &["data.task=regression", "loss.kind=poisson", "data.normalize_target=standard"],
+    ),
+    conflict(["data.balance", "\"classes\""], ["heads", ""], HEADS, &[ONE_HEAD, "data.balance=classes"]),
+    conflict(
+        ["data.balance", "\"classes\""],
+        ["data.task", "other than \"classification\""],
+        "there are no classes",
+        &["data.task=regression", "data.balance=classes"],
+    ),
+    conflict(
+        ["data.balance", "\"classes\""],
+        ["data.shuffle_mode", "\"blocks\""],
+        "rows that are repeated lie all over the file",
+        &["data.shuffle_mode=blocks", "data.balance=classes"],
+    ),
+    conflict(
+        ["data.balance", "\"classes\""],
+        ["loss.class_weights", "\"balanced\""],
+        "both even out the classes",
+        &["loss.class_weights=balanced", "data.balance=classes"],
     ),
     conflict(
         ["data.shuffle_window_mib", ""],
@@ -197,8 +218,14 @@ pub static CONFLICTS: &[Conflict] = &[
         &["optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.nesterov=true"],
     ),
     conflict(
+        ["schedule.kind", "\"plateau\""],
+        ["data.eval", "\"none\""],
+        NO_EVAL,
+        &["data.eval=none", "schedule.kind=plateau"],
+    ),
+    conflict(
         ["schedule.final_fraction", ""],
-        ["schedule.kind", "\"constant\" or \"step\""],
+        ["schedule.kind", "\"constant\", \"step\" or \"exponential\""],
         "the schedule has no end value",
         &["schedule.kind=step", "schedule.final_fraction=0.1"],
     ),
@@ -216,21 +243,33 @@ pub static CONFLICTS: &[Conflict] = &[
     ),
     conflict(
         ["schedule.step_every_steps", ""],
-        ["schedule.kind", NO_STEP],
-        "the schedule has no reductions",
+        ["schedule.kind", NO_INTERVAL],
+        "the schedule has no intervals",
         &["schedule.kind=cosine", "schedule.step_every_steps=5"],
     ),
     conflict(
         ["schedule.step_every_fraction", ""],
-        ["schedule.kind", NO_STEP],
-        "the schedule has no reductions",
+        ["schedule.kind", NO_INTERVAL],
+        "the schedule has no intervals",
         &["schedule.kind=cosine", "schedule.step_every_fraction=0.1"],
     ),
     conflict(
         ["schedule.step_factor", ""],
-        ["schedule.kind", NO_STEP],
+        ["schedule.kind", NO_FACTOR],
         "the schedule has no reductions",
         &["schedule.kind=cosine", "schedule.step_factor=0.1"],
+    ),
+    conflict(
+        ["schedule.restart_growth", ""],
+        ["schedule.kind", r#"other than "cosine_restarts""#],
+        "the schedule has no restarts",
+        &["schedule.kind=cosine", "schedule.restart_growth=2"],
+    ),
+    conflict(
+        ["schedule.plateau_patience", ""],
+        ["schedule.kind", r#"other than "plateau""#],
+        "the schedule does not follow evaluations",
+        &["schedule.kind=cosine", "schedule.plateau_patience=2"],
     ),
     conflict(
         ["train.global_batch_size", ""],

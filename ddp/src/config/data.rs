@@ -5,8 +5,8 @@ use std::path::Path;
 use super::class_order;
 use super::data_sources::{EvalSource, Sources, TaskSetting};
 use super::data_values::{
-    Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
-    ShuffleMode, Task, UnknownLabel,
+    Balance, Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget,
+    Placement, ShuffleMode, Task, UnknownLabel,
 };
 use super::error::Result;
 use super::heads::HeadConfig;
@@ -141,6 +141,14 @@ section! {
             .default(r#""error""#)
             .may_change();
 
+        /// Condition on the columns of a table for its rows to be used, in training and evaluation.
+        filter: Option<String> [optional] = text()
+            .help("Condition for the rows of tables that are used, in training and evaluation; the others are not looked at")
+            .absent("all rows")
+            .example(r#""age >= 18 and country != 'DE'""#)
+            .hint("see \"A part of the rows\" in docs/data-formats.md")
+            .synonyms(&["where", "query", "row_filter"]);
+
         /// Treatment of rows without a target.
         missing_target: MissingTarget = one_of(MissingTarget::NAMES)
             .help("Treatment of rows of tables without a target: an error, or leave them out")
@@ -264,6 +272,13 @@ section! {
 
         /// Whether each epoch visits the training rows in a new order.
         shuffle: bool = switch().help("Visit the training rows in a new order each epoch").default("true");
+
+        /// Rows of an epoch by class.
+        balance: Balance [balance(raw, sources.task)?] = one_of(Balance::NAMES)
+            .help("Rows of an epoch: each training row once, or as many of each class as of the most frequent one, by repeating the others")
+            .default(r#""none""#)
+            .example(r#""classes""#)
+            .synonyms(&["oversample", "over_sampling", "class_balance", "sampler"]);
 
         /// Distance over which the shuffle moves rows.
         shuffle_mode: ShuffleMode = one_of(ShuffleMode::NAMES)
@@ -465,6 +480,31 @@ fn write_class_order(order: &[String], writer: &mut Writer) {
 
 fn write_embedding_dim(dim: &Option<usize>, writer: &mut Writer) {
     writer.put("data.embedding_dim", &dim.unwrap_or(0));
+}
+
+/// Whether rows of rare classes are repeated: not together with weights that do the same, nor where rows are read in blocks.
+fn balance(raw: &RawConfig, task: Task) -> Result<Balance> {
+    let balance = raw.get("data.balance")?;
+    let Some(setting) = raw.given("data.balance").filter(|_| balance == Balance::Classes) else {
+        return Ok(balance);
+    };
+    let is = |key, value: &str| raw.given(key).is_some_and(|given| given.value.as_str() == Some(value));
+    if task != Task::Classification {
+        Err(setting.bad(
+            format!("\"none\" for task \"{task}\""),
+            "only task \"classification\" has classes to balance",
+        ))
+    } else if is("loss.class_weights", "balanced") {
+        Err(setting.bad(
+            "\"none\" next to balanced `loss.class_weights`",
+            "both even out the classes: use one of them",
+        ))
+    } else if is("data.shuffle_mode", ShuffleMode::Blocks.name()) {
+        let hint = "rows that are repeated lie all over the file: use \"full\", or `loss.class_weights` = \"balanced\"";
+        Err(setting.bad("\"none\" with `data.shuffle_mode` = \"blocks\"", hint))
+    } else {
+        Ok(balance)
+    }
 }
 
 /// Whether rows are drawn separately from each class; if a column defines the split, it alone decides.

@@ -33,6 +33,16 @@ config_enum! {
 }
 
 config_enum! {
+    /// Rows of an epoch by class.
+    pub enum Balance {
+        /// Each training row once.
+        None = "none",
+        /// Equal counts: rows of all classes but the most frequent one are repeated.
+        Classes = "classes",
+    }
+}
+
+config_enum! {
     /// Treatment of columns that the rows to evaluate or predict have and a model does not know.
     pub enum ExtraColumns {
         /// Leaves them out and reports their names.

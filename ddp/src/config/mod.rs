@@ -85,8 +85,8 @@ pub use self::data::DataConfig;
 pub use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 pub use self::data_sources::EvalSource;
 pub use self::data_values::{
-    Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget, Placement,
-    ShuffleMode, Task, UnknownLabel,
+    Balance, Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget,
+    Placement, ShuffleMode, Task, UnknownLabel,
 };
 pub use self::error::ConfigError;
 use self::error::Result;
@@ -250,7 +250,7 @@ impl Config {
             name: name::read(raw, named, &data)?,
             model: ModelConfig::read(raw)?,
             optimizer: OptimizerConfig::read(raw)?,
-            schedule: ScheduleConfig::read(raw)?,
+            schedule: ScheduleConfig::read(raw, Some(&data))?,
             comm: CommConfig::read(raw)?,
             checkpoint: CheckpointConfig::read(raw, &data, &train)?,
             train,
@@ -280,7 +280,9 @@ impl Config {
     /// The setting that needs them, with its place.
     pub fn check_unset_eval(&self) -> Result<()> {
         let is_loss = |metric: &JudgeMetric| *metric == EvalMetric::Loss.into();
-        let needs_eval = self.train.needs_eval() || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss);
+        let needs_eval = self.train.needs_eval()
+            || matches!(self.schedule.shape, ScheduleShape::Plateau { .. })
+            || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss);
         if self.data.eval == EvalSource::Unset && needs_eval {
             self.with_setting("data.eval=\"none\"")?;
         }

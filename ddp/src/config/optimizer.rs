@@ -329,7 +329,7 @@ fn group_schedule(place: Place<'_>, item: &Value) -> Result<ScheduleConfig> {
         let hint = format!("for example schedule = {}", GROUP_KEYS[3].example);
         return Err(place.wrong("groups whose `schedule` is a table".to_owned(), &item.to_string(), hint));
     };
-    ScheduleConfig::read(&place.section("schedule", table, &SCHEDULE)?)
+    ScheduleConfig::read(&place.section("schedule", table, &SCHEDULE)?, None)
 }
 
 impl ParamGroup {

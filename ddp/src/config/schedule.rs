@@ -1,5 +1,7 @@
 //! `[schedule]`: the learning rate of each step. The formulas are in the room `optim`, `schedule.rs`.
 
+use super::data::DataConfig;
+use super::data_sources::EvalSource;
 use super::error::Result;
 use super::key::{Key, Kind, Range, count, key, number, one_of};
 use super::limits::MAX_STEPS;
@@ -53,6 +55,32 @@ pub enum ScheduleShape {
         /// In (0, 1].
         factor: f64,
     },
+    /// Multiplied by `factor` over each interval, a little at each step.
+    Exponential {
+        /// The interval, at least one step.
+        every: Span,
+        /// In (0, 1].
+        factor: f64,
+    },
+    /// Half a cosine from `optimizer.lr` to `final_fraction` of it, again and again.
+    CosineRestarts {
+        /// Length of the first cosine, at least one step.
+        every: Span,
+        /// Ratio of the length of a cosine to that of the previous one, at least 1.
+        growth: u64,
+        /// In [0, 1].
+        final_fraction: f64,
+    },
+    /// Multiplied by `factor` after every `patience` evaluations in a row that are not better than the best one, as early stopping
+    /// judges them.
+    Plateau {
+        /// At least 1.
+        patience: u64,
+        /// In (0, 1].
+        factor: f64,
+        /// Least ratio to `optimizer.lr`, in [0, 1].
+        final_fraction: f64,
+    },
     /// Warm-up, stable, decay: linear decay to `final_fraction` of `optimizer.lr` over the last steps of the run.
     Wsd {
         /// Length of the decay.
@@ -79,6 +107,9 @@ enum ScheduleKind {
     Cosine,
     OneCycle,
     Step,
+    Exponential,
+    CosineRestarts,
+    Plateau,
     Wsd,
 }
 
@@ -88,25 +119,31 @@ config_enum!(impl ScheduleKind {
     Cosine = "cosine",
     OneCycle = "one_cycle",
     Step = "step",
+    Exponential = "exponential",
+    CosineRestarts = "cosine_restarts",
+    Plateau = "plateau",
     Wsd = "wsd",
 });
 
 /// Keys that are valid only for some schedules.
-const OWNERS: [(&str, &[ScheduleKind]); 6] = [
-    (
-        "schedule.final_fraction",
-        &[ScheduleKind::Linear, ScheduleKind::Cosine, ScheduleKind::OneCycle, ScheduleKind::Wsd],
-    ),
-    ("schedule.decay_steps", &[ScheduleKind::Wsd]),
-    ("schedule.decay_fraction", &[ScheduleKind::Wsd]),
-    ("schedule.step_every_steps", &[ScheduleKind::Step]),
-    ("schedule.step_every_fraction", &[ScheduleKind::Step]),
-    ("schedule.step_factor", &[ScheduleKind::Step]),
-];
+const OWNERS: [(&str, &[ScheduleKind]); 8] = {
+    use ScheduleKind::{Cosine, CosineRestarts, Exponential, Linear, OneCycle, Plateau, Step, Wsd};
+    [
+        ("schedule.final_fraction", &[Linear, Cosine, OneCycle, CosineRestarts, Plateau, Wsd]),
+        ("schedule.decay_steps", &[Wsd]),
+        ("schedule.decay_fraction", &[Wsd]),
+        ("schedule.step_every_steps", &[Step, Exponential, CosineRestarts]),
+        ("schedule.step_every_fraction", &[Step, Exponential, CosineRestarts]),
+        ("schedule.step_factor", &[Step, Exponential, Plateau]),
+        ("schedule.restart_growth", &[CosineRestarts]),
+        ("schedule.plateau_patience", &[Plateau]),
+    ]
+};
 
 const FRACTION: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
 const STEPS_HINT: &str = "steps of the optimizer";
 const FRACTION_HINT: &str = "0.1 is a tenth of the run's steps";
+const EVAL_HINT: &str = "it follows the evaluations: give rows in `data.eval`, or take a fraction of the training rows with `data.eval_fraction`, such as 0.1";
 const STEPS_OR_FRACTION: &str = "one counts optimizer steps, the other is a fraction of the run's steps";
 
 pub(super) const KEYS: &[Key] = &[
@@ -135,7 +172,10 @@ pub(super) const KEYS: &[Key] = &[
         .hint("0.1 begins with a tenth of `optimizer.lr`")
         .synonyms(&["start_factor", "div_factor"]),
     number("schedule.final_fraction", FRACTION)
-        .help("Learning rate at the end of the run, as a fraction of optimizer.lr (linear, cosine, one_cycle, wsd)")
+        .help(
+            "Learning rate at the end of the run (linear, cosine, one_cycle, wsd), of each cosine (cosine_restarts), or the least one \
+             (plateau), as a fraction of optimizer.lr",
+        )
         .default_depends("4e-6 with one_cycle, else 0")
         .example("0.1")
         .hint("0.1 ends with a tenth of `optimizer.lr`")
@@ -151,7 +191,7 @@ pub(super) const KEYS: &[Key] = &[
         .hint(FRACTION_HINT)
         .instead_of("schedule.decay_steps", STEPS_OR_FRACTION),
     count("schedule.step_every_steps", 1, MAX_STEPS)
-        .help("Optimizer steps between two reductions of the learning rate (step)")
+        .help("Optimizer steps between two reductions by schedule.step_factor (step), of one such reduction (exponential), or up to the first restart (cosine_restarts)")
         .absent("schedule.step_every_fraction applies")
         .example("1000")
         .hint(STEPS_HINT),
@@ -159,16 +199,27 @@ pub(super) const KEYS: &[Key] = &[
         "schedule.step_every_fraction",
         Kind::Number(Range::above_to(0.0, 1.0, "a fraction above 0 and at most 1")),
     )
-    .help("Interval between two reductions of the learning rate as a fraction of the run's steps (step)")
+    .help("The same as a fraction of the run's steps (step, exponential, cosine_restarts)")
     .default("0.3333333333333333")
     .example("0.3")
     .hint(FRACTION_HINT)
     .instead_of("schedule.step_every_steps", STEPS_OR_FRACTION),
     number("schedule.step_factor", Range::above_to(0.0, 1.0, "a number above 0 and at most 1"))
-        .help("Factor of each reduction of the learning rate (step)")
+        .help("Factor of each reduction of the learning rate (step, exponential, plateau)")
         .default("0.1")
         .hint("0.1 continues with a tenth of the learning rate")
         .synonyms(&["gamma"]),
+    count("schedule.restart_growth", 1, 1000)
+        .help("Ratio of the steps between two restarts to those before (cosine_restarts)")
+        .default("1")
+        .example("2")
+        .hint("2 doubles each cosine")
+        .synonyms(&["t_mult"]),
+    count("schedule.plateau_patience", 1, MAX_STEPS)
+        .help("Evaluations in a row that are not better than the best one, by train.early_stop_metric and train.early_stop_min_delta, after which the learning rate is reduced, and again after as many (plateau)")
+        .default("5")
+        .example("3")
+        .hint("evaluations, of which each epoch has at least one"),
 ];
 
 impl ScheduleConfig {
@@ -178,9 +229,24 @@ impl ScheduleConfig {
         shape: ScheduleShape::Constant,
     };
 
-    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
+    /// Reads `[schedule]`, or with `data: None` the schedule of a group.
+    pub(super) fn read(raw: &RawConfig, data: Option<&DataConfig>) -> Result<Self> {
         let kind = raw.get("schedule.kind")?;
         check_owners(raw, kind)?;
+        if let (ScheduleKind::Plateau, Some(setting)) = (kind, raw.given("schedule.kind")) {
+            match data {
+                None => {
+                    let hint = "groups follow the reductions of `[schedule]` by their `lr_scale`";
+                    return Err(setting.bad("another one than \"plateau\" in a group", hint));
+                }
+                Some(data) if data.eval == EvalSource::None => {
+                    return Err(
+                        setting.bad("another one than \"plateau\" without rows to evaluate on", EVAL_HINT)
+                    );
+                }
+                Some(_) => {}
+            }
+        }
         // The defaults of torch.optim.lr_scheduler.OneCycleLR: pct_start, 1 / div_factor, and 1 / div_factor / final_div_factor.
         let (length, start, end) = match kind {
             ScheduleKind::OneCycle => (Span::Fraction(0.3), Some(1.0 / 25.0), 1.0 / 25.0 / 1e4),
@@ -200,6 +266,20 @@ impl ScheduleConfig {
             ScheduleKind::Step => ScheduleShape::Step {
                 every: span("schedule.step_every")?,
                 factor: raw.get("schedule.step_factor")?,
+            },
+            ScheduleKind::Exponential => ScheduleShape::Exponential {
+                every: span("schedule.step_every")?,
+                factor: raw.get("schedule.step_factor")?,
+            },
+            ScheduleKind::CosineRestarts => ScheduleShape::CosineRestarts {
+                every: span("schedule.step_every")?,
+                growth: raw.get("schedule.restart_growth")?,
+                final_fraction: final_fraction()?,
+            },
+            ScheduleKind::Plateau => ScheduleShape::Plateau {
+                patience: raw.get("schedule.plateau_patience")?,
+                factor: raw.get("schedule.step_factor")?,
+                final_fraction: final_fraction()?,
             },
             ScheduleKind::Wsd => {
                 ScheduleShape::Wsd { decay: span("schedule.decay")?, final_fraction: final_fraction()? }
@@ -239,9 +319,19 @@ impl ScheduleConfig {
             ScheduleShape::Linear { final_fraction }
             | ScheduleShape::Cosine { final_fraction }
             | ScheduleShape::OneCycle { final_fraction } => writer.put(end, final_fraction),
-            ScheduleShape::Step { every, factor } => {
+            ScheduleShape::Step { every, factor } | ScheduleShape::Exponential { every, factor } => {
                 every.write(writer, "schedule.step_every");
                 writer.put("schedule.step_factor", factor);
+            }
+            ScheduleShape::CosineRestarts { every, growth, final_fraction } => {
+                writer.put(end, final_fraction);
+                every.write(writer, "schedule.step_every");
+                writer.put("schedule.restart_growth", growth);
+            }
+            ScheduleShape::Plateau { patience, factor, final_fraction } => {
+                writer.put(end, final_fraction);
+                writer.put("schedule.step_factor", factor);
+                writer.put("schedule.plateau_patience", patience);
             }
             ScheduleShape::Wsd { decay, final_fraction } => {
                 writer.put(end, final_fraction);
@@ -294,6 +384,9 @@ impl ScheduleShape {
             Self::Cosine { .. } => "cosine",
             Self::OneCycle { .. } => "one_cycle",
             Self::Step { .. } => "step",
+            Self::Exponential { .. } => "exponential",
+            Self::CosineRestarts { .. } => "cosine_restarts",
+            Self::Plateau { .. } => "plateau",
             Self::Wsd { .. } => "wsd",
         }
     }

@@ -73,6 +73,11 @@ pub enum DataError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     TensorRows(#[from] TensorRowsError),
+    /// More rows than `data.balance` can count.
+    #[error("`data.balance` takes up to 4294967295 training rows, {source_name} has {n_rows}")]
+    #[diagnostic(help("use `loss.class_weights` = \"balanced\" instead"))]
+    #[allow(missing_docs)]
+    TooManyToBalance { source_name: String, n_rows: usize },
     /// A setting that contradicts the preprocessing that comes with the weights.
     #[error("`{key}` is \"{value}\", but the model of --init-from has {there}")]
     #[diagnostic(help(

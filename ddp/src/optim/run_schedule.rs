@@ -65,6 +65,11 @@ impl RunSchedule {
         self.groups.iter().map(|schedule| schedule.lr(step.min(self.last_step))).collect()
     }
 
+    /// Factor of the rates of parameters without a schedule of their own after `n_reductions` on plateaus.
+    pub fn plateau_factor(&self, n_reductions: u64) -> f64 {
+        self.all.plateau_factor(n_reductions)
+    }
+
     /// Whether the run ends before the warm-up does.
     pub fn ends_in_warmup(&self) -> bool {
         self.all.ends_in_warmup() || self.groups.iter().any(Schedule::ends_in_warmup)

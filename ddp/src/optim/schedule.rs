@@ -1,4 +1,5 @@
-//! Learning-rate schedules: the rate is a pure function of the step, so a resumed run needs no state for it.
+//! Learning-rate schedules: the rate is a pure function of the step, so a resumed run needs no state for it. That of `plateau` also
+//! depends on the number of reductions so far, which is part of the run's state.
 //!
 //! `t` counts updates from 0, `T` is the number of updates in the run, `W` the number in the warm-up, `lr` is `optimizer.lr`. The
 //! formulas are those of `torch.optim.lr_scheduler`, whose schedulers are stepped once after each update:
@@ -9,6 +10,9 @@
 //! | `linear` | likewise | `lr·(1 + (f-1)·u/U)` | `LinearLR(1, f, U)` |
 //! | `cosine` | likewise | `lr·(f + (1-f)·(1 + cos(π·u/U))/2)` | `CosineAnnealingLR(U, f·lr)` |
 //! | `step` | likewise | `lr·factor^⌊u/every⌋` | `StepLR(every, factor)` |
+//! | `exponential` | likewise | `lr·factor^(u/every)` | `ExponentialLR(factor^(1/every))` |
+//! | `cosine_restarts` | likewise | as `cosine`, with `u` counted from the last restart and `U` up to the next one | `CosineAnnealingWarmRestarts(every, growth, f·lr)` |
+//! | `plateau` | likewise | `lr·max(factor^n, f)` after `n` reductions | `ReduceLROnPlateau(factor=factor, patience=patience - 1, min_lr=f·lr)` |
 //! | `wsd` | likewise | `lr`, and over the last `D` steps `lr·(1 + (f-1)·(t-T+D)/D)` | `ConstantLR(1)`, `LinearLR(1, f, D)` |
 //! | `one_cycle` | `lr·(1 + (s-1)·(1 + cos(π·t/(W-1)))/2)` | `lr·(f + (1-f)·(1 + cos(π·(u+1)/U))/2)` | `OneCycleLR(lr, T, W/T, "cos")` |
 //!
@@ -55,13 +59,16 @@ enum Decay {
     Cosine { end: f64 },
     OneCycle { end: f64 },
     Step { every: f64, factor: f64 },
+    Exponential { every: f64, factor: f64 },
+    CosineRestarts { every: f64, growth: f64, end: f64 },
+    Plateau { factor: f64, end: f64 },
     Wsd { decay_steps: f64, end: f64 },
 }
 
 impl Schedule {
     /// Creates the schedule of `config` for a run of `total_steps` optimizer steps.
     ///
-    /// - `total_steps`: `None` if it isn't known; then only `constant` and `step` in steps are possible
+    /// - `total_steps`: `None` if it isn't known; then only schedules that don't span the run are possible, with intervals in steps
     ///
     /// # Errors
     /// [`OptimError::ScheduleNeedsLength`] if the schedule requires it and it isn't known; [`OptimError::ScheduleTooLong`] if
@@ -84,6 +91,17 @@ impl Schedule {
             ScheduleShape::Cosine { final_fraction } => Decay::Cosine { end: final_fraction },
             ScheduleShape::OneCycle { final_fraction } => Decay::OneCycle { end: final_fraction },
             ScheduleShape::Step { every, factor } => Decay::Step { every: whole(every)?.max(1.0), factor },
+            ScheduleShape::Exponential { every, factor } => {
+                Decay::Exponential { every: whole(every)?.max(1.0), factor }
+            }
+            ScheduleShape::CosineRestarts { every, growth, final_fraction } => Decay::CosineRestarts {
+                every: whole(every)?.max(1.0),
+                growth: growth as f64,
+                end: final_fraction,
+            },
+            ScheduleShape::Plateau { factor, final_fraction, .. } => {
+                Decay::Plateau { factor, end: final_fraction }
+            }
             ScheduleShape::Wsd { decay, final_fraction } => {
                 let (decay_steps, total) = (whole(decay)?, total()?);
                 if warmup_steps + decay_steps > total {
@@ -97,7 +115,11 @@ impl Schedule {
             }
         };
         let total_steps = match decay {
-            Decay::Constant | Decay::Step { .. } => total_steps.map_or(f64::INFINITY, |steps| steps as f64),
+            Decay::Constant
+            | Decay::Step { .. }
+            | Decay::Exponential { .. }
+            | Decay::CosineRestarts { .. }
+            | Decay::Plateau { .. } => total_steps.map_or(f64::INFINITY, |steps| steps as f64),
             _ => total()?,
         };
         let warmup_start = config.warmup.start.unwrap_or(1.0 / (warmup_steps + 1.0));
@@ -107,6 +129,14 @@ impl Schedule {
     /// Whether the run ends before its warm-up does.
     pub fn ends_in_warmup(&self) -> bool {
         self.warmup_steps > self.total_steps
+    }
+
+    /// Factor of [`Self::lr`] after `n_reductions`; 1 unless the schedule is `plateau`.
+    pub fn plateau_factor(&self, n_reductions: u64) -> f64 {
+        match self.decay {
+            Decay::Plateau { factor, end } => factor.powf(n_reductions as f64).max(end),
+            _ => 1.0,
+        }
     }
 
     /// Learning rate of the update after `step` earlier ones. After the end of the run it stays constant.
@@ -123,10 +153,15 @@ impl Schedule {
         // The value is not used if the run ends within the warm-up.
         let progress = if total > warmup { u / (total - warmup) } else { 1.0 };
         let factor = match self.decay {
-            Decay::Constant | Decay::OneCycle { .. } => 1.0,
+            Decay::Constant | Decay::OneCycle { .. } | Decay::Plateau { .. } => 1.0,
             Decay::Linear { end } => 1.0 + (end - 1.0) * progress,
             Decay::Cosine { end } => cosine(1.0, end, progress),
             Decay::Step { every, factor } => factor.powf((u / every).floor()),
+            Decay::Exponential { every, factor } => factor.powf(u / every),
+            Decay::CosineRestarts { every, growth, end } => {
+                let (into, length) = since_restart(u, every, growth);
+                cosine(1.0, end, into / length)
+            }
             Decay::Wsd { decay_steps, end } => {
                 let into = t - (total - decay_steps);
                 if into > 0.0 { 1.0 + (end - 1.0) * into / decay_steps } else { 1.0 }
@@ -144,6 +179,18 @@ impl Schedule {
         }
         cosine(1.0, end, (t - peak) / (last - peak))
     }
+}
+
+/// Steps since the last restart and up to the next one, after `u` steps of cosines that begin with `every` steps and grow by `growth`.
+fn since_restart(u: f64, every: f64, growth: f64) -> (f64, f64) {
+    if growth == 1.0 {
+        return (u % every, every);
+    }
+    let (mut into, mut length) = (u, every);
+    while into >= length {
+        (into, length) = (into - length, length * growth);
+    }
+    (into, length)
 }
 
 /// Half a cosine from `start` to `end`, for `progress` from 0 to 1.
@@ -197,6 +244,32 @@ mod tests {
     }
 
     #[test]
+    fn exponential_and_restarts_repeat_by_their_interval() {
+        let half = 0.5f64.sqrt();
+        let shape = ScheduleShape::Exponential { every: Span::Steps(2), factor: 0.5 };
+        assert_rates(schedule(shape, Span::Steps(1), 9), &[1.0, 2.0, 2.0 * half, 1.0, half, 0.5]);
+        let shape = ScheduleShape::CosineRestarts { every: Span::Steps(2), growth: 2, final_fraction: 0.5 };
+        // Cosines of 2, 4 and 8 steps from 2 to 1.
+        let quarter = 1.5 + 0.5 * half;
+        let last = 1.5 - 0.5 * half;
+        assert_rates(schedule(shape, Span::Steps(0), 40), &[2.0, 1.5, 2.0, quarter, 1.5, last, 2.0]);
+        let shape = ScheduleShape::CosineRestarts { every: Span::Steps(2), growth: 1, final_fraction: 0.0 };
+        let even = schedule(shape, Span::Steps(0), 1 << 40);
+        assert_eq!((even.lr(1 << 39), even.lr((1 << 39) + 1)), (2.0, 1.0));
+    }
+
+    #[test]
+    fn a_plateau_multiplies_down_to_its_least_rate() {
+        let shape = ScheduleShape::Plateau { patience: 3, factor: 0.1, final_fraction: 0.005 };
+        let schedule = schedule(shape, Span::Steps(2), 9);
+        assert_eq!((schedule.lr(2), schedule.lr(8)), (2.0, 2.0));
+        let factors = [0, 1, 2, 3, 1 << 40].map(|n| schedule.plateau_factor(n));
+        for (got, want) in factors.into_iter().zip([1.0, 0.1, 0.01, 0.005, 0.005]) {
+            assert!((got - want).abs() < 1e-15, "{got} is not {want}");
+        }
+    }
+
+    #[test]
     fn what_depends_on_the_length_must_know_it() {
         let config = |shape, length| ScheduleConfig { warmup: Warmup { length, start: None }, shape };
         let unknown = |shape, warmup| Schedule::new(&config(shape, warmup), 1.0, None);
@@ -205,6 +278,7 @@ mod tests {
             (ScheduleShape::Constant, Span::Fraction(0.1)),
             (ScheduleShape::Cosine { final_fraction: 0.0 }, Span::Steps(0)),
             (ScheduleShape::Step { every: Span::Fraction(0.1), factor: 0.5 }, Span::Steps(0)),
+            (ScheduleShape::Exponential { every: Span::Fraction(0.1), factor: 0.5 }, Span::Steps(0)),
         ] {
             let error = unknown(shape, warmup).unwrap_err();
             assert!(error.to_string().contains(shape.name()), "{error}");
@@ -217,12 +291,14 @@ mod tests {
     fn any_shape() -> impl Strategy<Value = ScheduleShape> {
         let end = 0.0..=1.0f64;
         let span = || prop_oneof![(1u64..9).prop_map(Span::Steps), (0.01..0.4f64).prop_map(Span::Fraction)];
-        (0usize..6, end, span()).prop_map(|(kind, final_fraction, span)| match kind {
+        (0usize..8, end, span()).prop_map(|(kind, final_fraction, span)| match kind {
             0 => ScheduleShape::Constant,
             1 => ScheduleShape::Linear { final_fraction },
             2 => ScheduleShape::Cosine { final_fraction },
             3 => ScheduleShape::OneCycle { final_fraction },
             4 => ScheduleShape::Step { every: span, factor: 0.5 },
+            5 => ScheduleShape::Exponential { every: span, factor: 0.5 },
+            6 => ScheduleShape::Plateau { patience: 1, factor: 0.5, final_fraction },
             _ => ScheduleShape::Wsd { decay: span, final_fraction },
         })
     }

@@ -1,4 +1,4 @@
-//! Early stopping: ends a run whose evaluations no longer improve.
+//! Early stopping: ends a run whose evaluations no longer improve, and counts the reductions of a learning rate that follows them.
 //!
 //! ```
 //! use ddp::checkpoint::EarlyStoppingState;
@@ -14,7 +14,7 @@
 //! ```
 
 use crate::checkpoint::EarlyStoppingState;
-use crate::config::{JudgeMetric, TrainConfig};
+use crate::config::{Config, JudgeMetric, ScheduleShape};
 
 /// Judges the evaluations of a run by one metric; how far it has come is in the run's state.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,18 +23,31 @@ pub struct EarlyStopping {
     /// Evaluations without improvement before training stops; 0 never stops.
     patience: u64,
     min_delta: f64,
+    /// Evaluations without improvement before the learning rate is reduced; 0 never reduces it.
+    plateau: u64,
 }
 
 impl EarlyStopping {
     /// Stops after `patience` evaluations in a row of which none is better than the best before them by more than
     /// `min_delta`; 0 never stops.
     pub fn new(metric: impl Into<JudgeMetric>, patience: u64, min_delta: f64) -> Self {
-        EarlyStopping { metric: metric.into(), patience, min_delta }
+        EarlyStopping { metric: metric.into(), patience, min_delta, plateau: 0 }
     }
 
     /// Judges as the config of a run says.
-    pub fn of(train: &TrainConfig) -> Self {
-        Self::new(train.early_stop_metric.clone(), train.early_stop_patience, train.early_stop_min_delta)
+    pub fn of(Config { train, schedule, .. }: &Config) -> Self {
+        let plateau = match schedule.shape {
+            ScheduleShape::Plateau { patience, .. } => patience,
+            _ => 0,
+        };
+        let new =
+            Self::new(train.early_stop_metric.clone(), train.early_stop_patience, train.early_stop_min_delta);
+        EarlyStopping { plateau, ..new }
+    }
+
+    /// Whether the run depends on the metric.
+    pub fn is_used(&self) -> bool {
+        self.patience > 0 || self.plateau > 0
     }
 
     /// The tracked metric.
@@ -48,19 +61,21 @@ impl EarlyStopping {
     }
 
     /// Records the metric's value of the next evaluation; returns whether it is the best so far by more than `min_delta`.
-    /// NaN, infinity and a missing value are never better.
+    /// NaN, infinity and a missing value are never better. Counts a reduction of the learning rate after as many evaluations in a row
+    /// that are not better as the schedule waits for.
     ///
     /// Source: `torch`'s `ReduceLROnPlateau` with `threshold_mode="abs"` counts alike; the first evaluation is always the
     /// best.
     pub fn record(&self, state: &mut EarlyStoppingState, value: Option<f64>) -> bool {
         let value = value.unwrap_or(f64::NAN);
-        let EarlyStoppingState { best, n_worse } = state;
+        let EarlyStoppingState { best, n_worse, n_reductions } = state;
         let gain = |best: f64| if self.metric.metric.grows() { value - best } else { best - value };
         let is_best = value.is_finite() && best.is_none_or(|best| gain(best) > self.min_delta);
         if is_best {
             (*best, *n_worse) = (Some(value), 0);
         } else {
             *n_worse += 1;
+            *n_reductions += u64::from(self.plateau > 0 && n_worse.is_multiple_of(self.plateau));
         }
         is_best
     }
@@ -114,12 +129,27 @@ mod tests {
             let is_best = stopping.record(&mut state, value);
             ((is_best, stopping.is_over(&state)), state)
         };
-        assert_eq!(record(Some(f64::NAN)), (WORSE, EarlyStoppingState { best: None, n_worse: 1 }));
+        assert_eq!(
+            record(Some(f64::NAN)),
+            (WORSE, EarlyStoppingState { n_worse: 1, ..EarlyStoppingState::default() })
+        );
         assert_eq!(record(Some(3.0)).0, BETTER);
         assert_eq!(record(None).0, WORSE);
         // It would be better, but no checkpoint could keep it.
-        let want = EarlyStoppingState { best: Some(3.0), n_worse: 2 };
+        let want = EarlyStoppingState { best: Some(3.0), n_worse: 2, n_reductions: 0 };
         assert_eq!(record(Some(f64::NEG_INFINITY)), (STOP, want));
+    }
+
+    #[test]
+    fn a_plateau_counts_each_time_its_patience_is_over() {
+        let stopping = EarlyStopping { plateau: 2, ..EarlyStopping::new(EvalMetric::Loss, 0, 0.0) };
+        let mut state = EarlyStoppingState::default();
+        let mut reductions = |value| {
+            stopping.record(&mut state, Some(value));
+            state.n_reductions
+        };
+        let values = [1.0, 1.0, 1.5, 2.0, 1.0, 0.5, 0.6, 0.4, 0.4, f64::NAN];
+        assert_eq!(values.map(&mut reductions), [0, 0, 1, 1, 2, 2, 2, 2, 2, 3]);
     }
 
     #[test]

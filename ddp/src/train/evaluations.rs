@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp_comm::World;
 use tracing::info;
 
-use crate::checkpoint::{Best, RunState};
+use crate::checkpoint::{Best, EarlyStoppingState, RunState};
 use crate::config::{AGAINST_DIVERGENCE, Config, EmaEval, EvalMetric, MetricSet};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
@@ -93,7 +93,7 @@ impl<'a> Evaluations<'a> {
         let judge = checkpoint.keep_best.iter().chain([&train.early_stop_metric]);
         let judge = judge.fold(MetricSet::default(), |set, judge| set.with(judge.metric));
         Evaluations {
-            stopping: EarlyStopping::of(train),
+            stopping: EarlyStopping::of(plan.config),
             best: BestWeights::new(checkpoint.keep_best.clone(), best_weights),
             metric_sets: plan.config.metrics().map(|set| set.union(judge)),
             // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
@@ -176,7 +176,17 @@ impl<'a> Evaluations<'a> {
         let (better, is_last) = measured.better(&self.best);
         // Without a best one to keep, the averaged weights are the model.
         let judged = if is_last { better } else { &measured.metrics };
+        let n_reductions = state.early_stopping.n_reductions;
         self.stopping.record(&mut state.early_stopping, judged.of_judge(self.stopping.metric()));
+        if state.early_stopping.n_reductions > n_reductions {
+            let EarlyStoppingState { best, n_worse, n_reductions } = state.early_stopping;
+            let (metric, best) = (self.stopping.metric(), best.unwrap_or(f64::NAN));
+            info!(
+                "reduction {n_reductions} of the learning rate, after step {}: {metric} has not improved on {best:.6} in {n_worse} \
+                 evaluations",
+                state.step,
+            );
+        }
         let is_best = self.best.is_better(state, better);
         if is_best {
             self.best.record(state, better, is_last, weights);
@@ -191,7 +201,7 @@ impl<'a> Evaluations<'a> {
     /// either, and are reported elsewhere.
     fn check_defined(&self, metrics: &EvalMetrics) -> Result<()> {
         let Config { train, checkpoint, .. } = self.plan.config;
-        let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
+        let stops_by = self.stopping.is_used().then_some(&train.early_stop_metric);
         let judges = stops_by
             .map(|judge| ("train.early_stop_metric", judge))
             .into_iter()

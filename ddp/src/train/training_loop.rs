@@ -414,7 +414,8 @@ impl<'a> TrainingLoop<'a> {
         };
         let vote = Votes::of_rank(self.plan.signals.received().is_some(), wants);
         self.tracing.begin_step(step);
-        trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()));
+        let reduced = self.plan.schedule.plateau_factor(self.state.early_stopping.n_reductions);
+        trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()) * reduced);
         trainer.set_group_lrs(&self.plan.schedule.group_lrs(trainer.n_steps()));
         let loss_limit = self.policy.loss_limit(&self.state, step, self.in_flight.len());
         let in_flight = InFlight { cursor: self.state.cursor, loss_limit };

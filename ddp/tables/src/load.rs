@@ -15,17 +15,20 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ddp::config::{
-    ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize, Task,
+    Balance, ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize,
+    Task,
 };
+use ddp::data::datasets::balanced::BalancedRows;
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
 use ddp::data::datasets::subset::{Bits, Subset, split};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
 use ddp::data::vocabulary::Vocabulary;
 use ddp::data::{Loaded, check_n_rows};
+use ddp::report::units::grouped;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp_comm::{HostShare, Stop, World};
-use tracing::info_span;
+use tracing::{info, info_span};
 
 use crate::error::TableError;
 use crate::error::target_error::TargetError;
@@ -232,9 +235,20 @@ pub fn load_with(
     let is_multilabel = matches!(&task_choice, Some(choice) if choice.task == Task::Multilabel);
     // It reads rows from all over the files, for a note that rank 0 shows.
     let is_one_hot = is_multilabel && world.rank().0 == 0 && are_one_hot(&*train);
+    let mut train = preprocessor.apply(train);
+    if data.balance == Balance::Classes {
+        let rows = world.collective_result(BalancedRows::new(train))?;
+        let (most, n_classes) = rows.sizes();
+        info!(
+            "data.balance: an epoch has {} rows of each of {n_classes} classes, {} in all",
+            grouped(most as u64),
+            grouped(rows.len() as u64)
+        );
+        train = Arc::new(rows);
+    }
     Ok(Loaded {
         warnings,
-        train: preprocessor.apply(train),
+        train,
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor: preprocessor.to_saved(),
         task_choice,

@@ -23,6 +23,7 @@ use ddp_comm::HostShare;
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::table::source::ReadOptions;
 use crate::shared_types::SharedTypes;
+use crate::values::filter::Filter;
 use crate::values::texts::Texts;
 
 /// Source of rows, and what is known about them before they are read.
@@ -50,6 +51,8 @@ pub struct SourceSpec<'a> {
     pub host: Option<&'a HostShare>,
     /// A column whose texts are taken while the rows are read.
     pub taken: Option<&'a TakenColumn>,
+    /// Rows of a table that are left out: where it is set, they are never seen.
+    pub filter: Option<&'a Arc<Filter>>,
     /// Rows to predict: their targets and weights are not read, nor need they exist.
     pub to_predict: Option<ToPredict<'a>>,
 }
@@ -154,6 +157,7 @@ impl<'a> SourceSpec<'a> {
             types: None,
             host: None,
             taken: None,
+            filter: None,
             to_predict: None,
         }
     }

@@ -6,10 +6,6 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::common::{
-    Tensor as Values, Weights, assert_all_close, largest_gap, quoted, read_weights, temp_dir, write,
-};
-use crate::made_up::gpus::gpus;
 use ddp::config::Config;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::model::file::ModelFile;
@@ -21,6 +17,11 @@ use ddp::train::trainer::{Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::{Device, Tensor};
 use serde_json::Value;
+
+use crate::common::{
+    Tensor as Values, Weights, assert_all_close, largest_gap, quoted, read_weights, temp_dir, write,
+};
+use crate::made_up::gpus::gpus;
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
@@ -89,7 +90,10 @@ fn schedules_are_those_of_pytorch() {
         }
     }
     kinds.dedup();
-    assert_eq!(kinds, ["constant", "linear", "cosine", "step", "wsd", "one_cycle"]);
+    assert_eq!(
+        kinds,
+        ["constant", "linear", "cosine", "step", "exponential", "cosine_restarts", "wsd", "one_cycle"]
+    );
 }
 
 /// State of a rank at the end.

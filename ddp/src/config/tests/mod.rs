@@ -54,6 +54,8 @@ fn beside(key: &str) -> &'static [&'static str] {
         "schedule.step_every_steps" | "schedule.step_every_fraction" | "schedule.step_factor" => {
             &["schedule.kind=step"]
         }
+        "schedule.restart_growth" => &["schedule.kind=cosine_restarts"],
+        "schedule.plateau_patience" => &["schedule.kind=plateau"],
         _ => &[],
     }
 }

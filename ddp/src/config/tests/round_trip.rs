@@ -277,6 +277,10 @@ fn any_schedule() -> impl Strategy<Value = ScheduleConfig> {
         end().prop_map(|final_fraction| ScheduleShape::Linear { final_fraction }),
         end().prop_map(|final_fraction| ScheduleShape::Cosine { final_fraction }),
         (any_span(1), 1e-9..=1.0f64).prop_map(|(every, factor)| ScheduleShape::Step { every, factor }),
+        (any_span(1), 1e-9..=1.0f64).prop_map(|(every, factor)| ScheduleShape::Exponential { every, factor }),
+        (any_span(1), 1u64..9, end()).prop_map(|(every, growth, final_fraction)| {
+            ScheduleShape::CosineRestarts { every, growth, final_fraction }
+        }),
         (any_span(0), end()).prop_map(|(decay, final_fraction)| ScheduleShape::Wsd { decay, final_fraction }),
     ];
     let warmup = (any_span(0), proptest::option::of(end()));

@@ -55,9 +55,37 @@ fn schedules_are_read_with_their_defaults() {
         schedule(&["schedule.kind=step", "schedule.step_every_steps=5"]).shape,
         ScheduleShape::Step { every: Span::Steps(5), factor: 0.1 }
     );
+    assert_eq!(
+        schedule(&["schedule.kind=exponential", "schedule.step_factor=0.5"]).shape,
+        ScheduleShape::Exponential { every: Span::Fraction(1.0 / 3.0), factor: 0.5 }
+    );
+    assert_eq!(
+        schedule(&[
+            "schedule.kind=cosine_restarts",
+            "schedule.step_every_steps=5",
+            "schedule.restart_growth=2"
+        ])
+        .shape,
+        ScheduleShape::CosineRestarts { every: Span::Steps(5), growth: 2, final_fraction: 0.0 }
+    );
+    assert_eq!(
+        schedule(&["schedule.kind=plateau", "schedule.plateau_patience=3"]).shape,
+        ScheduleShape::Plateau { patience: 3, factor: 0.1, final_fraction: 0.0 }
+    );
+    assert_refused(
+        from_sets(&["schedule.kind=plateau", "data.eval=none"]),
+        &["without rows to evaluate on", "`data.eval_fraction`"],
+    );
+    assert_refused(
+        from_text("[[optimizer.groups]]\nmatch = \"*\"\nschedule = { kind = \"plateau\" }"),
+        &["another one than \"plateau\" in a group", "lr_scale"],
+    );
     assert_refused(
         from_text("[schedule]\nkind = \"linear\"\nstep_factor = 0.1"),
-        &["line 3", "`schedule.step_factor` must be absent unless `schedule.kind` is \"step\""],
+        &[
+            "line 3",
+            "`schedule.step_factor` must be absent unless `schedule.kind` is \"step\" or \"exponential\" or \"plateau\"",
+        ],
     );
     assert_refused(from_sets(&["schedule.warmup_steps=3", "schedule.warmup_fraction=0.1"]), &["both given"]);
     assert_refused(

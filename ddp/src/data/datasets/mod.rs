@@ -7,3 +7,4 @@ pub mod resident;
 pub(crate) mod tensor_rows;
 pub mod wrapper;
 pub mod subset;
+pub mod balanced;

@@ -26,6 +26,7 @@ use ddp_kernels::DType;
 use self::split_error::SplitError;
 use self::target_error::TargetError;
 use crate::formats::error::{CellProblem, ColumnError, CsvError, RowsError};
+use crate::values::filter::FilterError;
 
 /// A fault of the user's files of rows, or a failure to read or write them.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
@@ -102,6 +103,18 @@ pub enum TableError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Split(Box<SplitError>),
+    /// A filter that is no condition.
+    #[error("`data.filter` = {text:?} is no condition: {problem}")]
+    #[diagnostic(help(
+        "for example age >= 18 and country != 'DE'; texts and dates stand in single quotes, names of columns with blanks in double ones"
+    ))]
+    Filter { text: String, problem: FilterError },
+    /// A filter that leaves out all rows.
+    #[error("`data.filter` keeps none of the {n_rows} rows of {source_name}")]
+    #[diagnostic(help(
+        "compare its values with those of the columns: `ddp-train data inspect {source_name}` lists them"
+    ))]
+    FilterKeepsNone { source_name: String, n_rows: u64 },
     /// Files that were changed while they were read.
     #[error("{source_name}: its number of rows changed while it was read")]
     #[diagnostic(help("start again when nothing writes to it"))]

@@ -119,6 +119,21 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
 }
 
 fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {
+    let not_for_arrays = |key, why, hint: &str| {
+        let (source_name, hint) = (spec.source.to_owned(), hint.to_owned());
+        DataError::from(TableError::NotForFormat { key, source_name, why, hint })
+    };
+    let filters = spec.data.filter.is_some() && spec.side == SplitSide::Train && spec.to_predict.is_none();
+    let no_filter = || {
+        not_for_arrays(
+            "data.filter",
+            "holds arrays, which have no columns with names",
+            "remove it, or write the rows to a table",
+        )
+    };
+    if filters && spec.source.starts_with("builtin:") {
+        return Err(no_filter());
+    }
     let has_heads = !spec.data.heads.is_empty() && spec.to_predict.is_none();
     if has_heads && spec.source.starts_with("builtin:") {
         return Err(DataError::from(TargetError::HeadsWithoutTable { source_name: spec.source.to_owned() }));
@@ -139,16 +154,13 @@ fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {
         }));
     }
     refuse_array_keys(spec, &format.reader)?;
-    if spec.skips_missing_targets()
-        && spec.side == SplitSide::Train
-        && !matches!(format.reader, Reader::Table(_))
-    {
-        return Err(DataError::from(TableError::NotForFormat {
-            key: "data.missing_target",
-            source_name: spec.source.to_owned(),
-            why: "holds arrays, whose rows all have a target",
-            hint: "remove it, or write the rows to a table".to_owned(),
-        }));
+    let is_table = matches!(format.reader, Reader::Table(_));
+    if filters && !is_table {
+        return Err(no_filter());
+    }
+    if spec.skips_missing_targets() && spec.side == SplitSide::Train && !is_table {
+        let why = "holds arrays, whose rows all have a target";
+        return Err(not_for_arrays("data.missing_target", why, "remove it, or write the rows to a table"));
     }
     match &format.reader {
         Reader::Table(readers) if has_heads => {

@@ -67,7 +67,7 @@ impl CellColumns {
                 }
                 n_rows += 1;
             }
-            if n_rows == 0 {
+            if n_rows == 0 && spec.filter.is_none() {
                 return Err(CsvError::NoRows { path: path.clone() }.into());
             }
         }

@@ -11,6 +11,7 @@ use crate::source::SourceSpec;
 use crate::table::batches::{BatchCells, widened};
 use crate::table::cell_values::CellValues;
 use crate::table::columns::ColumnPlan;
+use crate::table::filtered;
 use crate::values::notation::Notation;
 
 /// Reads the cells of one file in order.
@@ -37,7 +38,7 @@ impl CellReader {
     /// # Errors
     /// A file that can't be read, or one whose columns have no names.
     pub fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
-        Ok(CellReader(match (format.open)(path, &spec.read_options())? {
+        Ok(CellReader(match filtered::open(path, format, spec)? {
             Source::Text(source) => {
                 let FileColumns { names, unnamed, .. } = source.columns();
                 let blank = unnamed.last().filter(|&&at| at + 1 == names.len());

@@ -11,6 +11,7 @@ use crate::source::SourceSpec;
 use crate::table::batches::{BatchChunks, widened};
 use crate::table::cell_chunks::{CellChunks, CellColumns};
 use crate::table::columns::Partition;
+use crate::table::filtered;
 
 /// Reads the rows of one file as typed columns.
 pub struct ChunkReader(Chunks);
@@ -36,7 +37,7 @@ impl ChunkReader {
     /// Opens a file that has types.
     #[cfg_attr(not(feature = "parquet"), allow(unused_variables))]
     pub fn of_types(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
-        match (format.open)(path, &spec.read_options())? {
+        match filtered::open(path, format, spec)? {
             #[cfg(feature = "parquet")]
             Source::Batches(source) => {
                 let source = widened(path, source, spec.types);

@@ -9,6 +9,7 @@ use crate::formats::error::CellProblem;
 use crate::formats::table::source::TableFormat;
 use crate::source::{KnownFeatures, SourceSpec, ToPredict};
 use crate::table::cell_reader::CellReader;
+use crate::table::filtered::filter_of;
 use crate::table::row_reader::RowReader;
 use crate::table::rows::TableRows;
 use crate::table::shards::{Shards, shards};
@@ -28,6 +29,7 @@ pub(crate) fn for_each_text(
     mut take: impl FnMut(&str) -> Result<(), CellProblem>,
 ) -> Result<()> {
     let kept = [column.to_owned()];
+    let filter = filter_of(spec)?;
     let spec = SourceSpec {
         features: Some(KnownFeatures::of_shards(&[], spec.source)),
         to_predict: Some(ToPredict {
@@ -36,6 +38,7 @@ pub(crate) fn for_each_text(
             only_kept: true,
             keeps_types: false,
         }),
+        filter: filter.as_ref(),
         ..*spec
     };
     let Shards { files, types } = shards(files.to_vec(), format, &spec);

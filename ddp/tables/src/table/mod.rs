@@ -21,6 +21,7 @@ mod batches;
 #[cfg(feature = "parquet")]
 mod large;
 mod shards;
+mod filtered;
 mod row_reader;
 mod cell_reader;
 mod cell_chunks;
@@ -42,6 +43,7 @@ pub use columns::{
     ColumnPlan, Partition, Role, column_missing, index_note, repeated_note, same_columns, same_names,
 };
 pub(crate) use exact_rows::ExactRows;
+pub use filtered::filter_of;
 pub(crate) use kept::KeptValues;
 pub use partition::{columns_of as partition_columns, is_partition};
 #[cfg(test)]

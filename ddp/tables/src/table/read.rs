@@ -8,6 +8,8 @@ use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::resident::ResidentRows;
 use ddp::data::datasets::subset::with_targets;
 use ddp::data::error::{DataError, Result};
+use ddp::report::units::grouped;
+use tracing::info;
 
 use crate::error::TableError;
 use crate::formats::error::CsvError;
@@ -16,6 +18,7 @@ use crate::source::{KnownFeatures, SourceSpec};
 use crate::table::columns::{ColumnPlan, of_shard, same_names};
 use crate::table::exact_columns::ExactColumns;
 use crate::table::exact_rows::ExactRows;
+use crate::table::filtered::filter_of;
 #[cfg(feature = "parquet")]
 use crate::table::large;
 use crate::table::row_reader::RowReader;
@@ -39,9 +42,11 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn Dataset>> {
     let host = spec.host.filter(|host| host.has_readers());
     let Shards { files, types } = shards(files.to_vec(), format, spec);
-    let (files, spec) = (&files[..], &SourceSpec { types: Some(&types), ..*spec });
+    let filter = if spec.to_predict.is_none() { filter_of(spec)? } else { None };
+    let (files, spec) = (&files[..], &SourceSpec { types: Some(&types), filter: filter.as_ref(), ..*spec });
     #[cfg(feature = "parquet")]
     if format.has_row_groups
+        && filter.is_none()
         && let Some(rows) = large::open(files, &SourceSpec { taken: None, ..*spec })?
     {
         if let Some(host) = host {
@@ -50,6 +55,12 @@ pub(crate) fn open(
         return Ok(rows);
     }
     let read = read_tables(files, format, spec);
+    if let Some(filter) = &filter {
+        let (n_kept, n_rows) = filter.take_counts();
+        if read.is_ok() {
+            info!("data.filter keeps {} of the {} rows of {}", grouped(n_kept), grouped(n_rows), spec.source);
+        }
+    }
     #[cfg(feature = "parquet")]
     if let Err(error) = &read
         && spilled::is_too_large(error)
@@ -147,11 +158,17 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
                 return Err(too_large(spec, rows.size_bytes()));
             }
         }
-        if rows.n_rows == n_before {
+        // Of several files, one may hold no row that the filter keeps.
+        if rows.n_rows == n_before && spec.filter.is_none() {
             return Err(CsvError::NoRows { path: path.clone() }.into());
         }
     }
     let (plan, rows) = first.expect("there is a file");
+    if rows.n_rows == 0 {
+        let (source_name, n_rows) =
+            (spec.source.to_owned(), spec.filter.map_or(0, |filter| filter.take_counts().1));
+        return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }));
+    }
     Ok(Read { plan, rows })
 }
 
@@ -161,9 +178,15 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
         what: "or more as rows of f32",
         needed_mib: (at_least >> 20) + 1,
         limit_mib: spec.table_bytes() >> 20,
-        hint: format!(
-            "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run (`ddp-train data convert {} rows.parquet` makes one that stays), or raise the limit",
-            spec.source
-        ),
+        hint: match &spec.data.filter {
+            Some(filter) => format!(
+                "raise the limit, or write the rows that are kept to a file: `ddp-train data convert {} kept.parquet --set 'data.filter={filter:?}'`",
+                spec.source
+            ),
+            None => format!(
+                "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run (`ddp-train data convert {} rows.parquet` makes one that stays), or raise the limit",
+                spec.source
+            ),
+        },
     })
 }

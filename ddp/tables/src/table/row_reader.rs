@@ -9,6 +9,7 @@ use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
 use crate::table::batches::{BatchRows, widened};
 use crate::table::columns::ColumnPlan;
+use crate::table::filtered;
 use crate::table::kept::KeptType;
 use crate::table::rows::TableRows;
 use crate::table::text::TextRows;
@@ -23,7 +24,7 @@ pub(crate) enum RowReader {
 impl RowReader {
     /// Opens a file.
     pub(crate) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
-        Ok(match (format.open)(path, &spec.read_options())? {
+        Ok(match filtered::open(path, format, spec)? {
             Source::Text(source) => RowReader::Text(Box::new(TextRows::open(path, source, spec)?)),
             #[cfg(feature = "parquet")]
             Source::Batches(source) => {

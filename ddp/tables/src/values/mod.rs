@@ -1,4 +1,4 @@
-//! Values of columns: types of elements, strings, numbers, dates and times.
+//! Values of columns: types of elements, strings, numbers, dates and times, and conditions on them.
 //!
 //! ```
 //! use ddp_tables::values::time;
@@ -12,3 +12,4 @@ pub mod texts;
 pub mod time;
 pub mod number;
 pub mod notation;
+pub mod filter;

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{assert_all_close, read_weights, run, run_ok, same_bits, single, train};
 use serde_json::Value;
+
+use crate::common::{assert_all_close, read_weights, run, run_ok, same_bits, single, temp_dir, train, write};
 
 const DIGITS: &str = "[data]\ntrain = \"builtin:digits\"\n\
     [model]\nhidden = [32]\n[train]\nepochs = 4\nglobal_batch_size = 64\n[log]\nevery_steps = 1\n";
@@ -30,6 +31,41 @@ fn training_stops_when_evaluations_stop_getting_better() {
     assert!(again.stderr.contains("steps: nothing to do\nhint: "), "{}", again.stderr);
     assert_eq!(["metrics.jsonl", "done.json", "report.html", "logs/rank-0.log"].map(files), before);
     assert_eq!(run.numbers("epoch", "eval_loss"), losses);
+}
+
+#[test]
+fn a_plateau_reduces_the_rate_alike_in_a_run_that_is_resumed() {
+    let keys = [
+        "schedule.kind=plateau",
+        "schedule.plateau_patience=2",
+        "schedule.step_factor=0.5",
+        "optimizer.lr=0.3",
+    ];
+    let keys = [&keys[..], &["train.epochs=14", "train.eval_every_steps=10"]].concat();
+    let args: Vec<&str> = keys.iter().flat_map(|key| set(key)).collect();
+    let whole = train(1, DIGITS, &args);
+    let rates = whole.numbers("step", "lr");
+    let mut steps: Vec<f64> = rates.clone();
+    steps.dedup();
+    assert!(steps.len() >= 3 && steps.windows(2).all(|pair| pair[1] == pair[0] * 0.5), "{steps:?}");
+    // Stopped between two evaluations after the first reduction, and resumed on its own.
+    let first = rates.iter().position(|rate| *rate < 0.3).unwrap();
+    let stop = format!("train.stop_after_steps={}", first + 5);
+    let folder = temp_dir();
+    let (config, out) = (write(folder.path(), "run.toml", DIGITS), folder.path().join("out"));
+    let (config, out) = (config.to_str().unwrap(), out.to_str().unwrap());
+    let stopped =
+        run(single(&[&["train", config, "--quiet", "--out", out, "--set", &stop][..], &args].concat()));
+    assert_eq!(stopped.status.code(), Some(85), "{}", stopped.stderr);
+    run_ok(single(&["train", "--resume", out, "--quiet"]));
+    let events = std::fs::read_to_string(folder.path().join("out/metrics.jsonl")).unwrap();
+    let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let resumed: Vec<f64> =
+        events.filter(|event| event["event"] == "step").map(|event| event["lr"].as_f64().unwrap()).collect();
+    assert_eq!(resumed, rates);
+    assert!(same_bits(&read_weights(&folder.path().join("out/model.safetensors")), &whole.weights()));
+    let ranks = train(2, DIGITS, &args);
+    assert_eq!(ranks.numbers("step", "lr")[..=first], rates[..=first]);
 }
 
 #[test]
@@ -106,7 +142,7 @@ fn a_loss_that_is_scaled_too_far_costs_steps_of_the_data_but_none_of_the_run() {
 fn another_order_of_the_gradient_is_told_with_its_price() {
     let args =
         [set("train.deterministic=\"world\""), set("train.micro_shards=4"), set("train.epochs=1")].concat();
-    let out = crate::common::temp_dir();
+    let out = temp_dir();
     let path = out.path().join("out");
     let outcome = run(single(&[&["train", "--out", path.to_str().unwrap()], &args[..]].concat()));
     assert!(outcome.stderr.contains("4 micro-shards per step, 4 of them on this rank"), "{}", outcome.stderr);
@@ -115,9 +151,9 @@ fn another_order_of_the_gradient_is_told_with_its_price() {
 /// The step that diverges has a finite loss; only the next one shows it. No run may resume from such weights.
 #[test]
 fn weights_that_are_not_finite_are_not_saved() {
-    let folder = crate::common::temp_dir();
+    let folder = temp_dir();
     let out = folder.path().join("out");
-    let config = crate::common::write(folder.path(), "run.toml", DIGITS);
+    let config = write(folder.path(), "run.toml", DIGITS);
     let sets = [
         "optimizer.kind=\"sgd\"",
         "optimizer.lr=1e30",

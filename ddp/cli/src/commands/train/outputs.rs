@@ -72,8 +72,8 @@ pub(super) fn is_complete(
 ) -> Result<bool, Stop> {
     let Some(resumed) = resumed.filter(|_| !args.dry_run) else { return Ok(false) };
     let state = resumed.state();
-    let is_over = is_long_enough(config, state, state.step)
-        || EarlyStopping::of(&config.train).is_over(&state.early_stopping);
+    let is_over =
+        is_long_enough(config, state, state.step) || EarlyStopping::of(config).is_over(&state.early_stopping);
     let run = args.out.as_deref().unwrap_or(resumed.run_folder());
     let done = Done::read(run).filter(|done| {
         is_over && world.rank().0 == 0 && done.step == state.step && run.join(folder::MODEL_FILE).exists()

@@ -3,6 +3,7 @@
 mod arrays;
 mod text;
 mod columns;
+pub(super) mod filtered_columns;
 mod common_type;
 mod marks;
 mod widened;

@@ -1,9 +1,11 @@
 //! Reads tables from the first to the last row, as typed columns.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ddp::config::DataConfig;
 use ddp::data::DataError;
+use ddp::report::units::grouped;
 use ddp::storage::user_file::special_kind;
 use ddp_tables::error::TableError;
 use ddp_tables::formats::error::{CellProblem, ColumnError, CsvError, RowsError};
@@ -14,7 +16,8 @@ use ddp_tables::formats::write::Kind;
 use ddp_tables::formats::write::{Chunk, Group, Schema};
 use ddp_tables::shared_types::SharedTypes;
 use ddp_tables::source::SourceSpec;
-use ddp_tables::table::{CellColumns, ChunkReader, Partition, Shards, same_columns, shards};
+use ddp_tables::table::{CellColumns, ChunkReader, Partition, Shards, filter_of, same_columns, shards};
+use ddp_tables::values::filter::Filter;
 use ddp_tables::values::notation::Notation;
 use tracing::info;
 
@@ -27,6 +30,7 @@ pub(super) struct TableSource {
     types: SharedTypes,
     format: &'static TableFormat,
     data: DataConfig,
+    filter: Option<Arc<Filter>>,
     schema: Schema,
     /// Types of the columns of text files.
     cells: Option<CellColumns>,
@@ -40,12 +44,14 @@ pub(super) struct TableSource {
 
 impl TableSource {
     pub(super) fn new(files: Vec<PathBuf>, format: &'static TableFormat, input: &Input<'_>) -> Result<Self> {
-        let spec = input.spec();
+        let filter = filter_of(&input.spec())?;
+        let spec = SourceSpec { filter: filter.as_ref(), ..input.spec() };
         let Shards { files, types } = shards(files, format, &spec);
         types.notes.iter().for_each(|note| info!("{}: {note}", spec.source));
         let mut source = TableSource {
             format,
             data: input.data.clone(),
+            filter: filter.clone(),
             schema: Schema { source: spec.source.to_owned(), groups: Vec::new() },
             cells: None,
             folders: Vec::new(),
@@ -58,6 +64,10 @@ impl TableSource {
         if format.is_text {
             refuse_pipes(&source.files)?;
             let cells = CellColumns::scan(&source.files, format, &spec)?;
+            // The rows are read again.
+            if let Some(filter) = &filter {
+                filter.take_counts();
+            }
             source.schema.groups = cells.groups();
             source.cells = Some(cells);
         } else {
@@ -88,7 +98,7 @@ impl TableSource {
                         #[cfg(feature = "parquet")]
                         (Kind::Arrow(a), Kind::Arrow(b)) if a.data_type() == b.data_type() => {
                             let field = a.as_ref().clone().with_nullable(a.is_nullable() || b.is_nullable());
-                            first.kind = Kind::Arrow(std::sync::Arc::new(field));
+                            first.kind = Kind::Arrow(Arc::new(field));
                         }
                         _ => {
                             let difference = format!("column \"{}\" has another type", first.names[0]);
@@ -124,7 +134,8 @@ impl TableSource {
 
     fn open(&self, at: usize) -> Result<ChunkReader> {
         let path = &self.files[at];
-        let spec = SourceSpec { types: Some(&self.types), ..SourceSpec::train(&self.data) };
+        let filter = self.filter.as_ref();
+        let spec = SourceSpec { types: Some(&self.types), filter, ..SourceSpec::train(&self.data) };
         Ok(match &self.cells {
             Some(cells) => ChunkReader::of_text(path, self.format, &spec, cells)?,
             None => ChunkReader::of_types(path, self.format, &spec)?,
@@ -143,7 +154,7 @@ impl TableSource {
         loop {
             if self.reader.is_none() {
                 if self.n_opened == self.files.len() {
-                    return Ok(None);
+                    return self.check_filter().map(|()| None);
                 }
                 self.reader = Some(self.open(self.n_opened)?);
                 self.n_opened += 1;
@@ -162,12 +173,24 @@ impl TableSource {
                 self.n_rows += chunk.n_rows;
                 return Ok(Some(chunk));
             }
-            if self.n_rows == 0 {
+            if self.n_rows == 0 && self.filter.is_none() {
                 let path = self.files[self.n_opened - 1].clone();
                 return Err(DataError::from(CsvError::NoRows { path }).into());
             }
             self.reader = None;
         }
+    }
+
+    /// Reports how many rows the filter kept, once all are read.
+    fn check_filter(&self) -> Result<()> {
+        let counts = self.filter.as_ref().map(|filter| filter.take_counts());
+        let Some((n_kept, n_rows)) = counts.filter(|(_, n_rows)| *n_rows > 0) else { return Ok(()) };
+        if n_kept == 0 {
+            let source_name = self.data.train.clone();
+            return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }).into());
+        }
+        info!("data.filter keeps {} of the {} rows of {}", grouped(n_kept), grouped(n_rows), self.data.train);
+        Ok(())
     }
 
     /// Fraction of the rows that has been read, from 0 to 1, if known.

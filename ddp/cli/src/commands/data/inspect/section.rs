@@ -118,6 +118,9 @@ fn source_lines(origin: &Origin, spec: &SourceSpec<'_>, is_unclear: bool) -> Vec
         }
         None => {}
     }
+    if let Some(filter) = &data.filter {
+        lines.push(format!("filter = {}", quoted(filter)));
+    }
     if data.format != DataFormat::Auto {
         lines.push(format!("format = {}", quoted(data.format.name())));
     }

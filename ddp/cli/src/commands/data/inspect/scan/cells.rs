@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ddp::data::DataError;
 use ddp::data::spelling::is_code;
 use ddp_kernels::cpu::threads;
+use ddp_tables::error::TableError;
 use ddp_tables::formats::error::{CsvError, is_formatted};
 use ddp_tables::formats::table::source::{ColumnType, TableFormat};
 use ddp_tables::formats::table::types::{CellUse, Place};
@@ -13,8 +14,8 @@ use ddp_tables::formats::write::CellKind;
 use ddp_tables::open::folder::notes_on_folders;
 use ddp_tables::source::SourceSpec;
 use ddp_tables::table::{
-    CellReader, CellValues, Shards, column_missing, index_note, partition_columns, repeated_note, same_names,
-    shards,
+    CellReader, CellValues, Shards, column_missing, filter_of, index_note, partition_columns, repeated_note,
+    same_names, shards,
 };
 use ddp_tables::values::notation::{Meaning, Notation};
 
@@ -63,7 +64,8 @@ pub(super) fn scan(
     max_cells: Option<usize>,
 ) -> Result<(Origin, Collector)> {
     let Shards { files, types: shared } = shards(files.to_vec(), format, spec);
-    let (files, spec) = (&files[..], &SourceSpec { types: Some(&shared), ..*spec });
+    let filter = filter_of(spec)?;
+    let (files, spec) = (&files[..], &SourceSpec { types: Some(&shared), filter: filter.as_ref(), ..*spec });
     shared.check(|column| !spec.data.drop.iter().any(|dropped| dropped == column))?;
     // A pipe can be opened only once.
     let first = CellReader::open(&files[0], format, spec)?;
@@ -123,7 +125,7 @@ pub(super) fn scan(
         let mut read = |rows: &mut Rows| rows.read(&mut reader, file, chunk_rows);
         let (mut rows, mut next) = (Rows::default(), Rows::default());
         read(&mut rows)?;
-        if rows.places.is_empty() {
+        if rows.places.is_empty() && spec.filter.is_none() {
             return Err(DataError::from(CsvError::NoRows { path: path.clone() }).into());
         }
         threads::join_any_pool();
@@ -137,6 +139,10 @@ pub(super) fn scan(
             done?;
             std::mem::swap(&mut rows, &mut next);
         }
+    }
+    if let (Some(filter), 0) = (&filter, collector.n_rows) {
+        let (source_name, n_rows) = (spec.source.to_owned(), filter.take_counts().1);
+        return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }).into());
     }
     for name in &spec.data.drop {
         if !names.contains(name) {

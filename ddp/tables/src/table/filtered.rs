@@ -1,0 +1,221 @@
+//! Opens files of tables without the rows that `data.filter` leaves out, whatever the format: nothing else sees these rows.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ddp::data::error::{DataError, Result};
+
+use crate::error::TableError;
+use crate::formats::error::{ColumnError, Result as FormatResult};
+#[cfg(feature = "parquet")]
+use crate::formats::table::batch_source::{BatchSource, Batches, Selection};
+use crate::formats::table::source::{FileColumns, Record, Source, TableFormat, TextSource};
+use crate::source::SourceSpec;
+#[cfg(feature = "parquet")]
+use crate::table::batches::filtered_columns;
+use crate::table::partition;
+use crate::values::filter::Filter;
+use crate::values::notation::Notation;
+
+/// The condition of `data.filter`, if there is one.
+///
+/// # Errors
+/// [`TableError::Filter`] for a text that is no condition.
+pub fn filter_of(spec: &SourceSpec<'_>) -> Result<Option<Arc<Filter>>> {
+    let Some(text) = &spec.data.filter else { return Ok(None) };
+    let parsed = text.parse::<Filter>();
+    match parsed {
+        Ok(filter) => Ok(Some(Arc::new(filter))),
+        Err(problem) => Err(DataError::from(TableError::Filter { text: text.clone(), problem })),
+    }
+}
+
+/// Opens a file of a table, without the rows that `spec.filter` leaves out.
+///
+/// # Errors
+/// Errors of the format; [`ColumnError::Missing`] for a column of the filter that the file lacks.
+pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Source> {
+    let source = (format.open)(path, &spec.read_options())?;
+    let Some(filter) = spec.filter else { return Ok(source) };
+    let folders = partition::columns_of(path, spec);
+    let find = |names: &[String]| -> Result<Vec<Place>> {
+        let place = |column: &String| {
+            let of_file = names.iter().position(|name| name == column).map(Place::File);
+            let of_folder = || folders.iter().find(|(name, _)| name == column);
+            of_file.or_else(|| of_folder().map(|(_, value)| Place::Folder(value.clone()))).ok_or_else(|| {
+                let near = ddp::config::nearest(column, names.iter().map(String::as_str));
+                let listed =
+                    names.iter().take(20).map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+                let hint = match near {
+                    Some(near) => format!("is it \"{near}\"?"),
+                    None => format!(
+                        "columns of the file: {listed}{}",
+                        if names.len() > 20 { ", ..." } else { "" }
+                    ),
+                };
+                let (path, column) = (path.to_owned(), column.clone());
+                DataError::from(ColumnError::Missing { path, column, key: "data.filter", hint })
+            })
+        };
+        filter.columns().iter().map(place).collect()
+    };
+    let filter = filter.clone();
+    Ok(match source {
+        Source::Text(inner) => {
+            let places = find(&inner.columns().names)?;
+            Source::Text(Box::new(FilteredText { inner, filter, places, row: OwnedRecord::default() }))
+        }
+        #[cfg(feature = "parquet")]
+        Source::Batches(inner) => {
+            let names: Vec<String> =
+                inner.schema().fields().iter().map(|field| field.name().clone()).collect();
+            let places = find(&names)?;
+            filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::of_file))?;
+            let notation =
+                Notation::new(crate::values::number::DecimalMark::Point, &spec.data.missing_values);
+            Source::Batches(Box::new(FilteredBatches { inner, filter, places, notation }))
+        }
+    })
+}
+
+/// The place of a column of the filter.
+#[derive(Debug, Clone)]
+enum Place {
+    /// Index among the columns of the file.
+    File(usize),
+    /// Value in the name of the file's folder.
+    Folder(String),
+}
+
+impl Place {
+    #[cfg(feature = "parquet")]
+    fn of_file(&self) -> Option<usize> {
+        match self {
+            Place::File(index) => Some(*index),
+            Place::Folder(_) => None,
+        }
+    }
+}
+
+/// A file of text without the rows that its filter leaves out. It offers no lines in place of records.
+struct FilteredText {
+    inner: Box<dyn TextSource>,
+    filter: Arc<Filter>,
+    places: Vec<Place>,
+    row: OwnedRecord,
+}
+
+/// A copy of a record.
+#[derive(Default)]
+struct OwnedRecord {
+    line: u64,
+    cells: Vec<u8>,
+    ends: Vec<usize>,
+    gap: usize,
+    strings: Vec<bool>,
+    is_bad: bool,
+}
+
+impl OwnedRecord {
+    fn copy(&mut self, record: &Record<'_>) {
+        (self.line, self.gap, self.is_bad) = (record.line, record.gap, record.is_bad);
+        self.cells.clear();
+        self.cells.extend_from_slice(record.cells);
+        self.ends.clear();
+        self.ends.extend_from_slice(record.ends);
+        self.strings.clear();
+        self.strings.extend_from_slice(record.strings);
+    }
+
+    fn record(&self) -> Record<'_> {
+        let OwnedRecord { line, cells, ends, gap, strings, is_bad } = self;
+        Record { line: *line, cells, ends, gap: *gap, strings, is_bad: *is_bad }
+    }
+}
+
+impl TextSource for FilteredText {
+    fn columns(&self) -> &FileColumns {
+        self.inner.columns()
+    }
+
+    fn notation(&self) -> &Notation {
+        self.inner.notation()
+    }
+
+    fn fraction(&self) -> Option<f64> {
+        self.inner.fraction()
+    }
+
+    fn next(&mut self, may_be_bad: bool) -> FormatResult<Option<Record<'_>>> {
+        let notation = self.inner.notation().clone();
+        while let Some(record) = self.inner.next(may_be_bad)? {
+            let cell = |column: usize| match &self.places[column] {
+                Place::File(index) if *index < record.n_cells() => record.cell(*index),
+                Place::File(_) => b"",
+                Place::Folder(value) => value.as_bytes(),
+            };
+            if self.filter.keeps(&cell, &notation) {
+                self.row.copy(&record);
+                return Ok(Some(self.row.record()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A file of record batches without the rows that its filter leaves out.
+#[cfg(feature = "parquet")]
+struct FilteredBatches {
+    inner: Box<dyn BatchSource>,
+    filter: Arc<Filter>,
+    places: Vec<Place>,
+    notation: Notation,
+}
+
+#[cfg(feature = "parquet")]
+impl BatchSource for FilteredBatches {
+    fn schema(&self) -> &arrow_schema::SchemaRef {
+        self.inner.schema()
+    }
+
+    fn first_list_len(&self, root: usize) -> FormatResult<Option<usize>> {
+        self.inner.first_list_len(root)
+    }
+
+    fn read(&self, selection: &Selection) -> FormatResult<Batches> {
+        // The filter's columns are read with the others, and taken out again.
+        let mut roots = selection.roots.clone();
+        roots.extend(self.places.iter().filter_map(Place::of_file));
+        roots.sort_unstable();
+        roots.dedup();
+        let at = |root: usize| roots.binary_search(&root).expect("each column is read");
+        let wanted: Vec<usize> = selection.roots.iter().map(|root| at(*root)).collect();
+        let places = self.places.iter().map(|place| match place {
+            Place::File(root) => Place::File(at(*root)),
+            Place::Folder(value) => Place::Folder(value.clone()),
+        });
+        let places: Vec<Place> = places.collect();
+        let (filter, notation) = (self.filter.clone(), self.notation.clone());
+        let batches = self.inner.read(&Selection { roots, ..selection.clone() })?;
+        let kept = batches.filter_map(move |batch| {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(error) => return Some(Err(error)),
+            };
+            let columns: Vec<_> = places
+                .iter()
+                .map(|place| match place {
+                    Place::File(index) => Ok(batch.column(*index)),
+                    Place::Folder(value) => Err(value.as_bytes()),
+                })
+                .collect();
+            let batch = filtered_columns::kept(&batch, &columns, &wanted, &filter, &notation);
+            (batch.num_rows() > 0).then_some(Ok(batch))
+        });
+        Ok(Box::new(kept))
+    }
+}
+
+#[cfg(test)]
+#[path = "filtered_tests.rs"]
+mod tests;

@@ -1,0 +1,478 @@
+//! Conditions on the columns of a table: `data.filter` says which rows a run trains on and evaluates.
+//!
+//! ```text
+//! or         = and { "or" and }
+//! and        = not { "and" not }
+//! not        = "not" not | "(" or ")" | condition
+//! condition  = column ("=" | "!=" | "<" | "<=" | ">" | ">=") value
+//!            | column ["not"] "in" "(" value { "," value } ")"
+//!            | column "is" ["not"] "missing"
+//! column     = a name of letters, digits, `_` and `.`, or any name in double quotes
+//! value      = a number, a text in single quotes, true or false
+//! ```
+//!
+//! A condition on a missing value is neither true nor false, as in SQL: `and`, `or` and `not` carry that on, and only rows for
+//! which the whole is true are kept. A value that is no number does not compare with a number: it counts as a missing one.
+//!
+//! ```
+//! use ddp_tables::values::filter::Filter;
+//! use ddp_tables::values::notation::Notation;
+//!
+//! let filter: Filter = "age >= 18 and country != 'DE'".parse()?;
+//! assert_eq!(filter.columns(), ["age", "country"]);
+//! let keeps = |cells: [&str; 2]| filter.keeps(&|column| cells[column].as_bytes(), &Notation::of_folders());
+//! assert!(keeps(["18.5", "FR"]) && !keeps(["18", "DE"]) && !keeps(["", "FR"]));
+//! # Ok::<(), ddp_tables::values::filter::FilterError>(())
+//! ```
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering as Access};
+
+use ddp::data::spelling::without_fraction;
+
+use crate::values::notation::{Meaning, Notation};
+use crate::values::time;
+
+/// Deepest nesting of parentheses and `not`.
+const MAX_DEPTH: usize = 64;
+
+/// A condition on the cells of a row, and counts of the rows that it was asked about.
+#[derive(Debug)]
+pub struct Filter {
+    columns: Vec<String>,
+    root: Node,
+    n_seen: AtomicU64,
+    n_kept: AtomicU64,
+}
+
+#[derive(Debug)]
+enum Node {
+    All(Vec<Node>),
+    Any(Vec<Node>),
+    Not(Box<Node>),
+    Compare { column: usize, test: Test, value: Value },
+    In { column: usize, values: Vec<Value> },
+    IsMissing { column: usize },
+}
+
+/// Orders of a cell and a value for which a comparison is true.
+#[derive(Debug, Clone, Copy)]
+struct Test {
+    less: bool,
+    equal: bool,
+    greater: bool,
+}
+
+#[derive(Debug)]
+enum Value {
+    Number(f64),
+    /// A text; its seconds if it is a date or time.
+    Text(String, Option<f64>),
+}
+
+/// A text that is no condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilterError {
+    /// Expected at the place, in words.
+    pub expected: &'static str,
+    /// Rest of the text from the place on; empty at its end.
+    pub rest: String,
+}
+
+impl fmt::Display for FilterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rest.as_str() {
+            "" => write!(f, "expected {} at its end", self.expected),
+            rest => write!(f, "expected {} at `{rest}`", self.expected),
+        }
+    }
+}
+
+impl std::error::Error for FilterError {}
+
+impl Filter {
+    /// Names of the columns, each once.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// Whether a row is kept.
+    ///
+    /// - `cell`: the text of a column, by its place in [`Self::columns`]
+    pub fn keeps<'a>(&self, cell: &dyn Fn(usize) -> &'a [u8], notation: &Notation) -> bool {
+        let keeps = self.root.truth(cell, notation) == Some(true);
+        self.n_seen.fetch_add(1, Access::Relaxed);
+        self.n_kept.fetch_add(u64::from(keeps), Access::Relaxed);
+        keeps
+    }
+
+    /// Rows that were kept, and all rows, since the last call.
+    pub fn take_counts(&self) -> (u64, u64) {
+        (self.n_kept.swap(0, Access::Relaxed), self.n_seen.swap(0, Access::Relaxed))
+    }
+}
+
+impl Node {
+    /// Three-valued truth: `None` where a missing value decides.
+    fn truth<'a>(&self, cell: &dyn Fn(usize) -> &'a [u8], notation: &Notation) -> Option<bool> {
+        // The value that decides, whatever the others are.
+        let all = |nodes: &[Node], decides: bool| {
+            let mut truth = Some(!decides);
+            for node in nodes {
+                match node.truth(cell, notation) {
+                    Some(one) if one == decides => return Some(decides),
+                    Some(_) => {}
+                    None => truth = None,
+                }
+            }
+            truth
+        };
+        match self {
+            Node::All(nodes) => all(nodes, false),
+            Node::Any(nodes) => all(nodes, true),
+            Node::Not(node) => node.truth(cell, notation).map(|truth| !truth),
+            Node::Compare { column, test, value } => {
+                value.order(cell(*column), notation).map(|order| match order {
+                    Ordering::Less => test.less,
+                    Ordering::Equal => test.equal,
+                    Ordering::Greater => test.greater,
+                })
+            }
+            Node::In { column, values } => {
+                let mut truth = Some(false);
+                for value in values {
+                    match value.order(cell(*column), notation) {
+                        Some(Ordering::Equal) => return Some(true),
+                        Some(_) => {}
+                        None => truth = None,
+                    }
+                }
+                truth
+            }
+            Node::IsMissing { column } => {
+                Some(text(cell(*column)).is_some_and(|text| notation.is_missing(text.as_bytes())))
+            }
+        }
+    }
+}
+
+/// The text of a cell without white space around it; `None` if it is not UTF-8.
+fn text(cell: &[u8]) -> Option<&str> {
+    std::str::from_utf8(cell).ok().map(str::trim)
+}
+
+impl Value {
+    /// Order of a cell and the value; `None` if the cell is missing or of another kind.
+    fn order(&self, cell: &[u8], notation: &Notation) -> Option<Ordering> {
+        let cell = text(cell)?;
+        match self {
+            Value::Number(number) => match notation.meaning(cell) {
+                Meaning::Number(value) => value.partial_cmp(number),
+                Meaning::Truth(value) => f64::from(u8::from(value)).partial_cmp(number),
+                _ => None,
+            },
+            // As in columns of categories, `NA` may be a name.
+            Value::Text(..) if cell.is_empty() || notation.is_marked(cell.as_bytes()) => None,
+            Value::Text(_, Some(seconds)) => time::parse(cell)?.seconds.partial_cmp(seconds),
+            Value::Text(text, None) => Some(without_fraction(cell).cmp(without_fraction(text))),
+        }
+    }
+}
+
+impl FromStr for Filter {
+    type Err = FilterError;
+
+    fn from_str(text: &str) -> Result<Self, FilterError> {
+        let mut parser = Parser { rest: text, columns: Vec::new(), depth: 0 };
+        let root = parser.any()?;
+        if !parser.rest.trim_start().is_empty() {
+            return Err(parser.wrong("and, or, or the end"));
+        }
+        let columns = parser.columns;
+        Ok(Filter { columns, root, n_seen: AtomicU64::new(0), n_kept: AtomicU64::new(0) })
+    }
+}
+
+struct Parser<'a> {
+    rest: &'a str,
+    columns: Vec<String>,
+    depth: usize,
+}
+
+const OPERATORS: [(&str, Test); 9] = {
+    const fn test(less: bool, equal: bool, greater: bool) -> Test {
+        Test { less, equal, greater }
+    }
+    [
+        ("==", test(false, true, false)),
+        ("!=", test(true, false, true)),
+        ("<>", test(true, false, true)),
+        ("<=", test(true, true, false)),
+        (">=", test(false, true, true)),
+        ("=", test(false, true, false)),
+        ("<", test(true, false, false)),
+        (">", test(false, false, true)),
+        ("≠", test(true, false, true)),
+    ]
+};
+
+impl<'a> Parser<'a> {
+    fn any(&mut self) -> Result<Node, FilterError> {
+        let mut nodes = vec![self.all()?];
+        while self.word("or") {
+            nodes.push(self.all()?);
+        }
+        Ok(single_or(nodes, Node::Any))
+    }
+
+    fn all(&mut self) -> Result<Node, FilterError> {
+        let mut nodes = vec![self.not()?];
+        while self.word("and") {
+            nodes.push(self.not()?);
+        }
+        Ok(single_or(nodes, Node::All))
+    }
+
+    fn not(&mut self) -> Result<Node, FilterError> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.wrong("fewer nested conditions"));
+        }
+        let node = if self.word("not") {
+            Node::Not(Box::new(self.not()?))
+        } else if self.sign("(") {
+            let node = self.any()?;
+            if !self.sign(")") {
+                return Err(self.wrong("`)`"));
+            }
+            node
+        } else {
+            self.condition()?
+        };
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    fn condition(&mut self) -> Result<Node, FilterError> {
+        let column = self.column()?;
+        if self.word("is") {
+            let is_negated = self.word("not");
+            if !(self.word("missing") || self.word("null")) {
+                return Err(self.wrong("missing"));
+            }
+            let node = Node::IsMissing { column };
+            return Ok(if is_negated { Node::Not(Box::new(node)) } else { node });
+        }
+        let is_negated = self.word("not");
+        if self.word("in") {
+            if !self.sign("(") {
+                return Err(self.wrong("`(` before the values"));
+            }
+            let mut values = vec![self.value()?];
+            while self.sign(",") {
+                values.push(self.value()?);
+            }
+            if !self.sign(")") {
+                return Err(self.wrong("`,` or `)`"));
+            }
+            let node = Node::In { column, values };
+            return Ok(if is_negated { Node::Not(Box::new(node)) } else { node });
+        }
+        if is_negated {
+            return Err(self.wrong("in"));
+        }
+        match OPERATORS.iter().find(|(sign, _)| self.sign(sign)) {
+            Some((_, test)) => Ok(Node::Compare { column, test: *test, value: self.value()? }),
+            None => Err(self.wrong("=, !=, <, <=, >, >=, in, or is missing")),
+        }
+    }
+
+    fn column(&mut self) -> Result<usize, FilterError> {
+        self.rest = self.rest.trim_start();
+        let name = match self.quoted('"') {
+            Some(name) => name,
+            None => {
+                let name = self.name();
+                let is_keyword =
+                    ["and", "or", "not", "in", "is"].iter().any(|word| name.eq_ignore_ascii_case(word));
+                if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || is_keyword {
+                    return Err(self.wrong("a column (its name in double quotes, where it is no plain word)"));
+                }
+                self.rest = &self.rest[name.len()..];
+                name.to_owned()
+            }
+        };
+        let found = self.columns.iter().position(|column| *column == name);
+        Ok(found.unwrap_or_else(|| {
+            self.columns.push(name);
+            self.columns.len() - 1
+        }))
+    }
+
+    fn value(&mut self) -> Result<Value, FilterError> {
+        self.rest = self.rest.trim_start();
+        if let Some(text) = self.quoted('\'') {
+            let text = text.trim().to_owned();
+            let seconds = time::parse(&text).map(|moment| moment.seconds);
+            return Ok(Value::Text(text, seconds));
+        }
+        for (word, value) in [("true", 1.0), ("false", 0.0)] {
+            if self.word(word) {
+                return Ok(Value::Number(value));
+            }
+        }
+        let is_of_number = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-' | '_');
+        let end = self.rest.find(|c| !is_of_number(c)).unwrap_or(self.rest.len());
+        let number = self.rest[..end].replace('_', "");
+        match number.parse::<f64>() {
+            Ok(value) if value.is_finite() => {
+                self.rest = &self.rest[end..];
+                Ok(Value::Number(value))
+            }
+            _ => Err(self.wrong("a number, a text in single quotes, true or false")),
+        }
+    }
+
+    /// Takes a text in these quotes, in which two of them stand for one.
+    fn quoted(&mut self, quote: char) -> Option<String> {
+        let mut rest = self.rest.strip_prefix(quote)?;
+        let mut text = String::new();
+        loop {
+            let end = rest.find(quote)?;
+            text.push_str(&rest[..end]);
+            rest = &rest[end + 1..];
+            match rest.strip_prefix(quote) {
+                Some(more) => {
+                    text.push(quote);
+                    rest = more;
+                }
+                None => break,
+            }
+        }
+        self.rest = rest;
+        Some(text)
+    }
+
+    fn name(&self) -> &'a str {
+        let is_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '[' | ']');
+        &self.rest[..self.rest.find(|c| !is_of_name(c)).unwrap_or(self.rest.len())]
+    }
+
+    /// Takes a word in any case.
+    fn word(&mut self, word: &str) -> bool {
+        self.rest = self.rest.trim_start();
+        let is_next = self.name().eq_ignore_ascii_case(word);
+        if is_next {
+            self.rest = &self.rest[word.len()..];
+        }
+        is_next
+    }
+
+    fn sign(&mut self, sign: &str) -> bool {
+        self.rest = self.rest.trim_start();
+        self.rest.strip_prefix(sign).map(|rest| self.rest = rest).is_some()
+    }
+
+    fn wrong(&self, expected: &'static str) -> FilterError {
+        FilterError { expected, rest: self.rest.trim().chars().take(40).collect() }
+    }
+}
+
+fn single_or(mut nodes: Vec<Node>, several: fn(Vec<Node>) -> Node) -> Node {
+    if nodes.len() == 1 { nodes.remove(0) } else { several(nodes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::number::DecimalMark;
+
+    /// Whether a row with the cell `x`, and `y` of 1, is kept.
+    fn keeps(filter: &str, x: &str) -> bool {
+        let filter: Filter = filter.parse().unwrap_or_else(|error| panic!("{filter}: {error}"));
+        let notation = Notation::new(DecimalMark::Point, &["-9".to_owned()]);
+        filter.keeps(&|column| if filter.columns()[column] == "x" { x.as_bytes() } else { b"1" }, &notation)
+    }
+
+    #[track_caller]
+    fn assert_kept(filter: &str, kept: &[&str], others: &[&str]) {
+        for x in kept {
+            assert!(keeps(filter, x), "{filter} of {x:?}");
+        }
+        for x in others {
+            assert!(!keeps(filter, x), "{filter} of {x:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_compare_by_value() {
+        assert_kept("x >= 18", &["18", "18.0", " 19 ", "1e2"], &["17.9", "", "NA", "old", "-9"]);
+        assert_kept("x != -2.5", &["1", "-2.4"], &["-2.50", "NaN"]);
+        assert_kept("x < 1_000", &["999", "False"], &["1000", "2024-05-01"]);
+        assert_kept("x = true", &["yes", "True", "1"], &["no", "0", ""]);
+    }
+
+    #[test]
+    fn texts_compare_by_their_spelling_and_dates_by_time() {
+        assert_kept("x != 'DE'", &["FR", "de", "NA"], &["DE", " DE ", "", "-9"]);
+        assert_kept("x = '7'", &["7", "7.0"], &["07", "7.5"]);
+        assert_kept("x = 'it''s'", &["it's"], &["its"]);
+        let day = "x >= '2024-05-31'";
+        assert_kept(day, &["2024-05-31", "31.05.2024", "2024-06-01T00:00:00Z"], &["2024-05-30", "soon", ""]);
+    }
+
+    #[test]
+    fn conditions_combine_as_in_sql() {
+        assert_kept("x > 1 and x < 3 or x = 9", &["2", "9"], &["1", "3"]);
+        assert_kept("not (x > 1 or y = 2)", &["1"], &["2", ""]);
+        assert_kept("x in (1, 2, 'c')", &["1", "2.0", "c"], &["3", ""]);
+        assert_kept("x not in (1, 2)", &["3"], &["1", "", "c"]);
+        assert_kept("x is missing", &["", "NA", "-9"], &["0", "a"]);
+        assert_kept("X IS NOT NULL".replace('X', "x").as_str(), &["0", "a"], &["", "NA"]);
+        // A missing value decides only where the others do not.
+        assert_kept("x > 1 or y = 1", &["", "2", "0"], &[]);
+        assert_kept("not (x > 1 and y = 2)", &["", "5"], &[]);
+    }
+
+    #[test]
+    fn names_of_columns_may_be_quoted() {
+        let filter: Filter =
+            "\"unit price\" > 1 and \"a\"\"b\" = 1 and größe = 1 and \"unit price\" < 9".parse().unwrap();
+        assert_eq!(filter.columns(), ["unit price", "a\"b", "größe"]);
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        for (text, want) in [
+            ("", "expected a column (its name in double quotes, where it is no plain word) at its end"),
+            ("age", "expected =, !=, <, <=, >, >=, in, or is missing at its end"),
+            ("age > ", "expected a number, a text in single quotes, true or false at its end"),
+            ("age > DE", "expected a number, a text in single quotes, true or false at `DE`"),
+            ("age > 'DE", "expected a number, a text in single quotes, true or false at `'DE`"),
+            ("age > 1 country = 'DE'", "expected and, or, or the end at `country = 'DE'`"),
+            ("(age > 1", "expected `)` at its end"),
+            ("age in 1", "expected `(` before the values at `1`"),
+            ("age is 1", "expected missing at `1`"),
+            (
+                "18 < age",
+                "expected a column (its name in double quotes, where it is no plain word) at `18 < age`",
+            ),
+            ("age < inf", "expected a number, a text in single quotes, true or false at `inf`"),
+        ] {
+            assert_eq!(text.parse::<Filter>().unwrap_err().to_string(), want, "{text}");
+        }
+        assert!("not ".repeat(1000).parse::<Filter>().is_err());
+        assert!("(".repeat(100_000).parse::<Filter>().is_err());
+    }
+
+    #[test]
+    fn kept_rows_are_counted() {
+        let filter: Filter = "x = 1".parse().unwrap();
+        for cell in ["1", "2", ""] {
+            filter.keeps(&|_| cell.as_bytes(), &Notation::of_folders());
+        }
+        assert_eq!((filter.take_counts(), filter.take_counts()), ((1, 3), (0, 0)));
+    }
+}
