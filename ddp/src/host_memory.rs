@@ -18,7 +18,8 @@
 //! Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use ddp_comm::local_ranks;
@@ -61,11 +62,20 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// The lowest limit on the memory of this process; `None` if the system reports none.
+/// The lowest limit on the memory of this process, read at most once per second; `None` if the system reports none.
 pub fn limit() -> Option<MemoryLimit> {
-    // A process stays in its groups, and the limit is asked for with each block of rows.
+    // A process stays in its groups, and the limit is asked for several times with each block of rows.
     static OWN: OnceLock<MemoryGroup> = OnceLock::new();
-    OWN.get_or_init(|| MemoryGroup::find(Path::new("/"))).limit(Path::new("/"))
+    static LAST: Mutex<Option<(Instant, Option<MemoryLimit>)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match *last {
+        Some((read, limit)) if read.elapsed() < Duration::from_secs(1) => limit,
+        _ => {
+            let limit = OWN.get_or_init(|| MemoryGroup::find(Path::new("/"))).limit(Path::new("/"));
+            *last = Some((Instant::now(), limit));
+            limit
+        }
+    }
 }
 
 /// This rank's share of the limit of its container, which all ranks of this host have together; `None` outside of a container.

@@ -289,6 +289,7 @@ RULES = {
     "train.spike_threshold": one_of(1.0, 3.0, 10.0),
     "train.schedule_steps": one_of(1, 2, 7, 100),
     "train.stop_after_steps": never,
+    "train.stop_after_epochs": never,
     "comm.bucket_mib": one_of(0.0001, 0.001, 0.01, 32.0),
     "checkpoint.every_steps": one_of(0, 1, 2, 5),
     "checkpoint.every_minutes": one_of(0.0, 5.0),

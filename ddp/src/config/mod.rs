@@ -323,6 +323,7 @@ impl Config {
     pub fn without_stop(&self) -> Self {
         let mut config = self.clone();
         config.train.stop_after_steps = None;
+        config.train.stop_after_epochs = None;
         config
     }
 }

@@ -342,6 +342,14 @@ section! {
             .hint("leave it out to train to the end")
             .synonyms(&["stop_after"])
             .may_change();
+
+        /// Epoch after which the run stops as if it had received a signal.
+        stop_after_epochs: Option<u64> [optional] = count(1, MAX_EPOCHS)
+            .help("Epoch after which the run saves a checkpoint and stops, to be resumed")
+            .absent("the run trains to its end")
+            .example("10")
+            .hint("leave it out to train to the end")
+            .may_change();
     }
 }
 

@@ -14,6 +14,7 @@ use ddp_kernels::Device;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{EpochLossState, RunState};
+use crate::config::TrainConfig;
 use crate::data::loader::{DataLoader, LoadedStep};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
@@ -391,11 +392,17 @@ impl<'a> TrainingLoop<'a> {
 
     /// Reason to stop, if any: the same on all ranks.
     fn stop_reason(&self, trainer: &Trainer<'_>) -> Option<String> {
-        let limit = self.plan.config.train.stop_after_steps;
+        let TrainConfig { stop_after_steps, stop_after_epochs, .. } = self.plan.config.train;
         if self.votes.stop > 0 {
             return Some(self.plan.signals.reason());
         }
-        limit.filter(|&limit| trainer.n_steps() >= limit).map(|_| "train.stop_after_steps".to_owned())
+        let has_passed = |n_epochs: u64| self.state.cursor >= n_epochs.saturating_mul(self.state.n_rows);
+        let reason = match (stop_after_steps, stop_after_epochs) {
+            (Some(limit), _) if trainer.n_steps() >= limit => "train.stop_after_steps",
+            (_, Some(limit)) if has_passed(limit) => "train.stop_after_epochs",
+            _ => return None,
+        };
+        Some(reason.to_owned())
     }
 
     /// Runs or enqueues one step; returns whether it is the epoch's last.

@@ -312,6 +312,14 @@ pub enum CommandError {
         "name another folder with --out, or restore the config; values of --grid, --range and --seeds may be added"
     ))]
     OtherSweep { path: PathBuf, what: String },
+    /// Runs that `--prune` cannot stop at an epoch.
+    #[error("--prune needs runs of several epochs, to stop them early")]
+    #[diagnostic(help("set `train.epochs` to 9 or more, in place of `train.steps`"))]
+    PruneNeedsEpochs,
+    /// Runs that `--prune` cannot judge.
+    #[error("--prune has nothing to judge the runs by: none has an evaluation")]
+    #[diagnostic(help("give rows to evaluate on with --eval-fraction 0.2 or `data.eval`"))]
+    PruneNeedsEval,
     /// The model was trained without evaluation data, and the command names no data.
     #[error("the run had no evaluation data")]
     #[diagnostic(help("name the rows to evaluate with --data"))]

@@ -179,6 +179,7 @@ fn values_out_of_range_are_refused() {
         ("train.early_stop_patience", &["-1"]),
         ("train.early_stop_min_delta", &["-1", "inf"]),
         ("train.stop_after_steps", &["0"]),
+        ("train.stop_after_epochs", &["0"]),
         ("checkpoint.every_steps", &["-1"]),
         ("checkpoint.every_minutes", &["-1", "nan"]),
         ("checkpoint.every_epochs", &["-1"]),

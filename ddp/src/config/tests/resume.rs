@@ -37,6 +37,7 @@ fn differences_leave_out_what_may_change() {
         "train.steps=4",
         "train.global_batch_size=64",
         "train.stop_after_steps=3",
+        "train.stop_after_epochs=3",
         "train.early_stop_patience=3",
         "comm.zero=1",
         "comm.overlap=false",

@@ -344,6 +344,7 @@ prop_compose! {
         early_stop_patience in 0u64..100,
         early_stop_min_delta in 0.0..1e300f64,
         stop_after_steps in proptest::option::of(1u64..1_000_000_000),
+        stop_after_epochs in proptest::option::of(1u64..1_000_000_000),
     ) -> TrainConfig {
         TrainConfig {
             length,
@@ -363,6 +364,7 @@ prop_compose! {
             early_stop_patience: if has_eval { early_stop_patience } else { 0 },
             early_stop_min_delta,
             stop_after_steps,
+            stop_after_epochs,
             ..default().train
         }
     }

@@ -205,3 +205,48 @@ fn runs_side_by_side_have_gpus_of_their_own() {
         refused.stderr
     );
 }
+
+#[test]
+fn pruned_points_stop_early_and_the_best_one_has_the_bits_of_a_run_of_its_own() {
+    let folder = temp_dir();
+    let flags = "--epochs 9 --batch-size 128 --set schedule.kind=cosine -- --device cpu --threads 1";
+    let grid = "--grid optimizer.lr=1e-5,1e-4,3e-3,1e-2 --seeds 2";
+    let line = format!("sweep {grid} --prune --out s --json {flags}");
+    let outcome = run_line_ok(folder.path(), &line);
+    let report = json(&outcome.stdout);
+    // Of 4 points, 2 go on from epoch 1 and 1 from epoch 3.
+    assert_eq!(report["pruned"], serde_json::json!({"1": 4, "3": 2}));
+    assert_eq!(report["saved_epochs"], 4 * 8 + 2 * 6);
+    let points = report["points"].as_array().unwrap();
+    assert_eq!(points[0]["n_complete"], 2);
+    let state = |point: &Value| point["runs"][0]["state"].as_str().unwrap().to_owned();
+    assert_eq!(points.iter().map(state).collect::<Vec<_>>(), ["complete", "pruned", "pruned", "pruned"]);
+    assert!(outcome.stderr.contains("epoch 1: 4 of 8 runs go on"), "{}", outcome.stderr);
+
+    // A run of its own, with the same name.
+    let rate = points[0]["values"]["optimizer.lr"].as_str().unwrap();
+    let name = format!("lr={rate},seed=1");
+    let alone = format!(
+        "train --epochs 9 --batch-size 128 --set schedule.kind=cosine --set optimizer.lr={rate} --seed 1 --device cpu --threads 1 --quiet \
+         --out alone/{name}"
+    );
+    run_line_ok(folder.path(), &alone);
+    let model = |of: &str| fs::read(folder.path().join(of).join(&name).join("model.safetensors")).unwrap();
+    assert!(model("s") == model("alone"), "other bits");
+
+    // The same command again trains nothing and tells the same; other points are refused, since some were pruned already.
+    let again = run_line_ok(folder.path(), &line);
+    assert_eq!(json(&again.stdout), report);
+    let text = run_line_ok(folder.path(), &line.replace(" --json", "")).stdout;
+    assert!(text.contains("pruned: 4 after epoch 1, 2 after epoch 3, which saved 44 of 72 epochs"), "{text}");
+    refused(folder.path(), &line.replace("1e-2", "2e-2"), &["pruned among themselves"]);
+    refused(
+        folder.path(),
+        "sweep --grid optimizer.lr=1,2 --steps 9 --prune --out t",
+        &["--prune needs runs of several epochs"],
+    );
+
+    // Without it, those that were pruned train to the end.
+    let all = json(&run_line_ok(folder.path(), &line.replace(" --prune", "")).stdout);
+    assert!(all["points"].as_array().unwrap().iter().all(|point| point["n_complete"] == 2), "{all}");
+}

@@ -1,9 +1,8 @@
 //! A run in one line.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::time::SystemTime;
+use std::{fs, io};
 
 use chrono::{DateTime, Utc};
 use ddp::run_folder::folder::METRICS_FILE;
@@ -22,7 +21,7 @@ pub(crate) struct Summary {
     pub(crate) path: String,
     pub(crate) state: &'static str,
     step: u64,
-    epochs: Option<u64>,
+    pub(crate) epochs: Option<u64>,
     /// Metric by which the run is judged: that of its best evaluation, else the loss of the training rows.
     pub(crate) metric: Option<String>,
     pub(crate) value: Option<f64>,

@@ -111,7 +111,8 @@ impl<'a> Jobs<'a> {
         self.places.len()
     }
 
-    /// Trains the runs that are not complete until all have ended, or a signal stops them.
+    /// Trains the runs `active` that are not complete until all have ended, or a signal stops them. With a `rung` they stop after this
+    /// epoch.
     ///
     /// # Errors
     /// The system's error if a run can't be started; those in progress go on without this process.
@@ -119,14 +120,22 @@ impl<'a> Jobs<'a> {
         &self,
         signals: &StopSignals,
         points: &Points,
+        active: &[usize],
+        rung: Option<u64>,
         bar: Option<&ShownBar>,
     ) -> Result<Ended> {
         let folder = |run: usize| self.args.out.join(&points.runs[run].name);
-        let n = points.runs.len();
-        let mut waiting: VecDeque<usize> = (0..n).filter(|run| Done::read(&folder(*run)).is_none()).collect();
+        let is_done = |run: usize| {
+            let has_reached = |rung: u64| Summary::read(&folder(run)).epochs >= Some(rung);
+            Done::read(&folder(run)).is_some() || rung.is_some_and(has_reached)
+        };
+        let (n, n_left_out) = (active.len(), points.runs.len() - active.len());
+        let mut waiting: VecDeque<usize> = active.iter().copied().filter(|run| !is_done(*run)).collect();
         let mut n_ended = n - waiting.len();
-        if n_ended > 0 {
-            info!("{n_ended} of {n} are complete already");
+        match rung {
+            _ if n_ended == 0 => {}
+            None => info!("{n_ended} of {n} are complete already"),
+            Some(rung) => info!("{n_ended} of {n} have reached epoch {rung} already"),
         }
         let mut free: Vec<usize> = (0..self.n()).rev().collect();
         let mut started: Vec<Started> = Vec::new();
@@ -148,11 +157,11 @@ impl<'a> Jobs<'a> {
                     break;
                 };
                 let run = waiting.remove(at).expect("a position in the queue");
-                if Done::read(&folder(run)).is_some() {
+                if is_done(run) {
                     n_ended += 1;
                     continue;
                 }
-                let (child, stderr) = self.start(&points.runs[run], place)?;
+                let (child, stderr) = self.start(&points.runs[run], rung, place)?;
                 started.push(Started { run, place, child, stderr, since: Instant::now() });
                 free.pop();
             }
@@ -166,12 +175,12 @@ impl<'a> Jobs<'a> {
                 n_ended += 1;
                 let run = &points.runs[of.run];
                 let progress = format!("{n_ended} of {n}: {}", run.name);
-                if let Some(error) = self.end(&of, run, status, &progress) {
+                if let Some(error) = self.end(&of, run, rung, status, &progress) {
                     ended.failures.insert(of.run, error);
                 }
             }
             started = running;
-            bar.iter().for_each(|bar| bar.set_position(n_ended as u64));
+            bar.iter().for_each(|bar| bar.set_position((n_left_out + n_ended) as u64));
             if started.is_empty() && waiting.is_empty() {
                 return Ok(ended);
             }
@@ -180,7 +189,7 @@ impl<'a> Jobs<'a> {
     }
 
     /// Starts a run in a place; returns it with the file of its stderr.
-    fn start(&self, run: &Run, place: usize) -> Result<(Child, PathBuf)> {
+    fn start(&self, run: &Run, rung: Option<u64>, place: usize) -> Result<(Child, PathBuf)> {
         let SweepArgs { out, ranks, .. } = self.args;
         let (folder, path) = (out.join(&run.name), out.join(format!("{}.stderr", run.name)));
         let mut command = Command::new(&self.program);
@@ -189,6 +198,7 @@ impl<'a> Jobs<'a> {
         }
         command.arg("train").args(&self.words);
         run.sets().iter().for_each(|set| _ = command.args(["--set", set]));
+        rung.iter().for_each(|rung| _ = command.args(["--set", &format!("train.stop_after_epochs={rung}")]));
         command.arg("--out").arg(&folder);
         if folder.join(CONFIG_FILE).exists() {
             command.args(["--resume", "auto"]);
@@ -205,15 +215,25 @@ impl<'a> Jobs<'a> {
     }
 
     /// Reports the end of a run; returns the first line of its error if it failed.
-    fn end(&self, of: &Started, run: &Run, status: ExitStatus, progress: &str) -> Option<String> {
+    fn end(
+        &self,
+        of: &Started,
+        run: &Run,
+        rung: Option<u64>,
+        status: ExitStatus,
+        progress: &str,
+    ) -> Option<String> {
         let folder = self.args.out.join(&run.name);
         let took = duration(of.since.elapsed().as_secs_f64());
-        if Done::read(&folder).is_some() {
-            let summary = Summary::read(&folder);
+        let (summary, is_complete) = (Summary::read(&folder), Done::read(&folder).is_some());
+        if is_complete || rung.is_some() && summary.epochs >= rung {
             let value = summary.metric.zip(summary.value);
             let value =
                 value.map_or(String::new(), |(metric, value)| format!(", {metric} {}", figure(value)));
-            info!("{progress} is complete{value} ({took})");
+            match rung.filter(|_| !is_complete) {
+                Some(rung) => info!("{progress} has reached epoch {rung}{value} ({took})"),
+                None => info!("{progress} is complete{value} ({took})"),
+            }
         } else if status.code() == Some(exit_code::SAVED.into()) || status.signal() == Some(SIGTERM) {
             info!("{progress} has stopped ({took})");
         } else {

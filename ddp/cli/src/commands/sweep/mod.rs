@@ -7,10 +7,12 @@ mod points;
 mod record;
 mod jobs;
 mod result;
+mod halving;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use ddp::config::Config;
+use ddp::config::{Config, Length};
 use ddp::exit_code;
 use ddp::run_folder::FolderError;
 use ddp::run_folder::folder::REPORT_FILE;
@@ -50,7 +52,13 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let jobs = Jobs::new(world, args, &base)?;
     let unwritable = |source| FolderError::Unwritable { path: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unwritable)?;
-    record::check_and_write(&args.out, &config, &points)?;
+    let rungs =
+        args.prune.map_or(Ok(Vec::new()), |factor| halving::rungs(&config, points.n, factor as usize))?;
+    let n_epochs = match config.train.length {
+        Length::Epochs(n) => n as u64,
+        Length::Steps(_) => 0,
+    };
+    let decided = record::check_and_write(&args.out, &config, &points, &rungs)?;
 
     let (runs, of) = (count(points.runs.len(), "run"), count(points.n, "point"));
     let at_a_time = match jobs.n() {
@@ -60,16 +68,40 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     info!("{runs} of {of} in {}, {at_a_time} at a time", args.out.display());
     let terminal = log.terminal();
     let bar = terminal.takes_bar().then(|| terminal.show_bar(points.runs.len() as u64, 0, false, "runs"));
-    let ended = jobs.train(signals, &points, bar.as_ref())?;
+    let mut active: Vec<usize> = (0..points.runs.len()).collect();
+    let mut pruned: Vec<(usize, u64)> = Vec::new();
+    let mut failures = BTreeMap::new();
+    let mut stopped_by = None;
+    for rung in rungs.into_iter().map(Some).chain([None]) {
+        let kept = match rung.and_then(|rung| decided.get(&rung)) {
+            Some(names) => {
+                active.iter().copied().filter(|run| names.contains(&points.runs[*run].name)).collect()
+            }
+            None => {
+                let ended = jobs.train(signals, &points, &active, rung, bar.as_ref())?;
+                failures.extend(ended.failures);
+                stopped_by = ended.stopped_by;
+                let (Some(rung), Some(factor), None) = (rung, args.prune, stopped_by) else { break };
+                let kept = halving::best(&points, &args.out, &active, factor as usize)?;
+                let names: Vec<String> = kept.iter().map(|run| points.runs[*run].name.clone()).collect();
+                record::add_rung(&args.out, rung, &names)?;
+                kept
+            }
+        };
+        let rung = rung.expect("the last one ends the loop");
+        info!("epoch {rung}: {} of {} go on", kept.len(), count(active.len(), "run"));
+        pruned.extend(active.into_iter().filter(|run| !kept.contains(run)).map(|run| (run, rung)));
+        active = kept;
+    }
     drop(bar);
-    let outcome = Outcome::new(&points, &args.out, ended.failures);
+    let outcome = Outcome::new(&points, &args.out, failures, &pruned, n_epochs);
     let page = args.out.join(REPORT_FILE);
     let folders = outcome.folders(MAX_RUNS);
     let has_page = !folders.is_empty()
         && write_page(&folders, &page).inspect_err(|error| warn!("no page of the runs: {error}")).is_ok();
     let page = has_page.then_some(&*page);
     print_result(&if args.json { outcome.to_json(page) } else { outcome.to_text(&points, page) })?;
-    match ended.stopped_by {
+    match stopped_by {
         Some(signal) => {
             info!("stopped by {signal}\nhint: the same command continues the sweep");
             Err(Stop::Requested(signal.to_owned()))

@@ -1,6 +1,7 @@
 //! `sweep.json` in the folder of a sweep: the config of its runs without the values of points, by which a second start knows that
 //! complete runs are of the same sweep.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ddp::config::Config;
@@ -21,18 +22,26 @@ struct Record {
     /// The config of all points, as TOML.
     config: String,
     /// Arguments of `--set` by folder.
-    runs: std::collections::BTreeMap<String, Vec<String>>,
+    runs: BTreeMap<String, Vec<String>>,
+    /// Runs that went on from each rung of `--prune`, by its epoch.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rungs: BTreeMap<u64, Vec<String>>,
 }
 
-/// Compares the sweep with the one that the folder `out` holds, and records it there.
+/// The runs that went on from each rung so far, by its epoch.
+pub(super) type Rungs = BTreeMap<u64, Vec<String>>;
+
+/// Compares the sweep with the one that the folder `out` holds, and records it there. Returns the rungs that were decided.
+///
+/// - `rungs`: epochs of the rungs of this sweep
 ///
 /// # Errors
 /// [`CommandError::OtherSweep`]; the error of the write.
-pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points) -> Result<()> {
+pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rungs: &[u64]) -> Result<Rungs> {
     let path = out.join(FILE);
     let config = config.to_saved_toml();
-    let mut record =
-        Record { config, runs: points.runs.iter().map(|run| (run.name.clone(), run.sets())).collect() };
+    let runs = points.runs.iter().map(|run| (run.name.clone(), run.sets())).collect();
+    let mut record = Record { config, runs, rungs: Rungs::new() };
     if let Ok(bytes) = read_regular(&path, MAX_BYTES) {
         let other = |what: String| CommandError::OtherSweep { path: out.to_owned(), what };
         let old: Record =
@@ -41,14 +50,43 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points) -> R
         if let Some((new, old)) = lines.find(|(new, old)| new != old) {
             return Err(other(format!("`{}` was `{}`", setting(new), setting(old))).into());
         }
+        if !rungs.is_empty() && !old.rungs.is_empty() {
+            let is_same = old.rungs.keys().all(|rung| rungs.contains(rung)) && old.runs == record.runs;
+            if !is_same {
+                return Err(other(
+                    "its points were pruned among themselves, and this one has others".to_owned(),
+                )
+                .into());
+            }
+            record.rungs = old.rungs;
+        }
         // Values may be added and left out.
         for (name, sets) in old.runs {
             record.runs.entry(name).or_insert(sets);
         }
     }
-    let mut text = serde_json::to_string(&record).expect("texts");
+    write(&path, &record)?;
+    Ok(record.rungs)
+}
+
+/// Records the runs that go on from a rung.
+///
+/// # Errors
+/// The error of the write, or of reading what [`check_and_write`] has written.
+pub(super) fn add_rung(out: &Path, rung: u64, kept: &[String]) -> Result<()> {
+    let path = out.join(FILE);
+    let lost = |what: String| CommandError::OtherSweep { path: out.to_owned(), what };
+    let bytes = read_regular(&path, MAX_BYTES).map_err(|error| lost(format!("{FILE}: {error}")))?;
+    let mut record: Record =
+        serde_json::from_slice(&bytes).map_err(|error| lost(format!("{FILE}: {error}")))?;
+    record.rungs.insert(rung, kept.to_vec());
+    write(&path, &record)
+}
+
+fn write(path: &Path, record: &Record) -> Result<()> {
+    let mut text = serde_json::to_string(record).expect("texts");
     text.push('\n');
-    Ok(write_atomic(&path, text.as_bytes())?)
+    Ok(write_atomic(path, text.as_bytes())?)
 }
 
 /// A line of a config without its note.

@@ -22,6 +22,10 @@ pub(super) struct Outcome {
     /// Metric by which the runs are judged.
     metric: Option<String>,
     points: Vec<Point>,
+    /// Runs that were pruned, by the epoch after which.
+    pruned: BTreeMap<u64, usize>,
+    /// Epochs that they did not train, of all that the sweep has.
+    saved_epochs: (u64, u64),
 }
 
 #[derive(Debug, Serialize)]
@@ -36,14 +40,26 @@ struct Point {
 }
 
 impl Outcome {
-    /// Reads the runs in `out`; `failures` has the errors of those that this process saw fail.
-    pub(super) fn new(points: &Points, out: &Path, failures: BTreeMap<usize, String>) -> Self {
+    /// Reads the runs in `out`; `failures` has the errors of those that this process saw fail, `pruned` those that did not go on, with the
+    /// epoch after which.
+    pub(super) fn new(
+        points: &Points,
+        out: &Path,
+        failures: BTreeMap<usize, String>,
+        pruned: &[(usize, u64)],
+        n_epochs: u64,
+    ) -> Self {
         let mut of: Vec<Point> = Vec::new();
         for (i, run) in points.runs.iter().enumerate() {
             let folder = out.join(&run.name);
             let mut summary = Summary::read(&folder);
             if let Some(error) = failures.get(&i) {
                 (summary.state, summary.error) = ("failed", Some(error.clone()));
+            } else if let Some((_, rung)) = pruned.iter().find(|(run, _)| *run == i)
+                && summary.state != "complete"
+            {
+                let value = summary.value.map_or(String::new(), |value| format!(", {}", figure(value)));
+                (summary.state, summary.error) = ("pruned", Some(format!("after epoch {rung}{value}")));
             } else if !folder.exists() {
                 (summary.state, summary.error) = ("not started", None);
             }
@@ -66,7 +82,11 @@ impl Outcome {
         // Points without a value come last.
         let key = |point: &Point| point.mean.map_or(f64::INFINITY, |mean| if grows { -mean } else { mean });
         of.sort_by(|a, b| key(a).total_cmp(&key(b)));
-        Outcome { metric, points: of }
+        let mut of_rungs = BTreeMap::new();
+        pruned.iter().for_each(|(_, rung)| *of_rungs.entry(*rung).or_default() += 1);
+        let saved = pruned.iter().map(|(_, rung)| n_epochs.saturating_sub(*rung)).sum();
+        let saved_epochs = (saved, n_epochs * points.runs.len() as u64);
+        Outcome { metric, points: of, pruned: of_rungs, saved_epochs }
     }
 
     /// Whether a run failed.
@@ -94,7 +114,13 @@ impl Outcome {
 
     pub(super) fn to_json(&self, page: Option<&Path>) -> String {
         let best = self.best().map(|best| &best.path);
-        format!("{}\n", json!({"metric": self.metric, "best": best, "points": self.points, "report": page}))
+        format!(
+            "{}\n",
+            json!({
+                "metric": self.metric, "best": best, "points": self.points, "pruned": self.pruned, "saved_epochs": self.saved_epochs.0,
+                "report": page,
+            })
+        )
     }
 
     pub(super) fn to_text(&self, points: &Points, page: Option<&Path>) -> String {
@@ -115,6 +141,12 @@ impl Outcome {
             let error = run.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             text += &format!("{}: {}{error}\n", run.name, run.state);
         }
+        if !self.pruned.is_empty() {
+            let of_rung = |(rung, n): (&u64, &usize)| format!("{n} after epoch {rung}");
+            let shown: Vec<String> = self.pruned.iter().map(of_rung).collect();
+            let (saved, all) = self.saved_epochs;
+            text += &format!("pruned: {}, which saved {saved} of {all} epochs\n", shown.join(", "));
+        }
         if self.metric.as_deref() == Some(TRAIN_LOSS) {
             text += "note: the loss of training rows says little about new ones; --eval-fraction 0.2 judges on a fifth of them\n";
         }
@@ -127,12 +159,12 @@ impl Outcome {
 }
 
 /// Whether higher values of a metric are better.
-fn grows(metric: &str) -> bool {
+pub(super) fn grows(metric: &str) -> bool {
     let name = metric.rsplit('.').next().unwrap_or(metric);
     EvalMetric::ALL.iter().any(|of| of.name() == name && of.grows())
 }
 
-fn mean_and_sd(values: &[f64]) -> (Option<f64>, Option<f64>) {
+pub(super) fn mean_and_sd(values: &[f64]) -> (Option<f64>, Option<f64>) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let sum = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
