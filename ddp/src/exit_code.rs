@@ -32,7 +32,7 @@ pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
 /// disagree, there are too many of them, or the launcher and this build do not fit together.
 pub const ENVIRONMENT: u8 = 78;
-/// A signal, the end of the launcher or `train.stop_after_steps` stopped the run, which saved a checkpoint, or had not begun its first step.
+/// A signal, the end of the launcher, `train.stop_after_steps` or `train.stop_after_epochs` stopped the run, which saved a checkpoint, or had not begun its first step.
 pub const SAVED: u8 = 85;
 /// A second SIGINT ended the run at once, without saving; or SIGQUIT to the supervisor.
 pub const INTERRUPTED: u8 = 130;

@@ -235,6 +235,7 @@ RULES = {
     "data.classes": lambda draw, table, key: classes_of(table),
     "data.class_order": lambda draw, table, key: draw.sample(table.labels, len(table.labels)) if table.labels else None,
     "data.weight": never,
+    "data.fold": never,
     "data.drop": never,
     "data.categorical": never,
     # It keeps all rows: the labels of others may be all that a class has.

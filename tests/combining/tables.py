@@ -235,6 +235,8 @@ class Table:
         config = {"data.train": self.files["train"]}
         if self.eval_from == "file":
             config["data.eval"] = self.files["eval"]
+        elif self.eval_from in ("fraction", "group") and draw.random() < 0.4:
+            config["data.fold"] = draw.choice(["1/2", "2/4", "4/4"])
         elif self.eval_from in ("fraction", "group", "time"):
             config["data.eval_fraction"] = 0.25
         if self.split:

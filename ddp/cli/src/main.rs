@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use ddp::exit_code;
 use ddp::storage::unfinished::Unfinished;
-use ddp::train::stop_signals::StopSignals;
+use ddp::train::stop_signals::{StopSignals, stop_with_parent};
 use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_kernels::cpu::threads::join_on_request_only;
 use ddp_tables::open::remote;
@@ -38,6 +38,8 @@ fn main() -> ExitCode {
             return ExitCode::from(exit_code::FAILED);
         }
     };
+    // A run outlives a parent that has no thread to spare for it.
+    let _ = stop_with_parent();
     let args = with_implied_command(std::env::args_os(), Launcher::detect().is_some());
     // Those of `launch` and `sweep` go to ranks, which hide them.
     let passes_on = args.get(1).is_some_and(|word| word == "launch" || word == "sweep");

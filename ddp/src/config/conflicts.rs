@@ -76,6 +76,12 @@ pub static CONFLICTS: &[Conflict] = &[
         "the column of the split decides, not the classes",
         &["data.split={column=\"a\"}", "data.stratify=true"],
     ),
+    conflict(
+        ["data.fold", ""],
+        ["data.eval_fraction", ""],
+        "a fold of K has a K-th of the rows",
+        &["data.eval_fraction=0.2", "data.fold=1/5"],
+    ),
     conflict(["data.filter", ""], ["data.format", ARRAYS], "arrays have no columns with names", &[]),
     conflict(
         ["data.missing_target", "\"skip\""],
@@ -120,6 +126,12 @@ pub static CONFLICTS: &[Conflict] = &[
         ["data.task", "other than \"classification\""],
         "there are no classes",
         &["data.task=regression", "data.balance=classes"],
+    ),
+    conflict(
+        ["data.balance", "\"classes\""],
+        ["data.shuffle", "false"],
+        "an epoch would be sorted by class",
+        &["data.shuffle=false", "data.balance=classes"],
     ),
     conflict(
         ["data.balance", "\"classes\""],

@@ -74,6 +74,13 @@ section! {
             "`eval` names rows to evaluate on, `eval_fraction` takes them out of the training rows",
         );
 
+        key fold = text()
+            .help("Fold of a cross-validation to evaluate on, as NUMBER/OF: one of equal parts of the training rows, drawn by the seed, of each class alike, or of whole groups with data.split; the others train")
+            .absent("data.eval_fraction or data.eval applies")
+            .example(r#""2/5""#)
+            .synonyms(&["n_splits", "k_fold", "kfold", "cv"])
+            .instead_of("data.eval", "`eval` names rows to evaluate on, `fold` takes them out of the training rows");
+
         key split = key(Kind::Table(SPLIT_KEYS))
             .help("Column by which rows are taken out of training to evaluate on: of the values `eval`, or with data.eval_fraction whole groups or the last rows by time; it is not a feature")
             .absent("data.eval_fraction draws single rows")
@@ -432,8 +439,14 @@ impl DataConfig {
     pub fn split(&self) -> Option<&Split> {
         match &self.eval {
             EvalSource::Split(split) => Some(split),
-            EvalSource::Unset | EvalSource::None | EvalSource::Source(_) | EvalSource::Fraction(_) => None,
+            EvalSource::Unset | EvalSource::None | EvalSource::Source(_) => None,
+            EvalSource::Fraction(_) | EvalSource::Fold(_) => None,
         }
+    }
+
+    /// Whether the evaluation rows are taken out of the training rows.
+    pub fn holds_out(&self) -> bool {
+        matches!(self.eval, EvalSource::Fraction(_) | EvalSource::Fold(_) | EvalSource::Split(_))
     }
 
     /// Host memory for a rank's rows, in bytes; less than configured where the container allows less.
@@ -499,6 +512,9 @@ fn balance(raw: &RawConfig, task: Task) -> Result<Balance> {
             "\"none\" next to balanced `loss.class_weights`",
             "both even out the classes: use one of them",
         ))
+    } else if raw.given("data.shuffle").is_some_and(|given| given.value.as_bool() == Some(false)) {
+        let hint = "without a shuffle an epoch would be sorted by class: remove `data.shuffle`, or set `loss.class_weights` = \"balanced\"";
+        Err(setting.bad("\"none\" with `data.shuffle` = false", hint))
     } else if is("data.shuffle_mode", ShuffleMode::Blocks.name()) {
         let hint = "rows that are repeated lie all over the file: use \"full\", or `loss.class_weights` = \"balanced\"";
         Err(setting.bad("\"none\" with `data.shuffle_mode` = \"blocks\"", hint))

@@ -1,5 +1,7 @@
 //! Rows and targets of `[data]`, which decide how other keys of the section are read.
 
+use std::fmt;
+
 use super::class_order;
 use super::data_values::Task;
 use super::error::Result;
@@ -9,6 +11,9 @@ use super::raw::RawConfig;
 use super::split::Split;
 use super::value::ConfigEnum;
 use super::writer::Writer;
+
+/// Most folds of a cross-validation.
+const MAX_FOLDS: usize = 1000;
 
 /// Source of evaluation rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +26,47 @@ pub enum EvalSource {
     Source(String),
     /// This fraction of the training rows, in (0, 1), drawn by the seed and taken out of training.
     Fraction(f64),
+    /// This part of the training rows, drawn by the seed and taken out of training.
+    Fold(Fold),
     /// Training rows selected by the values of a column, and taken out of training.
     Split(Split),
+}
+
+/// One of several equal parts of the training rows: those of a cross-validation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fold {
+    /// Number of the part, from 1.
+    pub number: usize,
+    /// Number of parts, at least 2.
+    pub of: usize,
+}
+
+impl Fold {
+    /// Reads `data.fold`, if it is given.
+    fn read(raw: &RawConfig) -> Result<Option<Self>> {
+        let Some(setting) = raw.given("data.fold") else { return Ok(None) };
+        let text: String = raw.get("data.fold")?;
+        let numbers = text.split_once('/').map(|(number, of)| (number.trim().parse(), of.trim().parse()));
+        match numbers {
+            _ if raw.given("data.eval_fraction").is_some() => Err(setting.bad(
+                "absent next to `data.eval_fraction`",
+                "a fold of K has a K-th of the rows: remove one of the two",
+            )),
+            Some((Ok(number), Ok(of))) if (2..=MAX_FOLDS).contains(&of) && (1..=of).contains(&number) => {
+                Ok(Some(Fold { number, of }))
+            }
+            _ => Err(setting.bad(
+                format!("NUMBER/OF, up to {MAX_FOLDS} folds"),
+                "\"2/5\" evaluates on the second of five parts; `ddp-train sweep --folds 5` trains all",
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Fold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
 }
 
 impl EvalSource {
@@ -31,9 +75,13 @@ impl EvalSource {
             EvalSource::Unset | EvalSource::None => writer.put("data.eval", &"none".to_owned()),
             EvalSource::Source(source) => writer.put("data.eval", source),
             EvalSource::Fraction(fraction) => writer.put("data.eval_fraction", fraction),
+            EvalSource::Fold(fold) => writer.put("data.fold", &fold.to_string()),
             EvalSource::Split(split) => {
                 writer.put_toml("data.split", split.to_toml());
-                writer.put_optional("data.eval_fraction", split.fraction().as_ref());
+                match split.fold() {
+                    Some(fold) => writer.put("data.fold", &fold.to_string()),
+                    None => writer.put_optional("data.eval_fraction", split.fraction().as_ref()),
+                }
             }
         }
     }
@@ -82,8 +130,13 @@ impl ConfigEnum for TaskSetting {
 }
 
 fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
+    let fold = Fold::read(raw)?;
     if let Some(split) = raw.given("data.split") {
-        return Ok(EvalSource::Split(Split::read(split, raw.given("data.eval_fraction"))?));
+        let fold = fold.zip(raw.given("data.fold"));
+        return Ok(EvalSource::Split(Split::read(split, raw.given("data.eval_fraction"), fold)?));
+    }
+    if let Some(fold) = fold {
+        return Ok(EvalSource::Fold(fold));
     }
     let fraction = raw.optional("data.eval_fraction")?;
     Ok(match (raw.optional::<String>("data.eval")?, fraction) {

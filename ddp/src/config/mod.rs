@@ -83,7 +83,7 @@ pub use self::comm::{CommConfig, CommDtype, ZeroStage};
 pub use self::data::DataConfig;
 #[doc(hidden)]
 pub use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
-pub use self::data_sources::EvalSource;
+pub use self::data_sources::{EvalSource, Fold};
 pub use self::data_values::{
     Balance, Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget,
     Placement, ShuffleMode, Task, UnknownLabel,

@@ -2,6 +2,7 @@
 
 use toml::Value;
 
+use super::data_sources::Fold;
 use super::error::Result;
 use super::key::{Key, Kind, key, text};
 use super::nested::Place;
@@ -26,6 +27,8 @@ pub enum Split {
         column: String,
         /// Fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
+        /// The fold that has this fraction, in place of rows drawn for it.
+        fold: Option<Fold>,
     },
     /// The last rows by time.
     Time {
@@ -56,8 +59,12 @@ pub(super) const SPLIT_KEYS: &[Key] = &[
 const ONE_OF: &str = "a table with one of `column`, `group` and `time`";
 
 impl Split {
-    /// Reads the table; `fraction` is `data.eval_fraction`.
-    pub(super) fn read(setting: &Setting, fraction: Option<&Setting>) -> Result<Self> {
+    /// Reads the table; `fraction` is `data.eval_fraction`, and `fold` `data.fold`.
+    pub(super) fn read(
+        setting: &Setting,
+        fraction: Option<&Setting>,
+        fold: Option<(Fold, &Setting)>,
+    ) -> Result<Self> {
         let Some(table) = setting.value.as_table() else {
             return Err(setting.bad(ONE_OF, example()));
         };
@@ -70,6 +77,10 @@ impl Split {
             return Err(setting.bad(format!("a table whose `{kind}` is the name of a column"), example()));
         };
         let column = column.to_owned();
+        if let Some((_, fold)) = fold.filter(|_| kind != "group") {
+            let expected = format!("absent where `data.split` names a `{kind}`");
+            return Err(fold.bad(expected, "folds are drawn from single rows, or from groups"));
+        }
         let (eval, train) = (values(setting, table, "eval")?, values(setting, table, "train")?);
         if kind == "column" {
             if let Some(fraction) = fraction {
@@ -86,6 +97,9 @@ impl Split {
             let expected = format!("a table without `eval` and `train` where it names a `{kind}`");
             return Err(setting.bad(expected, "`data.eval_fraction` says how many rows are evaluated"));
         }
+        if let Some((fold, _)) = fold {
+            return Ok(Split::Group { column, fraction: 1.0 / fold.of as f64, fold: Some(fold) });
+        }
         let Some(fraction) = fraction else {
             let expected = format!("given with `data.eval_fraction` where it names a `{kind}`");
             let hint = "set `data.eval_fraction` to 0.2 to evaluate on about a fifth of the rows";
@@ -93,7 +107,7 @@ impl Split {
         };
         let fraction = f64::read(fraction)?;
         Ok(match kind {
-            "group" => Split::Group { column, fraction },
+            "group" => Split::Group { column, fraction, fold: None },
             _ => Split::Time { column, fraction },
         })
     }
@@ -129,6 +143,14 @@ impl Split {
         match self {
             Split::Column { .. } => None,
             Split::Group { fraction, .. } | Split::Time { fraction, .. } => Some(*fraction),
+        }
+    }
+
+    /// `data.fold`, if it decides.
+    pub(super) fn fold(&self) -> Option<Fold> {
+        match self {
+            Split::Group { fold, .. } => *fold,
+            Split::Column { .. } | Split::Time { .. } => None,
         }
     }
 }

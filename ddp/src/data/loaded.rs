@@ -14,6 +14,8 @@ use crate::data::saved_preprocessor::SavedPreprocessor;
 pub struct Loaded {
     /// Rows to train on.
     pub train: Arc<dyn Dataset>,
+    /// Rows to train on, each once; `train` may repeat those of rare classes.
+    pub plain: Arc<dyn Dataset>,
     /// Rows to evaluate on; never empty.
     pub eval: Option<Arc<dyn Dataset>>,
     /// Conversion of the rows, to be saved with the model.

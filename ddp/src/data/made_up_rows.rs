@@ -90,6 +90,7 @@ fn encoded(rows: &[&[f32]], embeds: bool, dim: Option<usize>) -> (Vec<f32>, Vec<
 
 fn loaded(train: Arc<dyn Dataset>, preprocessor: SavedPreprocessor) -> Loaded {
     Loaded {
+        plain: train.clone(),
         train,
         eval: None,
         preprocessor,
@@ -166,7 +167,8 @@ impl Loaded {
     #[must_use]
     pub fn with_n_rows(self, n_rows: usize) -> Self {
         let (layout, source) = (self.train.layout().clone(), self.train.source().to_owned());
-        Loaded { train: Arc::new(AbsentRows { n_rows, layout, source }), eval: None, ..self }
+        let train: Arc<dyn Dataset> = Arc::new(AbsentRows { n_rows, layout, source });
+        Loaded { plain: train.clone(), train, eval: None, ..self }
     }
 }
 

@@ -12,7 +12,7 @@
 //! | `step` | likewise | `lr·factor^⌊u/every⌋` | `StepLR(every, factor)` |
 //! | `exponential` | likewise | `lr·factor^(u/every)` | `ExponentialLR(factor^(1/every))` |
 //! | `cosine_restarts` | likewise | as `cosine`, with `u` counted from the last restart and `U` up to the next one | `CosineAnnealingWarmRestarts(every, growth, f·lr)` |
-//! | `plateau` | likewise | `lr·max(factor^n, f)` after `n` reductions | `ReduceLROnPlateau(factor=factor, patience=patience - 1, min_lr=f·lr)` |
+//! | `plateau` | likewise, times `max(factor^n, f)` after `n` reductions | `lr·max(factor^n, f)` | `ReduceLROnPlateau(factor=factor, patience=patience - 1, min_lr=f·lr)` |
 //! | `wsd` | likewise | `lr`, and over the last `D` steps `lr·(1 + (f-1)·(t-T+D)/D)` | `ConstantLR(1)`, `LinearLR(1, f, D)` |
 //! | `one_cycle` | `lr·(1 + (s-1)·(1 + cos(π·t/(W-1)))/2)` | `lr·(f + (1-f)·(1 + cos(π·(u+1)/U))/2)` | `OneCycleLR(lr, T, W/T, "cos")` |
 //!

@@ -284,7 +284,7 @@ impl<'a> Evaluations<'a> {
         if !self.plan.config.train.train_metrics {
             return Ok(TrainMetrics::default());
         }
-        let rows = &self.plan.data.train;
+        let rows = &self.plan.data.plain;
         let request = self.request(self.metric_sets[When::During as usize], rows);
         let measure = |model: &mut Network, loss: &LossHead| self.evaluate(model, loss, &request, rows);
         Ok(TrainMetrics(trainer.with_averaged_over(self.plan.statistics.as_ref(), measure)?))

@@ -13,15 +13,14 @@
 //! A launcher that is killed can send nothing. So each of several ranks looks for it among its parents, and its end counts as a stop
 //! signal. A shell that has started a rank in the background is no launcher.
 
-use std::fs;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use ddp_comm::{Launcher, LauncherProcess, Watchdog, World, failure};
 use ddp_kernels::cpu::start_thread::start_thread;
-use rustix::process::Signal;
+use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -114,6 +113,27 @@ impl CurrentStage {
         let waited = self.changed.wait_timeout_while(stage, MPI_START, is_meeting);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
+}
+
+/// Environment variable of a process that stops with its parent, as by SIGTERM.
+const WITH_PARENT: &str = "DDP_TRAIN_STOPS_WITH_PARENT";
+
+/// Starts a thread that sends this process SIGTERM when its parent has ended, where `DDP_TRAIN_STOPS_WITH_PARENT` is set: for a program that
+/// starts runs of its own. A parent that is a shell may end without its jobs.
+///
+/// # Errors
+/// The system's error, if it has no thread.
+pub fn stop_with_parent() -> io::Result<()> {
+    let parent = std::env::var_os(WITH_PARENT).and_then(|_| LauncherProcess::find(true));
+    let Some(parent) = parent else { return Ok(()) };
+    let watch = move || {
+        while !parent.is_gone() {
+            std::thread::sleep(LAUNCHER_POLL);
+        }
+        // It can't fail: a process may always signal itself.
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    start_thread("parent", watch).map(drop)
 }
 
 impl StopSignals {

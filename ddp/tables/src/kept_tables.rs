@@ -302,8 +302,7 @@ fn key(config: &Config, model: Option<(&Preprocessor, bool)>, files: u64) -> Opt
     [program.len(), program.mtime() as u64, program.mtime_nsec() as u64]
         .into_iter()
         .for_each(|n| hash.number(n));
-    let takes_rows = matches!(config.data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
-    if takes_rows {
+    if config.data.holds_out() {
         hash.number(config.train.seed);
     }
     hash.text(&data_section(config));

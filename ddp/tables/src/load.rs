@@ -20,7 +20,7 @@ use ddp::config::{
 };
 use ddp::data::datasets::balanced::BalancedRows;
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
-use ddp::data::datasets::subset::{Bits, Subset, split};
+use ddp::data::datasets::subset::{Bits, Subset, split, split_fold};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
 use ddp::data::vocabulary::Vocabulary;
@@ -46,7 +46,7 @@ use crate::labels::survey::LabelSurvey;
 use crate::open::open;
 use crate::row_values::RowValues;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec, TakenColumn};
-use crate::split::class_rows::{class_counts, split_by_class, without_unknown};
+use crate::split::class_rows::{class_counts, fold_by_class, split_by_class, without_unknown};
 use crate::split::column_split::split_by_column;
 use crate::split::split_values::SplitReader;
 use crate::{checks, kept_tables};
@@ -217,7 +217,7 @@ pub fn load_with(
             Preprocessor { target_scale: target_scale()?, ..preprocessor }
         }
     };
-    let is_held_out = matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_));
+    let is_held_out = data.holds_out();
     let rows = FittedRows {
         train: &*train,
         n_held_out: eval.as_ref().filter(|_| is_held_out).map_or(0, |eval| eval.len()),
@@ -236,7 +236,9 @@ pub fn load_with(
     // It reads rows from all over the files, for a note that rank 0 shows.
     let is_one_hot = is_multilabel && world.rank().0 == 0 && are_one_hot(&*train);
     let mut train = preprocessor.apply(train);
-    if data.balance == Balance::Classes {
+    let plain = train.clone();
+    // Where the targets turned out to be no classes, the decided config refuses it.
+    if data.balance == Balance::Classes && matches!(train.layout().targets, TargetLayout::Classes { .. }) {
         let rows = world.collective_result(BalancedRows::new(train))?;
         let (most, n_classes) = rows.sizes();
         info!(
@@ -248,6 +250,7 @@ pub fn load_with(
     }
     Ok(Loaded {
         warnings,
+        plain,
         train,
         eval: eval.map(|eval| preprocessor.apply(eval)),
         preprocessor: preprocessor.to_saved(),
@@ -461,7 +464,7 @@ fn take_rows(
     seed: u64,
     host: Option<&HostShare>,
 ) -> Result<Option<Divided>> {
-    if !matches!(data.eval, EvalSource::Fraction(_) | EvalSource::Split(_)) {
+    if !data.holds_out() {
         return Ok(None);
     }
     let mut own = None;
@@ -502,6 +505,14 @@ fn split_rows(
         }
         (EvalSource::Fraction(fraction), _) => {
             let (train, eval) = split(dataset, *fraction, seed)?;
+            (train, eval, None)
+        }
+        (EvalSource::Fold(fold), TargetLayout::Classes { .. }) if data.stratify => {
+            let (train, eval) = fold_by_class(dataset, *fold, seed)?;
+            (train, eval, None)
+        }
+        (EvalSource::Fold(fold), _) => {
+            let (train, eval) = split_fold(dataset, *fold, seed)?;
             (train, eval, None)
         }
         (EvalSource::Unset | EvalSource::None | EvalSource::Source(_), _) => {

@@ -91,7 +91,7 @@ use crate::report::prometheus;
     after_help = "A table or a config alone is trained: `ddp-train table.csv --target label`, `ddp-train run.toml`.\n\
                   Several ranks: `mpirun -n N ddp-train ...`; without arguments they train the bundled digits.\n\
                   Exit status: 0 done, 1 the run failed, 2 bad usage, config or data, 74 disk full or I/O error, \
-                  75 a rank was lost, to be resumed, 78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps and saved, \
+                  75 a rank was lost, to be resumed, 78 wrong world or environment, 85 stopped by a signal or train.stop_after_steps or _epochs and saved, \
                   130 interrupted twice, 143 ended by mpirun before saving."
 )]
 pub struct Cli {

@@ -40,9 +40,13 @@ pub struct SweepArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     pub seeds: usize,
 
+    /// Runs of each point and seed, one for each fold of a cross-validation: `data.fold` from 1/K to K/K
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(2..=1000))]
+    pub folds: Option<u64>,
+
     /// Train all points for a part of their epochs and go on with the best one in N, several times, so that one trains to the end. The same
     /// bits as without it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..), num_args = 0..=1, default_missing_value = "3")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..), num_args = 0..=1, require_equals = true, default_missing_value = "3")]
     pub prune: Option<u64>,
 
     /// Runs at a time; each has GPUs, or threads, of its own [default: as many as there are GPUs for, or 1]

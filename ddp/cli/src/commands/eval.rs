@@ -203,6 +203,10 @@ fn open_rows(
     if args.strict_columns {
         data.extra_columns = ExtraColumns::Error;
     }
+    if args.data.is_some() {
+        // It selects among the rows of the run.
+        data.filter = None;
+    }
     let data = &data;
     let spec = SourceSpec { classes, host, ..SourceSpec::train(data) };
     let open = |source: &str, labels| {
@@ -213,7 +217,7 @@ fn open_rows(
     match (&args.data, &data.eval) {
         (Some(source), _) => open(source, labels),
         (None, EvalSource::Source(source)) => open(source, labels.or(data.eval_labels.as_deref())),
-        (None, EvalSource::Fraction(_) | EvalSource::Split(_)) => {
+        (None, EvalSource::Fraction(_) | EvalSource::Fold(_) | EvalSource::Split(_)) => {
             let rows = SourceSpec { features: Some(known), ..spec }.open()?;
             let divided = take_eval(data, &rows, config.train.seed, host)?;
             Ok((divided.expect("the config takes evaluation rows out of the training rows").eval, 0))

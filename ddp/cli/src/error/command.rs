@@ -317,8 +317,10 @@ pub enum CommandError {
     #[diagnostic(help("set `train.epochs` to 9 or more, in place of `train.steps`"))]
     PruneNeedsEpochs,
     /// Runs that `--prune` cannot judge.
-    #[error("--prune has nothing to judge the runs by: none has an evaluation")]
-    #[diagnostic(help("give rows to evaluate on with --eval-fraction 0.2 or `data.eval`"))]
+    #[error("--prune has nothing to judge the runs by: it needs the best evaluation of each")]
+    #[diagnostic(help(
+        "give rows to evaluate on with --eval-fraction 0.2, --folds or `data.eval`, and leave `checkpoint.keep_best` on"
+    ))]
     PruneNeedsEval,
     /// The model was trained without evaluation data, and the command names no data.
     #[error("the run had no evaluation data")]

@@ -34,13 +34,26 @@ fn any_key() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(keys().map(|key| key.name).collect::<Vec<_>>())
 }
 
+fn any_fold() -> impl Strategy<Value = Fold> {
+    (2usize..=1000).prop_flat_map(|of| (1..=of).prop_map(move |number| Fold { number, of }))
+}
+
 fn any_split() -> impl Strategy<Value = Split> {
     let column = || "[^\\pC]{0,8}s";
     let values = |pattern: &'static str| proptest::collection::vec(pattern, 0..3);
     prop_oneof![
         (column(), values("[^\\pC]{0,8}e"), values("[^\\pC]{0,8}t"))
             .prop_map(|(column, eval, train)| Split::Column { column, eval, train }),
-        (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Group { column, fraction }),
+        (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Group {
+            column,
+            fraction,
+            fold: None
+        }),
+        (column(), any_fold()).prop_map(|(column, fold)| Split::Group {
+            column,
+            fraction: 1.0 / fold.of as f64,
+            fold: Some(fold),
+        }),
         (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Time { column, fraction }),
     ]
 }

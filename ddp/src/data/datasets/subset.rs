@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ddp_kernels::KeyedPermutation;
 
+use crate::config::Fold;
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
@@ -53,6 +54,32 @@ pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Su
     let mut is_eval = Bits::new(n_rows);
     (0..n_eval_rows).for_each(|i| is_eval.set(permutation.index(i)));
     Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
+}
+
+/// Splits into (the rows of all other folds, those of `fold`): the folds are disjoint, hold all rows, and differ by a row at most. Both
+/// sides keep the rows' order.
+///
+/// # Errors
+/// [`DataError::EmptySplit`] if there are fewer rows than folds.
+pub fn split_fold(dataset: &Arc<dyn Dataset>, fold: Fold, seed: u64) -> Result<(Subset, Subset)> {
+    let n_rows = dataset.len();
+    check_folds(&**dataset, fold)?;
+    let permutation = KeyedPermutation::new(n_rows, seed, SPLIT_EPOCH);
+    let mut is_eval = Bits::new(n_rows);
+    (fold.number - 1..n_rows).step_by(fold.of).for_each(|i| is_eval.set(permutation.index(i)));
+    Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
+}
+
+/// Checks that each fold has rows.
+///
+/// # Errors
+/// [`DataError::EmptySplit`].
+pub fn check_folds(dataset: &dyn Dataset, fold: Fold) -> Result<()> {
+    check_sizes(
+        dataset,
+        1.0 / fold.of as f64,
+        if dataset.len() < fold.of { 0 } else { dataset.len() / fold.of },
+    )
 }
 
 /// Checks that both sides of a split have rows.
@@ -229,6 +256,24 @@ mod tests {
 
     use crate::data::datasets::subset::*;
     use crate::data::testing::{numbered, numbers_of};
+
+    #[test]
+    fn folds_are_disjoint_and_hold_all_rows() {
+        for (n_rows, of) in [(10, 2), (11, 3), (7, 7), (1000, 9)] {
+            let whole = numbered(n_rows);
+            let mut all = Vec::new();
+            for number in 1..=of {
+                let (train, eval) = split_fold(&whole, Fold { number, of }, 3).unwrap();
+                let rows = numbers_of(&eval);
+                assert!(rows.len() == n_rows / of || rows.len() == n_rows.div_ceil(of), "{n_rows} in {of}");
+                assert_eq!(Dataset::len(&train) + rows.len(), n_rows);
+                all.extend(rows);
+            }
+            all.sort_unstable();
+            assert!(all.iter().copied().eq(numbers_of(&*whole)), "{n_rows} in {of}");
+        }
+        assert!(split_fold(&numbered(4), Fold { number: 1, of: 5 }, 3).is_err());
+    }
 
     proptest! {
         #[test]

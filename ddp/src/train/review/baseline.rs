@@ -1,6 +1,6 @@
 //! Findings about a model that predicts no better than a constant or a guess, or worse than the last weights of its run.
 
-use crate::config::{DataConfig, ElementLoss, EvalMetric, Loss, Task};
+use crate::config::{Balance, DataConfig, ElementLoss, EvalMetric, Loss, Task};
 use crate::train::review::Judged;
 
 /// Least rows of an evaluation that says whether a model guesses.
@@ -46,7 +46,8 @@ impl Judge<'_> {
     fn of_classes(&self, loss: &Loss, judged: Judged<'_>) -> Option<String> {
         let classes = judged.class_use.filter(|classes| classes.n_rows > 0.0)?;
         // Weights of classes give up accuracy for the rare ones.
-        let is_weighted = matches!(loss, Loss::CrossEntropy { class_weights: Some(_), .. });
+        let is_weighted = matches!(loss, Loss::CrossEntropy { class_weights: Some(_), .. })
+            || self.data.balance == Balance::Classes;
         let (value, chance, error) = (classes.balanced_accuracy, classes.chance(), classes.chance_error);
         let below = |name: &str, value: f64, baseline: f64, of: &str| {
             // The metrics are quotients of sums.

@@ -70,7 +70,7 @@ impl Review<'_> {
         }
         // Rows that were taken out of the training rows are none of them.
         if matches!(self.config.data.eval, EvalSource::Source(_)) {
-            findings.extend(shared_rows::finding(&*self.data.train, &**rows)?);
+            findings.extend(shared_rows::finding(&*self.data.plain, &**rows)?);
         }
         Ok(findings)
     }

@@ -123,7 +123,7 @@ fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {
         let (source_name, hint) = (spec.source.to_owned(), hint.to_owned());
         DataError::from(TableError::NotForFormat { key, source_name, why, hint })
     };
-    let filters = spec.data.filter.is_some() && spec.side == SplitSide::Train && spec.to_predict.is_none();
+    let filters = spec.data.filter.is_some() && spec.to_predict.is_none();
     let no_filter = || {
         not_for_arrays(
             "data.filter",

@@ -3,8 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ddp::config::Fold;
 use ddp::data::datasets::dataset::{Dataset, TargetLayout};
-use ddp::data::datasets::subset::{Bits, Subset, check_sizes};
+use ddp::data::datasets::subset::{Bits, Subset, check_folds, check_sizes};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
 use ddp_comm::{HostShare, ReduceOp, Stop, World};
@@ -133,18 +134,48 @@ pub(crate) fn split_by_class(
         starts.push(start);
         start += count;
     }
+    sides(dataset, starts, &drawn)
+}
+
+/// The rows that were not drawn, and those that were. The rows of a class are numbered from its place in `places` on.
+fn sides(dataset: &Arc<dyn Dataset>, mut places: Vec<usize>, drawn: &Bits) -> Result<(Subset, Subset)> {
+    let n_rows = dataset.len();
     let mut is_eval = Bits::new(n_rows);
     for_each_chunk(&**dataset, 0..n_rows, |first, classes| {
         for (row, &class) in classes.iter().enumerate() {
-            let place = &mut starts[class as usize];
+            let place = &mut places[class as usize];
             if drawn.has(*place) {
                 is_eval.set(first + row);
             }
             *place += 1;
         }
     })?;
-    let is_train = is_eval.inverted();
-    Ok((Subset::new(dataset, is_train), Subset::new(dataset, is_eval)))
+    Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
+}
+
+/// Splits into (the rows of all other folds, those of `fold`): each fold has the same fraction of each class, up to a row, and as many rows
+/// as the others, up to a row; drawn by (seed, class). Both sides keep the rows' order.
+///
+/// # Errors
+/// [`DataError::EmptySplit`] if there are fewer rows than folds; errors of reading the labels.
+///
+/// # Panics
+/// If the targets are not classes.
+pub(crate) fn fold_by_class(dataset: &Arc<dyn Dataset>, fold: Fold, seed: u64) -> Result<(Subset, Subset)> {
+    let n_rows = dataset.len();
+    check_folds(&**dataset, fold)?;
+    let counts = counts_of(&**dataset, 0..n_rows)?;
+    // The rows of a class follow those of the class before it, in the order of the draw, and go to the folds in turn.
+    let (mut starts, mut start) = (Vec::with_capacity(counts.len()), 0);
+    let mut drawn = Bits::new(n_rows);
+    for (class, count) in counts.into_iter().enumerate() {
+        let permutation = KeyedPermutation::new(count as usize, seed, u64::MAX - 1 - class as u64);
+        let own = (0..count as usize).filter(|i| (start + i) % fold.of == fold.number - 1);
+        own.for_each(|i| drawn.set(start + permutation.index(i)));
+        starts.push(start);
+        start += count as usize;
+    }
+    sides(dataset, starts, &drawn)
 }
 
 /// Rows to take of classes with these numbers of rows: `fraction` of each, by the method of the largest remainder. Each class

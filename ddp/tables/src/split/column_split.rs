@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ddp::config::{DataConfig, Split};
+use ddp::config::{DataConfig, Fold, Split};
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::subset::{Bits, Subset, check_sizes};
 use ddp::data::error::{DataError, Result};
@@ -72,6 +72,10 @@ pub(crate) fn split_by_column(
             let values = read_values()?;
             by_value(&values, column, dataset.source(), eval, train)?
         }
+        Split::Group { fold: Some(fold), .. } => {
+            let groups = read_values()?;
+            by_fold(&groups, column, dataset.source(), *fold, seed)?
+        }
         Split::Group { fraction, .. } => {
             let groups = read_values()?;
             by_group(&groups, column, dataset.source(), *fraction, seed)?
@@ -119,6 +123,58 @@ fn count(values: &Values, of_value: &[Side], side: Side) -> (usize, usize) {
 
 fn groups(n: usize) -> String {
     if n == 1 { "1 group".to_owned() } else { format!("{n} groups") }
+}
+
+/// Groups of a fold are evaluated. The largest groups are dealt out first, each to the fold with the fewest rows so far; groups of one size
+/// in the order of a hash of seed and group.
+fn by_fold(
+    groups_of_rows: &Values,
+    column: &str,
+    source: &str,
+    fold: Fold,
+    seed: u64,
+) -> Result<(Vec<Side>, String), SplitError> {
+    let Values { texts, n_rows, .. } = groups_of_rows;
+    if texts.len() < fold.of {
+        return Err(SplitError::Empty {
+            source_name: source.to_owned(),
+            column: column.to_owned(),
+            purpose: "evaluate",
+            reason: format!("it has {} for {} folds", groups(texts.len()), fold.of),
+            hint: format!("take at most {} folds, or another column", texts.len()),
+        });
+    }
+    let mut order: Vec<usize> = (0..texts.len()).collect();
+    order.sort_by_cached_key(|&group| {
+        (std::cmp::Reverse(n_rows[group]), group_key(groups_of_rows, seed, group))
+    });
+    let mut sizes = vec![0; fold.of];
+    let mut sides = vec![Side::Train; texts.len()];
+    for group in order {
+        let smallest = (0..fold.of).min_by_key(|of| sizes[*of]).expect("there are folds");
+        sizes[smallest] += n_rows[group];
+        if smallest == fold.number - 1 {
+            sides[group] = Side::Eval;
+        }
+    }
+    let [(n_train, n_train_groups), (n_eval, n_eval_groups)] =
+        [Side::Train, Side::Eval].map(|side| count(groups_of_rows, &sides, side));
+    let note = format!(
+        "fold {fold}: {} of {} train, {} of {} are evaluated",
+        rows(n_train),
+        groups(n_train_groups),
+        rows(n_eval),
+        groups(n_eval_groups)
+    );
+    Ok((sides_of_rows(groups_of_rows, &sides), note))
+}
+
+/// A hash of seed and group, and the group.
+fn group_key(groups_of_rows: &Values, seed: u64, group: usize) -> (u64, &str) {
+    let mut hash = Fingerprint::default();
+    hash.number(seed);
+    hash.text(&groups_of_rows.texts[group]);
+    (hash.finish(), &groups_of_rows.texts[group])
 }
 
 /// Rows whose value is in `eval` are evaluated, those in `train` are trained on: all others if it is empty.
@@ -226,14 +282,8 @@ fn by_group(
     seed: u64,
 ) -> Result<(Vec<Side>, String), SplitError> {
     let Values { texts, n_rows, codes } = groups_of_rows;
-    let key = |group: usize| {
-        let mut hash = Fingerprint::default();
-        hash.number(seed);
-        hash.text(&texts[group]);
-        (hash.finish(), &texts[group])
-    };
     let mut order: Vec<usize> = (0..texts.len()).collect();
-    order.sort_by_cached_key(|&group| key(group));
+    order.sort_by_cached_key(|&group| group_key(groups_of_rows, seed, group));
     let wanted = codes.len() as f64 * fraction;
     let mut sides = vec![Side::Train; texts.len()];
     let mut n_eval = 0;

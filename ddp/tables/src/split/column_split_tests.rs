@@ -315,3 +315,46 @@ fn what_evaluation_rows_alone_have_is_unknown() {
     assert_eq!(columns_of(&single_rows).vocabularies[0].values(), ["Bern", "Oslo", "Rome"]);
     assert!(single_rows.warnings.is_empty());
 }
+
+#[test]
+fn folds_hold_whole_groups_or_each_class_alike_and_all_rows() {
+    for more in [&["data.split={group=\"patient\"}"][..], &[]] {
+        let mut all = BTreeSet::new();
+        let mut sizes = Vec::new();
+        for number in 1..=4 {
+            let fold = format!("data.fold={number}/4");
+            let sets = [more, &[fold.as_str(), "data.target=label"]].concat();
+            let (train, eval, note) = loaded(&table(0..N_ROWS), &sets, 1).unwrap();
+            assert_eq!(
+                loaded(&table(0..N_ROWS), &sets, 3).unwrap(),
+                (train.clone(), eval.clone(), note.clone())
+            );
+            assert!(train.is_disjoint(&eval) && train.len() + eval.len() == N_ROWS);
+            if more.is_empty() {
+                let n_odd = eval.iter().filter(|row| **row % 2 == 1).count();
+                assert_eq!((eval.len(), n_odd), (50, 25));
+            } else {
+                let patients =
+                    |rows: &BTreeSet<usize>| rows.iter().map(|row| patient(*row)).collect::<BTreeSet<_>>();
+                assert!(patients(&train).is_disjoint(&patients(&eval)));
+                assert!(note.contains(&format!("fold {number}/4: ")), "{note}");
+            }
+            sizes.push(eval.len());
+            all.extend(eval);
+        }
+        assert_eq!(all.len(), N_ROWS, "each row is in one fold");
+        assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 9, "{sizes:?}");
+    }
+    let refused = |sets: &[&str]| loaded(&table(0..N_ROWS), sets, 1).unwrap_err();
+    for (sets, part) in [
+        (&["data.fold=5/4"][..], "NUMBER/OF"),
+        (&["data.fold=1"], "NUMBER/OF"),
+        (&["data.fold=1/300"], "no test rows"),
+        (&["data.fold=1/4", "data.eval_fraction=0.2"], "data.eval_fraction"),
+        (&["data.fold=1/4", "data.split={time=\"date\"}"], "absent where `data.split` names a `time`"),
+        (&["data.fold=1/30", "data.split={group=\"patient\"}"], "for 30 folds"),
+    ] {
+        let message = refused(sets);
+        assert!(message.contains(part), "{sets:?}: {message}");
+    }
+}

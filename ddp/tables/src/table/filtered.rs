@@ -1,12 +1,13 @@
 //! Opens files of tables without the rows that `data.filter` leaves out, whatever the format: nothing else sees these rows.
 
-use std::path::Path;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp::data::error::{DataError, Result};
 
 use crate::error::TableError;
-use crate::formats::error::{ColumnError, Result as FormatResult};
+use crate::formats::error::{CellProblem, ColumnError, CsvError, Result as FormatResult};
 #[cfg(feature = "parquet")]
 use crate::formats::table::batch_source::{BatchSource, Batches, Selection};
 use crate::formats::table::source::{FileColumns, Record, Source, TableFormat, TextSource};
@@ -16,6 +17,7 @@ use crate::table::batches::filtered_columns;
 use crate::table::partition;
 use crate::values::filter::Filter;
 use crate::values::notation::Notation;
+use crate::values::time;
 
 /// The condition of `data.filter`, if there is one.
 ///
@@ -63,7 +65,7 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
     Ok(match source {
         Source::Text(inner) => {
             let places = find(&inner.columns().names)?;
-            Source::Text(Box::new(FilteredText { inner, filter, places, row: OwnedRecord::default() }))
+            Source::Text(Box::new(FilteredText::new(path, inner, filter, places)?))
         }
         #[cfg(feature = "parquet")]
         Source::Batches(inner) => {
@@ -99,11 +101,20 @@ impl Place {
 
 /// A file of text without the rows that its filter leaves out. It offers no lines in place of records.
 struct FilteredText {
+    path: PathBuf,
     inner: Box<dyn TextSource>,
     filter: Arc<Filter>,
     places: Vec<Place>,
+    /// The columns, whose dates are those of the rows that are kept.
+    columns: FileColumns,
+    notation: Notation,
+    /// Rows that were read to find the dates.
+    ahead: VecDeque<OwnedRecord>,
     row: OwnedRecord,
 }
+
+/// Rows that are read to find the dates.
+const ROWS_AHEAD: usize = 256;
 
 /// A copy of a record.
 #[derive(Default)]
@@ -133,13 +144,67 @@ impl OwnedRecord {
     }
 }
 
+impl FilteredText {
+    fn new(path: &Path, inner: Box<dyn TextSource>, filter: Arc<Filter>, places: Vec<Place>) -> Result<Self> {
+        let (columns, notation) = (inner.columns().clone(), inner.notation().clone());
+        let (path, ahead) = (path.to_owned(), VecDeque::new());
+        let mut text = FilteredText {
+            path,
+            inner,
+            filter,
+            places,
+            columns,
+            notation,
+            ahead,
+            row: OwnedRecord::default(),
+        };
+        while text.ahead.len() < ROWS_AHEAD && text.read(false)? {
+            text.ahead.push_back(std::mem::take(&mut text.row));
+        }
+        // A column holds dates if its first value is one, as in files without a filter.
+        for column in 0..text.columns.are_dates.len() {
+            let cells = text.ahead.iter().map(OwnedRecord::record).filter(|record| column < record.n_cells());
+            let texts = cells.map(|record| String::from_utf8_lossy(record.cell(column)).trim().to_owned());
+            let is_value =
+                |cell: &String| !text.notation.is_missing(cell.as_bytes()) && !time::is_infinite(cell);
+            if let (Some(first), true) = (texts.into_iter().find(is_value), text.inner.delimiter().is_some())
+            {
+                text.columns.are_dates[column] = time::parse(&first).is_some_and(|moment| moment.has_date);
+            }
+        }
+        Ok(text)
+    }
+
+    /// Reads the next row that is kept into `row`; false at the end.
+    fn read(&mut self, may_be_bad: bool) -> FormatResult<bool> {
+        while let Some(record) = self.inner.next(may_be_bad)? {
+            let cell = |column: usize| match &self.places[column] {
+                Place::File(index) if *index < record.n_cells() => record.cell(*index),
+                Place::File(_) => b"",
+                Place::Folder(value) => value.as_bytes(),
+            };
+            let keeps = self.filter.keeps(&cell, &self.notation).map_err(|unclear| CsvError::Cell {
+                path: self.path.clone(),
+                line: record.line,
+                column: self.filter.columns()[unclear.column].clone(),
+                problem: CellProblem::UnclearMark { text: unclear.text },
+            })?;
+            if keeps {
+                self.row.copy(&record);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
 impl TextSource for FilteredText {
     fn columns(&self) -> &FileColumns {
-        self.inner.columns()
+        &self.columns
     }
 
     fn notation(&self) -> &Notation {
-        self.inner.notation()
+        &self.notation
     }
 
     fn fraction(&self) -> Option<f64> {
@@ -147,19 +212,12 @@ impl TextSource for FilteredText {
     }
 
     fn next(&mut self, may_be_bad: bool) -> FormatResult<Option<Record<'_>>> {
-        let notation = self.inner.notation().clone();
-        while let Some(record) = self.inner.next(may_be_bad)? {
-            let cell = |column: usize| match &self.places[column] {
-                Place::File(index) if *index < record.n_cells() => record.cell(*index),
-                Place::File(_) => b"",
-                Place::Folder(value) => value.as_bytes(),
-            };
-            if self.filter.keeps(&cell, &notation) {
-                self.row.copy(&record);
-                return Ok(Some(self.row.record()));
-            }
+        match self.ahead.pop_front() {
+            Some(row) => self.row = row,
+            None if !self.read(may_be_bad)? => return Ok(None),
+            None => {}
         }
-        Ok(None)
+        Ok(Some(self.row.record()))
     }
 }
 

@@ -205,6 +205,32 @@ fn a_fault_after_rows_that_are_left_out_has_its_own_line() {
 }
 
 #[test]
+fn rows_that_are_left_out_decide_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let rows: String =
+        (0..40).map(|row| format!("1,2024-05-{:02},{row}.5,{}\n", 1 + row % 28, row % 2)).collect();
+    fs::write(at("all.csv"), format!("k,day,x,y\n0,soon,1.5,maybe\n{rows}0,,inf,\n")).unwrap();
+    fs::write(at("kept.csv"), format!("k,day,x,y\n{rows}")).unwrap();
+    let load = |name: &str, more: &[&str]| {
+        let usual =
+            ["data.target=y", "data.eval=none", "data.datetime=parts", "data.drop=k"].map(str::to_owned);
+        let more = more.iter().map(|set| (*set).to_owned());
+        let all = [format!("data.train={}", at(name).display())].into_iter().chain(usual).chain(more);
+        loaded(&all.collect::<Vec<_>>(), 1)
+    };
+    let want = load("kept.csv", &[]).unwrap();
+    assert!(load("all.csv", &["data.filter=k = 1"]).unwrap() == want);
+    // A number that may be two is none that a filter may pass over.
+    fs::write(at("two.csv"), "income;y\n100;1\n1,001;0\n".repeat(1) + &"100;1\n1,001;0\n".repeat(20))
+        .unwrap();
+    let sets = [format!("data.train={}", at("two.csv").display()), "data.target=y".to_owned()];
+    let filter = "data.filter=income > 0".to_owned();
+    let message = loaded(&[&sets[..], &[filter, "data.eval=none".to_owned()]].concat(), 1).unwrap_err();
+    assert!(message.contains("line 3") && message.contains("`data.decimal`"), "{message}");
+}
+
+#[test]
 fn an_epoch_of_balanced_rows_has_each_class_alike_on_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");

@@ -165,8 +165,11 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
     }
     let (plan, rows) = first.expect("there is a file");
     if rows.n_rows == 0 {
-        let (source_name, n_rows) =
-            (spec.source.to_owned(), spec.filter.map_or(0, |filter| filter.take_counts().1));
+        let n_rows = spec.filter.map_or(0, |filter| filter.take_counts().1);
+        if n_rows == 0 {
+            return Err(CsvError::NoRows { path: files[0].clone() }.into());
+        }
+        let source_name = spec.source.to_owned();
         return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }));
     }
     Ok(Read { plan, rows })
@@ -180,8 +183,9 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
         limit_mib: spec.table_bytes() >> 20,
         hint: match &spec.data.filter {
             Some(filter) => format!(
-                "raise the limit, or write the rows that are kept to a file: `ddp-train data convert {} kept.parquet --set 'data.filter={filter:?}'`",
-                spec.source
+                "raise the limit, set `data.shuffle_mode` to \"blocks\" for a file of text, or write the rows that are kept to a file and train on it without `data.filter`: `ddp-train data convert {} kept.parquet --set 'data.filter={}'`",
+                spec.source,
+                filter.replace('\'', "'\\''")
             ),
             None => format!(
                 "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run (`ddp-train data convert {} rows.parquet` makes one that stays), or raise the limit",

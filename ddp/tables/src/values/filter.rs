@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A condition on a missing value is neither true nor false, as in SQL: `and`, `or` and `not` carry that on, and only rows for
-//! which the whole is true are kept. A value that is no number does not compare with a number: it counts as a missing one.
+//! which the whole is true are kept. A value that is no number does not compare with a number: it counts as a missing one, and so
+//! does a value of another kind than the date, time or duration that it is compared with.
 //!
 //! ```
 //! use ddp_tables::values::filter::Filter;
@@ -20,20 +21,22 @@
 //!
 //! let filter: Filter = "age >= 18 and country != 'DE'".parse()?;
 //! assert_eq!(filter.columns(), ["age", "country"]);
-//! let keeps = |cells: [&str; 2]| filter.keeps(&|column| cells[column].as_bytes(), &Notation::of_folders());
+//! let keeps = |cells: [&str; 2]| filter.keeps(&|column| cells[column].as_bytes(), &Notation::of_folders()) == Ok(true);
 //! assert!(keeps(["18.5", "FR"]) && !keeps(["18", "DE"]) && !keeps(["", "FR"]));
 //! # Ok::<(), ddp_tables::values::filter::FilterError>(())
 //! ```
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering as Access};
 
-use ddp::data::spelling::without_fraction;
+use ddp::data::spelling::{truth_word, without_fraction};
 
 use crate::values::notation::{Meaning, Notation};
 use crate::values::time;
+use crate::values::time::Moment;
 
 /// Deepest nesting of parentheses and `not`.
 const MAX_DEPTH: usize = 64;
@@ -53,7 +56,7 @@ enum Node {
     Any(Vec<Node>),
     Not(Box<Node>),
     Compare { column: usize, test: Test, value: Value },
-    In { column: usize, values: Vec<Value> },
+    In { column: usize, values: Values },
     IsMissing { column: usize },
 }
 
@@ -67,9 +70,31 @@ struct Test {
 
 #[derive(Debug)]
 enum Value {
-    Number(f64),
-    /// A text; its seconds if it is a date or time.
-    Text(String, Option<f64>),
+    /// A number, and the whole number that it is.
+    Number(f64, Option<i128>),
+    Text(String),
+    /// A date, time or duration.
+    Moment(Moment),
+}
+
+/// The values of `in`.
+#[derive(Debug, Default)]
+struct Values {
+    /// Sorted.
+    numbers: Vec<f64>,
+    wholes: HashSet<i128>,
+    texts: HashSet<String>,
+    truths: Vec<bool>,
+    moments: Vec<Moment>,
+}
+
+/// A cell that may be two numbers, in a column that a condition compares with a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnclearCell {
+    /// Place of the column in [`Filter::columns`].
+    pub column: usize,
+    /// The cell's text.
+    pub text: String,
 }
 
 /// A text that is no condition.
@@ -101,11 +126,18 @@ impl Filter {
     /// Whether a row is kept.
     ///
     /// - `cell`: the text of a column, by its place in [`Self::columns`]
-    pub fn keeps<'a>(&self, cell: &dyn Fn(usize) -> &'a [u8], notation: &Notation) -> bool {
-        let keeps = self.root.truth(cell, notation) == Some(true);
+    ///
+    /// # Errors
+    /// [`UnclearCell`]
+    pub fn keeps<'a>(
+        &self,
+        cell: &dyn Fn(usize) -> &'a [u8],
+        notation: &Notation,
+    ) -> Result<bool, UnclearCell> {
+        let keeps = self.root.truth(cell, notation)? == Some(true);
         self.n_seen.fetch_add(1, Access::Relaxed);
         self.n_kept.fetch_add(u64::from(keeps), Access::Relaxed);
-        keeps
+        Ok(keeps)
     }
 
     /// Rows that were kept, and all rows, since the last call.
@@ -116,68 +148,148 @@ impl Filter {
 
 impl Node {
     /// Three-valued truth: `None` where a missing value decides.
-    fn truth<'a>(&self, cell: &dyn Fn(usize) -> &'a [u8], notation: &Notation) -> Option<bool> {
+    fn truth<'a>(
+        &self,
+        cell: &dyn Fn(usize) -> &'a [u8],
+        notation: &Notation,
+    ) -> Result<Option<bool>, UnclearCell> {
         // The value that decides, whatever the others are.
         let all = |nodes: &[Node], decides: bool| {
             let mut truth = Some(!decides);
             for node in nodes {
-                match node.truth(cell, notation) {
-                    Some(one) if one == decides => return Some(decides),
+                match node.truth(cell, notation)? {
+                    Some(one) if one == decides => return Ok(Some(decides)),
                     Some(_) => {}
                     None => truth = None,
                 }
             }
-            truth
+            Ok(truth)
         };
-        match self {
-            Node::All(nodes) => all(nodes, false),
-            Node::Any(nodes) => all(nodes, true),
-            Node::Not(node) => node.truth(cell, notation).map(|truth| !truth),
+        // Text that is not UTF-8 is nothing that a value could equal.
+        let text = |column: usize| std::str::from_utf8(cell(column)).unwrap_or("\u{fffd}").trim();
+        let unclear = |column| move |text| UnclearCell { column, text };
+        Ok(match self {
+            Node::All(nodes) => return all(nodes, false),
+            Node::Any(nodes) => return all(nodes, true),
+            Node::Not(node) => node.truth(cell, notation)?.map(|truth| !truth),
             Node::Compare { column, test, value } => {
-                value.order(cell(*column), notation).map(|order| match order {
+                let order = value.order(text(*column), notation).map_err(unclear(*column))?;
+                order.map(|order| match order {
                     Ordering::Less => test.less,
                     Ordering::Equal => test.equal,
                     Ordering::Greater => test.greater,
                 })
             }
             Node::In { column, values } => {
-                let mut truth = Some(false);
-                for value in values {
-                    match value.order(cell(*column), notation) {
-                        Some(Ordering::Equal) => return Some(true),
-                        Some(_) => {}
-                        None => truth = None,
-                    }
-                }
-                truth
+                values.contain(text(*column), notation).map_err(unclear(*column))?
             }
-            Node::IsMissing { column } => {
-                Some(text(cell(*column)).is_some_and(|text| notation.is_missing(text.as_bytes())))
-            }
-        }
+            Node::IsMissing { column } => Some(notation.is_missing(text(*column).as_bytes())),
+        })
     }
 }
 
-/// The text of a cell without white space around it; `None` if it is not UTF-8.
-fn text(cell: &[u8]) -> Option<&str> {
-    std::str::from_utf8(cell).ok().map(str::trim)
+/// The number that a cell is; `None` for another one, and its text if it may be two.
+fn number(cell: &str, notation: &Notation) -> Result<Option<f64>, String> {
+    match notation.meaning(cell) {
+        Meaning::Number(value) => Ok(Some(value)),
+        Meaning::Truth(value) => Ok(Some(f64::from(u8::from(value)))),
+        Meaning::Unclear(_) => Err(cell.to_owned()),
+        Meaning::Missing | Meaning::Moment(_) | Meaning::Text => Ok(None),
+    }
+}
+
+/// Whether f64 may round a whole number.
+fn is_rounded(number: f64) -> bool {
+    number.abs() >= (1_u64 << 53) as f64
+}
+
+/// Whether a cell is missing where it is compared with a text: as in columns of categories, `NA` may be a name.
+fn is_missing_text(cell: &str, notation: &Notation) -> bool {
+    cell.is_empty() || notation.is_marked(cell.as_bytes())
+}
+
+fn are_alike(a: &Moment, b: &Moment) -> bool {
+    (a.has_date, a.is_duration) == (b.has_date, b.is_duration)
 }
 
 impl Value {
     /// Order of a cell and the value; `None` if the cell is missing or of another kind.
-    fn order(&self, cell: &[u8], notation: &Notation) -> Option<Ordering> {
-        let cell = text(cell)?;
-        match self {
-            Value::Number(number) => match notation.meaning(cell) {
-                Meaning::Number(value) => value.partial_cmp(number),
-                Meaning::Truth(value) => f64::from(u8::from(value)).partial_cmp(number),
-                _ => None,
-            },
-            // As in columns of categories, `NA` may be a name.
-            Value::Text(..) if cell.is_empty() || notation.is_marked(cell.as_bytes()) => None,
-            Value::Text(_, Some(seconds)) => time::parse(cell)?.seconds.partial_cmp(seconds),
-            Value::Text(text, None) => Some(without_fraction(cell).cmp(without_fraction(text))),
+    fn order(&self, cell: &str, notation: &Notation) -> Result<Option<Ordering>, String> {
+        Ok(match self {
+            Value::Number(wanted, whole) => number(cell, notation)?.and_then(|value| match whole {
+                Some(whole) if is_rounded(value) => Some(cell.parse::<i128>().ok()?.cmp(whole)),
+                _ => value.partial_cmp(wanted),
+            }),
+            _ if is_missing_text(cell, notation) => None,
+            Value::Moment(wanted) => {
+                let moment = time::parse(cell).filter(|moment| are_alike(moment, wanted));
+                moment.and_then(|moment| moment.seconds.partial_cmp(&wanted.seconds))
+            }
+            Value::Text(text) => Some(match (truth_word(cell), truth_word(text)) {
+                // Each format spells them in its own way.
+                (Some(cell), Some(wanted)) => cell.cmp(&wanted),
+                _ => without_fraction(cell).cmp(without_fraction(text)),
+            }),
+        })
+    }
+}
+
+impl Values {
+    fn add(&mut self, value: Value) {
+        match value {
+            Value::Number(_, Some(whole)) if is_rounded(whole as f64) => _ = self.wholes.insert(whole),
+            Value::Number(number, _) => self.numbers.push(number),
+            Value::Moment(moment) => self.moments.push(moment),
+            Value::Text(text) => {
+                self.truths.extend(truth_word(&text));
+                self.texts.insert(without_fraction(&text).to_owned());
+            }
         }
+        self.numbers.sort_by(f64::total_cmp);
+    }
+
+    /// Whether a cell is one of them; `None` if it is none, but missing or of another kind for one of them.
+    fn contain(&self, cell: &str, notation: &Notation) -> Result<Option<bool>, String> {
+        let mut is_unknown = false;
+        if !(self.numbers.is_empty() && self.wholes.is_empty()) {
+            match number(cell, notation)? {
+                None => is_unknown = true,
+                Some(value) if is_rounded(value) => {
+                    let is_one = cell.parse().is_ok_and(|whole| self.wholes.contains(&whole));
+                    if is_one || self.numbers.contains(&value) {
+                        return Ok(Some(true));
+                    }
+                }
+                // Zero has two signs.
+                Some(value) if self.numbers.binary_search_by(|of| of.total_cmp(&(value + 0.0))).is_ok() => {
+                    return Ok(Some(true));
+                }
+                Some(_) => {}
+            }
+        }
+        let has_texts = !(self.texts.is_empty() && self.moments.is_empty());
+        if has_texts && is_missing_text(cell, notation) {
+            return Ok(None);
+        }
+        if self.texts.contains(without_fraction(cell))
+            || !self.truths.is_empty() && truth_word(cell).is_some_and(|truth| self.truths.contains(&truth))
+        {
+            return Ok(Some(true));
+        }
+        if !self.moments.is_empty() {
+            match time::parse(cell) {
+                None => is_unknown = true,
+                Some(moment) => {
+                    let alike: Vec<&Moment> =
+                        self.moments.iter().filter(|of| are_alike(of, &moment)).collect();
+                    if alike.iter().any(|of| of.seconds == moment.seconds) {
+                        return Ok(Some(true));
+                    }
+                    is_unknown |= alike.is_empty();
+                }
+            }
+        }
+        Ok(if is_unknown { None } else { Some(false) })
     }
 }
 
@@ -270,9 +382,10 @@ impl<'a> Parser<'a> {
             if !self.sign("(") {
                 return Err(self.wrong("`(` before the values"));
             }
-            let mut values = vec![self.value()?];
+            let mut values = Values::default();
+            values.add(self.value()?);
             while self.sign(",") {
-                values.push(self.value()?);
+                values.add(self.value()?);
             }
             if !self.sign(")") {
                 return Err(self.wrong("`,` or `)`"));
@@ -314,13 +427,12 @@ impl<'a> Parser<'a> {
     fn value(&mut self) -> Result<Value, FilterError> {
         self.rest = self.rest.trim_start();
         if let Some(text) = self.quoted('\'') {
-            let text = text.trim().to_owned();
-            let seconds = time::parse(&text).map(|moment| moment.seconds);
-            return Ok(Value::Text(text, seconds));
+            let text = text.trim();
+            return Ok(time::parse(text).map_or_else(|| Value::Text(text.to_owned()), Value::Moment));
         }
         for (word, value) in [("true", 1.0), ("false", 0.0)] {
             if self.word(word) {
-                return Ok(Value::Number(value));
+                return Ok(Value::Number(value, None));
             }
         }
         let is_of_number = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '+' | '-' | '_');
@@ -329,7 +441,8 @@ impl<'a> Parser<'a> {
         match number.parse::<f64>() {
             Ok(value) if value.is_finite() => {
                 self.rest = &self.rest[end..];
-                Ok(Value::Number(value))
+                // Zero has two signs.
+                Ok(Value::Number(value + 0.0, number.parse().ok()))
             }
             _ => Err(self.wrong("a number, a text in single quotes, true or false")),
         }
@@ -393,7 +506,8 @@ mod tests {
     fn keeps(filter: &str, x: &str) -> bool {
         let filter: Filter = filter.parse().unwrap_or_else(|error| panic!("{filter}: {error}"));
         let notation = Notation::new(DecimalMark::Point, &["-9".to_owned()]);
-        filter.keeps(&|column| if filter.columns()[column] == "x" { x.as_bytes() } else { b"1" }, &notation)
+        let cell = |column: usize| if filter.columns()[column] == "x" { x.as_bytes() } else { b"1" };
+        filter.keeps(&cell, &notation).unwrap()
     }
 
     #[track_caller]
@@ -421,6 +535,26 @@ mod tests {
         assert_kept("x = 'it''s'", &["it's"], &["its"]);
         let day = "x >= '2024-05-31'";
         assert_kept(day, &["2024-05-31", "31.05.2024", "2024-06-01T00:00:00Z"], &["2024-05-30", "soon", ""]);
+    }
+
+    #[test]
+    fn values_of_one_meaning_are_equal_in_each_spelling() {
+        // 2^53 + 1 is no f64.
+        assert_kept("x = 9007199254740993", &["9007199254740993"], &["9007199254740992", "9007199254740994"]);
+        assert_kept(
+            "x in (9007199254740993, 0, -0.0)",
+            &["9007199254740993", "0", "-0"],
+            &["9007199254740992", "1"],
+        );
+        assert_kept("x = 'True'", &["true", "TRUE", "yes"], &["False", "no", "maybe"]);
+        assert_kept("x != 'True'", &["false", "maybe"], &["true", ""]);
+        assert_kept("x < '2000-01-01'", &["1999-12-31"], &["12:30", "P1D", "2000-01-01"]);
+        assert_kept("x in ('2024-05-31', 'soon')", &["31.05.2024", "soon"], &["2024-05-30", "12:30", ""]);
+        assert_kept("x not in ('2024-05-31')", &["2024-05-30"], &["31.05.2024", "12:30", "soon", ""]);
+        let filter: Filter = "x > 0 and x != 'a'".parse().unwrap();
+        let unclear = Notation::new(DecimalMark::Unclear, &[]);
+        let error = filter.keeps(&|_| b"1,001", &unclear).unwrap_err();
+        assert_eq!(error, UnclearCell { column: 0, text: "1,001".to_owned() });
     }
 
     #[test]
@@ -471,7 +605,7 @@ mod tests {
     fn kept_rows_are_counted() {
         let filter: Filter = "x = 1".parse().unwrap();
         for cell in ["1", "2", ""] {
-            filter.keeps(&|_| cell.as_bytes(), &Notation::of_folders());
+            filter.keeps(&|_| cell.as_bytes(), &Notation::of_folders()).unwrap();
         }
         assert_eq!((filter.take_counts(), filter.take_counts()), ((1, 3), (0, 0)));
     }

@@ -565,6 +565,8 @@ fn requests_on_stdin_are_answered_by_one_process_with_the_same_bytes() {
         format!(r#"{{"data":"{data}","out":"{}","proba":true}}"#, out("a.npy")),
         format!(r#"{{"data":"{data}.gone","out":"{}"}}"#, out("b.npy")),
         "{".to_owned(),
+        format!(r#"{{"data":"{data}","out":"{data}"}}"#),
+        "x".repeat(3 << 20),
         format!(r#"{{"data":"{data}","out":"{}","keep":["id"]}}"#, out("c.csv")),
         format!(r#"{{"data":"{data}","out":"{}","proba":true}}"#, out("a.npy")),
     ];
@@ -578,13 +580,14 @@ fn requests_on_stdin_are_answered_by_one_process_with_the_same_bytes() {
         .filter(|line| !line.is_empty())
         .map(|line| serde_json::from_slice(line).unwrap())
         .collect();
-    assert_eq!(answers.len(), 5, "{answers:?}");
-    for (answer, is_met) in answers.iter().zip([true, false, false, true, true]) {
+    assert_eq!(answers.len(), 7, "{answers:?}");
+    for (answer, is_met) in answers.iter().zip([true, false, false, false, false, true, true]) {
         assert_eq!(answer["rows"] == 300, is_met, "{answer}");
         assert_eq!(answer["error"].is_null() && answer["hint"].is_null(), is_met, "{answer}");
     }
     assert!(answers[1]["error"].as_str().unwrap().contains("does not exist"), "{}", answers[1]);
     assert!(answers[2]["error"].as_str().unwrap().starts_with("request: "), "{}", answers[2]);
+    assert!(answers[3]["error"].as_str().unwrap().contains("would replace the rows"), "{}", answers[3]);
     assert_eq!(std::fs::read(model.path("a.npy")).unwrap(), plain);
     assert_eq!(std::fs::read(model.path("c.csv")).unwrap(), kept);
     let both = run_line(&["predict", "--checkpoint", &run, "--serve", "--data", "x.csv"]);

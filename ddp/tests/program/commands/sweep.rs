@@ -246,7 +246,48 @@ fn pruned_points_stop_early_and_the_best_one_has_the_bits_of_a_run_of_its_own() 
         &["--prune needs runs of several epochs"],
     );
 
+    // A run that fails is named each time, and stands in nobody's way.
+    let failing =
+        format!("sweep --grid optimizer.lr=1e30,1e-3,1e-2 --prune --out f --set optimizer.kind=sgd {flags}");
+    for _ in 0..2 {
+        let outcome = run_line(folder.path(), &failing);
+        assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+        let failed =
+            outcome.stdout.lines().find(|line| line.starts_with("lr=1e30,seed=0: failed: ")).unwrap();
+        assert!(failed.contains("loss is "), "{failed}");
+        assert!(
+            outcome.stdout.contains("pruned: 1 after epoch 3, which saved 6 of 27 epochs"),
+            "{}",
+            outcome.stdout
+        );
+    }
+    refused(
+        folder.path(),
+        "sweep --seeds 3 --epochs 9 --set checkpoint.keep_best=none --prune --out k",
+        &["the best evaluation"],
+    );
+
     // Without it, those that were pruned train to the end.
     let all = json(&run_line_ok(folder.path(), &line.replace(" --prune", "")).stdout);
     assert!(all["points"].as_array().unwrap().iter().all(|point| point["n_complete"] == 2), "{all}");
+}
+
+#[test]
+fn folds_judge_a_point_on_all_rows() {
+    let folder = temp_dir();
+    let rows: String =
+        (0..60).map(|row| format!("{},{}\n", row % 7, if row % 7 > 3 { "high" } else { "low" })).collect();
+    write(folder.path(), "rows.csv", &format!("x,y\n{rows}"));
+    let line = "sweep rows.csv --target y --folds 3 --out s --json --epochs 2 -- --device cpu --threads 1";
+    let report = json(&run_line_ok(folder.path(), line).stdout);
+    let point = &report["points"][0];
+    assert_eq!((point["n_complete"].as_u64(), point["sd"].is_f64()), (Some(3), true), "{report}");
+    for fold in 1..=3 {
+        let saved =
+            fs::read_to_string(folder.path().join(format!("s/seed=0,fold={fold}-3/config.toml"))).unwrap();
+        assert!(
+            saved.contains(&format!("fold = \"{fold}/3\"")) && !saved.contains("\neval_fraction = "),
+            "{saved}"
+        );
+    }
 }

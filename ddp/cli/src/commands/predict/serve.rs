@@ -1,7 +1,8 @@
 //! `predict --serve`: predicts for a program that asks often, by one process that keeps the model.
 
-use std::io::{self, BufRead as _, Read as _, Write as _};
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, BufRead, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use ddp::data::loader::LoaderOptions;
 use ddp::report::ReportError;
@@ -50,18 +51,17 @@ pub(super) fn serve(
     unfinished: &Unfinished,
 ) -> Result<(), Stop> {
     let mut stdin = io::stdin().lock();
-    let mut line = String::new();
+    let mut line = Vec::new();
     loop {
-        line.clear();
-        let n_read = stdin.by_ref().take(MAX_REQUEST).read_line(&mut line);
+        let n_read = read_line(&mut stdin, &mut line);
         let n_read = n_read.map_err(|source| PredictError::Usage {
             reason: format!("--serve can't read stdin: {source}"),
-            hint: "requests are lines of UTF-8".to_owned(),
+            hint: "give requests by a pipe".to_owned(),
         });
         if n_read.map_err(Error::from)? == 0 {
             return Ok(());
         }
-        let answer = match serde_json::from_str::<Request>(&line) {
+        let answer = match serde_json::from_slice::<Request>(&line) {
             Err(error) => {
                 let hint = r#"a request is a line such as {"data": "new.csv", "out": "predictions.npy"}"#;
                 json!({ "error": format!("request: {error}"), "hint": hint })
@@ -85,6 +85,39 @@ pub(super) fn serve(
     }
 }
 
+/// Reads a line, of which at most [`MAX_REQUEST`] bytes are kept; returns its length, 0 only at the end.
+fn read_line(stdin: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<usize> {
+    line.clear();
+    let mut n_read = stdin.by_ref().take(MAX_REQUEST).read_until(b'\n', line)?;
+    while n_read >= MAX_REQUEST as usize && line.last() != Some(&b'\n') {
+        // The rest of a line that is too long is no request of its own.
+        line.clear();
+        n_read += stdin.by_ref().take(MAX_REQUEST).read_until(b'\n', line)?;
+        if line.is_empty() {
+            break;
+        }
+        if line.last() == Some(&b'\n') {
+            *line = b"{ \"too long\"".to_vec();
+            break;
+        }
+    }
+    Ok(n_read)
+}
+
+/// Fails if the predictions would replace the rows, or have no file.
+fn check(request: &Request) -> Result<(), PredictError> {
+    let is_same =
+        |a: &Path, b: &Path| fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b));
+    let (reason, hint) = if request.out == Path::new("-") {
+        ("--serve writes predictions to files", "name a file in `out`, such as predictions.npy")
+    } else if is_same(&request.out, Path::new(&request.data)) {
+        ("the predictions would replace the rows", "name another file in `out`")
+    } else {
+        return Ok(());
+    };
+    Err(PredictError::Usage { reason: reason.to_owned(), hint: hint.to_owned() })
+}
+
 fn predict(
     world: &World,
     args: &PredictArgs,
@@ -94,6 +127,7 @@ fn predict(
     request: Request,
     unfinished: &Unfinished,
 ) -> Result<Summary, ddp_comm::Stop<PredictError>> {
+    check(&request)?;
     let input = InputSpec {
         source: request.data,
         keep: request.keep,

@@ -11,7 +11,7 @@ use ddp::report::metrics::json_line;
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use ddp_comm::World;
 
-pub(crate) use self::summary::Summary;
+pub(crate) use self::summary::{STOP_AFTER_EPOCHS, Summary};
 use crate::cli::{RunsCommand, RunsLsArgs};
 use crate::error::Result;
 use crate::error::command::CommandError;

@@ -13,6 +13,9 @@ use crate::report::page::chart::figure;
 use crate::report::page::parts::duration;
 use crate::report::page::record::{Record, Status, folder_name};
 
+/// The key that stops a run after an epoch.
+pub(crate) const STOP_AFTER_EPOCHS: &str = "train.stop_after_epochs";
+
 /// State and figures of a run; one JSON object.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Summary {
@@ -32,6 +35,9 @@ pub(crate) struct Summary {
     pub(crate) error: Option<String>,
     /// Of a complete run, those of its last events.
     n_damaged_lines: u64,
+    /// Whether `train.stop_after_epochs` stopped it.
+    #[serde(skip)]
+    is_at_rung: bool,
 }
 
 /// The state of a run in a word.
@@ -68,6 +74,7 @@ impl Summary {
             written: written.map(utc),
             error: None,
             n_damaged_lines: 0,
+            is_at_rung: false,
         };
         let run = match run {
             Ok(run) => run,
@@ -90,8 +97,14 @@ impl Summary {
             value,
             elapsed_s: run.end_number("elapsed_s"),
             n_damaged_lines: run.n_damaged,
+            is_at_rung: matches!(&run.status, Status::Stopped { reason } if reason == STOP_AFTER_EPOCHS),
             ..summary
         }
+    }
+
+    /// Whether the run has stopped after epoch `rung`, as it was told.
+    pub(crate) fn has_reached(&self, rung: u64) -> bool {
+        self.is_at_rung && self.epochs >= Some(rung)
     }
 
     pub(super) fn cells(&self) -> Vec<String> {

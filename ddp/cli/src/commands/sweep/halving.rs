@@ -5,13 +5,22 @@
 
 use std::path::Path;
 
-use ddp::config::{Config, Length};
+use ddp::config::{Config, EvalSource, Length};
 
 use super::points::Points;
 use super::result::{grows, mean_and_sd};
 use crate::commands::runs::Summary;
 use crate::error::Result;
 use crate::error::command::CommandError;
+
+/// Checks that evaluations judge the runs.
+///
+/// # Errors
+/// [`CommandError::PruneNeedsEval`]
+pub(super) fn check(config: &Config) -> Result<(), CommandError> {
+    let is_judged = config.data.eval != EvalSource::None && config.checkpoint.keep_best.is_some();
+    if is_judged { Ok(()) } else { Err(CommandError::PruneNeedsEval) }
+}
 
 /// Epochs of the rungs of `n_points` points, ascending: each is `factor` times shorter than the next one, and all are shorter than the runs.
 ///
@@ -49,8 +58,8 @@ pub(super) fn best(
     let mut ranked: Vec<(f64, usize)> = Vec::new();
     for point in 0..points.n {
         let runs = active.iter().zip(&summaries).filter(|(run, _)| points.runs[**run].point == point);
-        let values: Option<Vec<f64>> =
-            runs.map(|(_, of)| of.value.filter(|value| value.is_finite())).collect();
+        let value = |of: &Summary| of.value.filter(|value| value.is_finite() && of.state != "failed");
+        let values: Option<Vec<f64>> = runs.map(|(_, of)| value(of)).collect();
         match values {
             // A point of which a run failed comes last.
             None => ranked.push((f64::INFINITY, point)),

@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 use super::points::{Points, Run};
 use crate::cli::SweepArgs;
 use crate::commands::launch::TrainCommand;
-use crate::commands::runs::Summary;
+use crate::commands::runs::{STOP_AFTER_EPOCHS, Summary};
 use crate::error::Result;
 use crate::error::command::CommandError;
 use crate::report::log::ShownBar;
@@ -126,7 +126,7 @@ impl<'a> Jobs<'a> {
     ) -> Result<Ended> {
         let folder = |run: usize| self.args.out.join(&points.runs[run].name);
         let is_done = |run: usize| {
-            let has_reached = |rung: u64| Summary::read(&folder(run)).epochs >= Some(rung);
+            let has_reached = |rung| Summary::read(&folder(run)).has_reached(rung);
             Done::read(&folder(run)).is_some() || rung.is_some_and(has_reached)
         };
         let (n, n_left_out) = (active.len(), points.runs.len() - active.len());
@@ -198,7 +198,7 @@ impl<'a> Jobs<'a> {
         }
         command.arg("train").args(&self.words);
         run.sets().iter().for_each(|set| _ = command.args(["--set", set]));
-        rung.iter().for_each(|rung| _ = command.args(["--set", &format!("train.stop_after_epochs={rung}")]));
+        rung.iter().for_each(|rung| _ = command.args(["--set", &format!("{STOP_AFTER_EPOCHS}={rung}")]));
         command.arg("--out").arg(&folder);
         if folder.join(CONFIG_FILE).exists() {
             command.args(["--resume", "auto"]);
@@ -226,7 +226,7 @@ impl<'a> Jobs<'a> {
         let folder = self.args.out.join(&run.name);
         let took = duration(of.since.elapsed().as_secs_f64());
         let (summary, is_complete) = (Summary::read(&folder), Done::read(&folder).is_some());
-        if is_complete || rung.is_some() && summary.epochs >= rung {
+        if is_complete || rung.is_some_and(|rung| summary.has_reached(rung)) {
             let value = summary.metric.zip(summary.value);
             let value =
                 value.map_or(String::new(), |(metric, value)| format!(", {metric} {}", figure(value)));

@@ -52,6 +52,9 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let jobs = Jobs::new(world, args, &base)?;
     let unwritable = |source| FolderError::Unwritable { path: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unwritable)?;
+    if args.prune.is_some() {
+        halving::check(&config)?;
+    }
     let rungs =
         args.prune.map_or(Ok(Vec::new()), |factor| halving::rungs(&config, points.n, factor as usize))?;
     let n_epochs = match config.train.length {
@@ -82,6 +85,10 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
                 failures.extend(ended.failures);
                 stopped_by = ended.stopped_by;
                 let (Some(rung), Some(factor), None) = (rung, args.prune, stopped_by) else { break };
+                if failures.len() == active.len() {
+                    // The table names their errors.
+                    break;
+                }
                 let kept = halving::best(&points, &args.out, &active, factor as usize)?;
                 let names: Vec<String> = kept.iter().map(|run| points.runs[*run].name.clone()).collect();
                 record::add_rung(&args.out, rung, &names)?;

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use ddp::config::Config;
 use ddp_kernels::Philox;
+use ddp_tables::SourceSpec;
+use ddp_tables::table::filter_of;
 
 use crate::cli::{RunConfigArgs, SweepArgs};
-use crate::error::Result;
 use crate::error::command::CommandError;
+use crate::error::{Error, Result};
 
 /// Key of the seed.
 const SEED: &str = "train.seed";
+/// Key of the fold.
+const FOLD: &str = "data.fold";
 /// Longest name of a folder, in bytes.
 const MAX_NAME: usize = 120;
 
@@ -30,16 +34,19 @@ pub(super) struct Run {
     pub(super) name: String,
     /// Number of its point.
     pub(super) point: usize,
-    /// Keys and values of the point, without the seed.
+    /// Keys and values of the point, without seed and fold.
     pub(super) values: Vec<(String, String)>,
     pub(super) seed: u64,
+    /// Its fold, and the number of folds.
+    pub(super) fold: Option<(u64, u64)>,
 }
 
 impl Run {
     /// Arguments of `--set`.
     pub(super) fn sets(&self) -> Vec<String> {
         let sets = self.values.iter().map(|(key, value)| format!("{key}={value}"));
-        sets.chain([format!("{SEED}={}", self.seed)]).collect()
+        let fold = self.fold.map(|(number, of)| format!("{FOLD}={number}/{of}"));
+        sets.chain([format!("{SEED}={}", self.seed)]).chain(fold).collect()
     }
 }
 
@@ -51,7 +58,8 @@ impl Points {
     pub(super) fn new(args: &SweepArgs, seed: u64) -> Result<Self, CommandError> {
         let keys: Vec<&String> =
             args.grid.iter().map(|grid| &grid.key).chain(args.range.iter().map(|range| &range.key)).collect();
-        let used: Vec<&str> = keys.iter().map(|key| key.as_str()).chain([SEED]).collect();
+        let fold = args.folds.map(|_| FOLD);
+        let used: Vec<&str> = keys.iter().map(|key| key.as_str()).chain([SEED]).chain(fold).collect();
         if let Some(key) =
             (1..used.len()).find(|i| used[..*i].contains(&used[*i])).map(|i| used[i].to_owned())
         {
@@ -68,7 +76,10 @@ impl Points {
         let mut runs = Vec::new();
         for (point, values) in points.iter().enumerate() {
             for seed in (0..args.seeds as u64).map(|i| seed.wrapping_add(i)) {
-                runs.push(Run { name: String::new(), point, values: values.clone(), seed });
+                let folds =
+                    args.folds.map_or(vec![None], |of| (1..=of).map(|fold| Some((fold, of))).collect());
+                let run = |fold| Run { name: String::new(), point, values: values.clone(), seed, fold };
+                runs.extend(folds.into_iter().map(run));
             }
         }
         let mut points = Points { n: points.len(), runs };
@@ -87,7 +98,9 @@ impl Points {
         for run in &mut self.runs {
             let parts =
                 run.values.iter().map(|(key, value)| format!("{}={}", plain(&short(key)), plain(value)));
-            run.name = parts.chain([format!("seed={}", run.seed)]).collect::<Vec<_>>().join(",");
+            let fold = run.fold.map(|(number, of)| format!("fold={number}-{of}"));
+            let seed = format!("seed={}", run.seed);
+            run.name = parts.chain([seed]).chain(fold).collect::<Vec<_>>().join(",");
             *n_of_name.entry(run.name.clone()).or_default() += 1;
         }
         for run in &mut self.runs {
@@ -108,7 +121,8 @@ impl Points {
         for run in &self.runs {
             let mut overrides = base.overrides();
             overrides.sets.extend(run.sets());
-            Config::load_with(base.file(), &overrides)?;
+            let config = Config::load_with(base.file(), &overrides)?;
+            filter_of(&SourceSpec::train(&config.data)).map_err(Error::from)?;
         }
         Ok(())
     }
@@ -183,10 +197,21 @@ mod tests {
     }
 
     #[test]
+    fn folds_are_runs_of_each_point_and_seed() {
+        let all = points("--grid optimizer.lr=1,2 --seeds 2 --folds 3").unwrap();
+        assert_eq!((all.n, all.runs.len()), (2, 12));
+        assert_eq!(all.runs[4].sets(), ["optimizer.lr=1", "train.seed=8", "data.fold=2/3"]);
+        assert_eq!(all.runs[4].name, "lr=1,seed=8,fold=2-3");
+    }
+
+    #[test]
     fn a_key_is_named_once() {
-        for line in
-            ["--grid a.b=1 --grid a.b=2", "--grid train.seed=1,2", "--grid a.b=1 --random 1 --range a.b=1..2"]
-        {
+        for line in [
+            "--grid a.b=1 --grid a.b=2",
+            "--grid data.fold=1/2 --folds 2",
+            "--grid train.seed=1,2",
+            "--grid a.b=1 --random 1 --range a.b=1..2",
+        ] {
             assert!(matches!(points(line), Err(CommandError::KeyTwice { .. })), "{line}");
         }
     }

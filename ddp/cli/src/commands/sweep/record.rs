@@ -50,16 +50,12 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
         if let Some((new, old)) = lines.find(|(new, old)| new != old) {
             return Err(other(format!("`{}` was `{}`", setting(new), setting(old))).into());
         }
-        if !rungs.is_empty() && !old.rungs.is_empty() {
-            let is_same = old.rungs.keys().all(|rung| rungs.contains(rung)) && old.runs == record.runs;
-            if !is_same {
-                return Err(other(
-                    "its points were pruned among themselves, and this one has others".to_owned(),
-                )
-                .into());
-            }
-            record.rungs = old.rungs;
+        let is_same = old.rungs.keys().all(|rung| rungs.contains(rung)) && old.runs == record.runs;
+        if !rungs.is_empty() && !old.rungs.is_empty() && !is_same {
+            let what = "its points were pruned among themselves, and this one has other points, seeds, folds or rungs";
+            return Err(other(what.to_owned()).into());
         }
+        record.rungs = old.rungs;
         // Values may be added and left out.
         for (name, sets) in old.runs {
             record.runs.entry(name).or_insert(sets);

@@ -8,7 +8,7 @@ use ddp::run_folder::folder::METRICS_FILE;
 use serde::Serialize;
 use serde_json::json;
 
-use super::points::Points;
+use super::points::{Points, Run};
 use crate::commands::runs::Summary;
 use crate::report::page::chart::figure;
 use crate::report::stdout::table;
@@ -50,6 +50,7 @@ impl Outcome {
         n_epochs: u64,
     ) -> Self {
         let mut of: Vec<Point> = Vec::new();
+        let (mut of_rungs, mut saved) = (BTreeMap::new(), 0);
         for (i, run) in points.runs.iter().enumerate() {
             let folder = out.join(&run.name);
             let mut summary = Summary::read(&folder);
@@ -58,16 +59,20 @@ impl Outcome {
             } else if let Some((_, rung)) = pruned.iter().find(|(run, _)| *run == i)
                 && summary.state != "complete"
             {
+                if !summary.has_reached(*rung) {
+                    let error = summary.error.take().map_or(String::new(), |error| format!(": {error}"));
+                    (summary.state, summary.error) = ("failed", Some(format!("before epoch {rung}{error}")));
+                    of_point(&mut of, run).runs.push(summary);
+                    continue;
+                }
+                *of_rungs.entry(*rung).or_default() += 1;
+                saved += n_epochs.saturating_sub(*rung);
                 let value = summary.value.map_or(String::new(), |value| format!(", {}", figure(value)));
                 (summary.state, summary.error) = ("pruned", Some(format!("after epoch {rung}{value}")));
             } else if !folder.exists() {
                 (summary.state, summary.error) = ("not started", None);
             }
-            if of.len() <= run.point {
-                let values = run.values.iter().cloned().collect();
-                of.push(Point { values, mean: None, sd: None, n_complete: 0, runs: Vec::new() });
-            }
-            of[run.point].runs.push(summary);
+            of_point(&mut of, run).runs.push(summary);
         }
         let complete = |run: &&Summary| run.state == "complete";
         let metric =
@@ -82,9 +87,6 @@ impl Outcome {
         // Points without a value come last.
         let key = |point: &Point| point.mean.map_or(f64::INFINITY, |mean| if grows { -mean } else { mean });
         of.sort_by(|a, b| key(a).total_cmp(&key(b)));
-        let mut of_rungs = BTreeMap::new();
-        pruned.iter().for_each(|(_, rung)| *of_rungs.entry(*rung).or_default() += 1);
-        let saved = pruned.iter().map(|(_, rung)| n_epochs.saturating_sub(*rung)).sum();
         let saved_epochs = (saved, n_epochs * points.runs.len() as u64);
         Outcome { metric, points: of, pruned: of_rungs, saved_epochs }
     }
@@ -156,6 +158,15 @@ impl Outcome {
         page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));
         text
     }
+}
+
+/// The point of a run, which comes after those of the points before it.
+fn of_point<'a>(points: &'a mut Vec<Point>, run: &Run) -> &'a mut Point {
+    if points.len() <= run.point {
+        let values = run.values.iter().cloned().collect();
+        points.push(Point { values, mean: None, sd: None, n_complete: 0, runs: Vec::new() });
+    }
+    &mut points[run.point]
 }
 
 /// Whether higher values of a metric are better.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_array::cast::AsArray as _;
+use arrow_array::{Array as _, ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::SchemaRef;
 use arrow_select::filter::filter_record_batch;
 use ddp::data::error::{DataError, Result};
@@ -37,6 +38,24 @@ pub(in crate::table) fn check(
     Ok(())
 }
 
+/// The values of a dictionary as text, and the value of each row.
+struct Dictionary {
+    texts: Vec<Vec<u8>>,
+    keys: Vec<usize>,
+}
+
+impl Dictionary {
+    fn new(array: &ArrayRef) -> Option<Self> {
+        let of = array.as_any_dictionary_opt()?;
+        let text = |value: usize| {
+            let mut cell = Vec::new();
+            text::put(of.values(), value, &mut cell);
+            cell
+        };
+        Some(Dictionary { texts: (0..of.values().len()).map(text).collect(), keys: of.normalized_keys() })
+    }
+}
+
 /// The rows of `batch` that `filter` keeps, with the columns `wanted`.
 ///
 /// - `columns`: an array, or one value of all rows, per column of the filter
@@ -48,15 +67,20 @@ pub(in crate::table) fn kept(
     notation: &Notation,
 ) -> RecordBatch {
     let mut cells: Vec<Vec<u8>> = vec![Vec::new(); columns.len()];
+    let dictionaries: Vec<_> = columns.iter().map(|column| column.ok().and_then(Dictionary::new)).collect();
     let keeps = (0..batch.num_rows()).map(|row| {
-        for (cell, column) in cells.iter_mut().zip(columns) {
+        for ((cell, column), dictionary) in cells.iter_mut().zip(columns).zip(&dictionaries) {
             cell.clear();
-            match column {
-                Ok(array) => text::put(array, row, cell),
-                Err(value) => cell.extend_from_slice(value),
+            match (column, dictionary) {
+                (Ok(array), Some(of)) if array.is_valid(row) => {
+                    cell.extend_from_slice(&of.texts[of.keys[row]])
+                }
+                (Ok(array), None) => text::put(array, row, cell),
+                (Ok(_), Some(_)) => {}
+                (Err(value), _) => cell.extend_from_slice(value),
             }
         }
-        Some(filter.keeps(&|column| &cells[column], notation))
+        Some(filter.keeps(&|column| &cells[column], notation).expect("these numbers have one notation"))
     });
     let keeps: BooleanArray = keeps.collect();
     let rows = batch.project(wanted).expect("columns of the batch");
