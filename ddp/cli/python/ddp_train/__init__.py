@@ -10,27 +10,41 @@ Nothing is computed here: each run is a process of its own, with all checks and 
 
 from __future__ import annotations
 
+import codecs
+import collections
+import contextlib
 import importlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["Run", "TrainError", "load", "program", "run"]
+    from .tracking import track
+
+__all__ = ["InputError", "Run", "Stopped", "TrainError", "load", "program", "run", "track"]
 
 Path = Union[str, "os.PathLike[str]"]
 Config = Union[Path, Mapping[str, Any]]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: few programs need it.
+    if name == "track":
+        return importlib.import_module(".tracking", __name__).track
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class TrainError(RuntimeError):
@@ -40,6 +54,18 @@ class TrainError(RuntimeError):
         super().__init__(stderr.strip() or f"ddp-train ended with status {status}")
         #: Exit status: 2 for bad usage, config or data, 85 for a run that was stopped and saved, and so on.
         self.status = status
+
+    def __reduce__(self) -> Any:
+        # Workers of joblib and multiprocessing send errors to their parent.
+        return type(self), (self.status, str(self))
+
+
+class InputError(TrainError, ValueError):
+    """The program refused its arguments, its config or the rows: status 2."""
+
+
+class Stopped(KeyboardInterrupt):
+    """An interrupt, after which the program has saved a checkpoint and ended; before its first step there is nothing to save."""
 
 
 def program() -> str:
@@ -70,7 +96,8 @@ def run(
     quiet: shows nothing; otherwise progress appears on stderr.
     settings: flags of `ddp-train train` and keys of the config, such as target="y", epochs=3, seed=1, optimizer={"lr": 0.01}.
 
-    Raises TrainError if the program fails.
+    Raises TrainError if the program fails, and Stopped if an interrupt stopped it after it had saved a checkpoint. A second interrupt
+    kills the program.
     """
     if ranks < 1:
         raise ValueError(f"ranks: expected at least 1, got {ranks}")
@@ -88,6 +115,9 @@ def run(
             file = pathlib.Path(shutil.move(rows, os.path.join(out, os.path.basename(rows))))
         start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
         line = [*start, "train", str(file), "--out", os.fspath(out), *_flags(settings), *args]
+        # On a terminal and in a notebook, a bar.
+        if not quiet and (sys.stderr.isatty() or "ipykernel" in sys.modules) and not any(arg.startswith("--progress") for arg in line):
+            line += ["--progress", "bar"]
         _output([*line, "--quiet"] if quiet else line, shows_progress=not quiet)
     return Run(out)
 
@@ -97,6 +127,7 @@ class Run:
 
     def __init__(self, folder: Path):
         self.folder = pathlib.Path(folder)
+        self._server = _Server()
         if not (self.folder / "metrics.jsonl").is_file():
             raise FileNotFoundError(f"{self.folder} holds no run: there is no metrics.jsonl")
 
@@ -132,9 +163,11 @@ class Run:
         """
         import pyarrow.parquet
 
-        with tempfile.TemporaryDirectory(prefix="ddp-train-") as folder:
+        files = [self.folder / "model.safetensors", self.folder / "checkpoints" / "latest"]
+        version = [file.stat().st_mtime_ns for file in files if file.exists()]
+        with tempfile.TemporaryDirectory(prefix="ddp-train-", dir=_memory(data)) as folder:
             out = os.path.join(folder, "predictions.parquet")
-            _predict(self.folder, _rows(data, folder), out, proba, ["--keep", ",".join(keep)] if keep else [])
+            self._server.predict(lambda: str(self.folder), _rows(data, folder), out, proba, keep, version)
             return pyarrow.parquet.read_table(out, memory_map=False)
 
 
@@ -142,7 +175,7 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     """The model of a run, to be called with rows.
 
     "numpy": a function of rows (as of `Run.predict`), which returns an array of labels or values, or with proba=True of
-    probabilities. Each call starts the program, so give it many rows.
+    probabilities. The first call starts a process that keeps the model until the function is gone.
     "torch": a torch.nn.Module in evaluation mode, with the preprocessing inside. Its input are the columns as numbers, made of the
     strings of rows (dicts) by `module.columns.tensor(rows)`; `module.labels` are the labels of its outputs. Needs torch and safetensors.
     """
@@ -157,12 +190,14 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     if framework != "numpy":
         raise ValueError(f"framework: expected numpy or torch, got {framework!r}")
 
+    server = _Server()
+
     def predict(rows: Any, proba: bool = False) -> Any:
         import numpy
 
-        with tempfile.TemporaryDirectory(prefix="ddp-train-") as folder:
+        with tempfile.TemporaryDirectory(prefix="ddp-train-", dir=_memory(rows)) as folder:
             out = os.path.join(folder, "predictions.npy")
-            _predict(model, _rows(rows, folder), out, proba, [])
+            server.predict(lambda: str(model), _rows(rows, folder), out, proba)
             values = numpy.load(out)
             if proba or not os.path.exists(f"{out}.labels.json"):
                 return values
@@ -173,9 +208,75 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     return predict
 
 
-def _predict(checkpoint: pathlib.Path, data: str, out: str, proba: bool, args: Sequence[str]) -> None:
-    line = ["predict", "--checkpoint", str(checkpoint), "--data", data, "--out", out, *args]
-    _output(line + ["--proba"] if proba else line)
+class _Server:
+    """A process of the program that keeps a model, from the first request on until this object is gone."""
+
+    def __init__(self, args: Sequence[str] = ()):
+        self._args, self._lock, self._process, self._pid, self._version = args, threading.Lock(), None, 0, None
+        self._stderr: collections.deque[bytes] = collections.deque(maxlen=100)
+
+    def predict(
+        self, model: Callable[[], str], data: str, out: str, proba: bool, keep: Sequence[str] = (), version: Any = None
+    ) -> None:  # fmt: skip
+        """Writes predictions of `data` to `out`. Another `version` of the model starts the process anew."""
+        data = data if "://" in data or data.startswith("builtin:") else os.path.abspath(data)
+        request = json.dumps({"data": data, "out": out, "proba": proba, "keep": list(keep)}) + "\n"
+        with self._lock:
+            # A process that was forked has the pipes of its parent.
+            if self._process is None or self._pid != os.getpid() or self._version != version:
+                self._start(model(), version)
+            process: Any = self._process
+            try:
+                process.stdin.write(request.encode())
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except BrokenPipeError:
+                answer = b""
+            except BaseException:
+                # Its answer would be taken for that of the next request.
+                self._close()
+                raise
+            if not answer:
+                self._process = None
+                status = process.wait()
+                self._reader.join(1)
+                error = InputError if status == 2 else TrainError
+                raise error(status, _error_of(b"".join(self._stderr).decode("utf-8", "replace").splitlines(keepends=True)))
+        answer = json.loads(answer)
+        if "error" in answer:
+            raise InputError(2, f"error: {answer['error']}\nhint: {answer.get('hint')}")
+
+    def _start(self, model: str, version: Any) -> None:
+        if self._process is not None and self._pid == os.getpid():
+            self._close()
+        line = [program(), "predict", "--checkpoint", model, "--serve", *self._args]
+        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        self._process = process = subprocess.Popen(line, start_new_session=True, env=_environment(), **pipes)  # type: ignore[call-overload]
+        self._pid, self._version = os.getpid(), version
+        self._stderr.clear()
+        self._reader = threading.Thread(target=self._stderr.extend, args=(process.stderr,), daemon=True)
+        self._reader.start()
+        self._close = weakref.finalize(self, _end, process, os.getpid())
+
+
+def _end(process: Any, pid: int) -> None:
+    if pid == os.getpid():
+        # It ends with its requests; a request under way is of no use any more.
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()
+        process.wait()
+
+
+def _environment() -> Dict[str, str]:
+    return {**os.environ, "DDP_TRAIN_STOPS_WITH_PARENT": "1"}
+
+
+def _memory(rows: Any) -> Optional[str]:
+    """A folder in memory for the predictions of few rows."""
+    is_few = not isinstance(rows, (str, os.PathLike)) and hasattr(rows, "__len__") and len(rows) <= 10_000
+    return "/dev/shm" if is_few and os.access("/dev/shm", os.W_OK) else None
 
 
 def _flags(settings: Mapping[str, Any], section: str = "") -> List[str]:
@@ -216,30 +317,54 @@ def _rows(data: Any, folder: str) -> str:
 
 
 def _output(args: Sequence[str], shows_progress: bool = False) -> str:
-    """Stdout of the program. Its stderr is shown line by line if wanted, and raised if it fails."""
-    process = subprocess.Popen([program(), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
-    lines: List[str] = []
+    """Stdout of the program. Its stderr is shown as it comes if wanted, and raised if it fails."""
+    # In a session of its own no Ctrl-C reaches the program but the one that is passed on: a second one would end it without a save.
+    process = subprocess.Popen([program(), *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, env=_environment())
+    texts: Dict[Any, List[str]] = {process.stdout: [], process.stderr: []}
 
-    def read() -> None:
-        for line in process.stderr:  # type: ignore[union-attr]
-            lines.append(line)
-            if shows_progress:
-                sys.stderr.write(line)
+    def read(stream: Any) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with stream:
+            for chunk in iter(lambda: stream.read1(1 << 16), b""):
+                texts[stream].append(decoder.decode(chunk))
+                if shows_progress and stream is process.stderr:
+                    sys.stderr.write(texts[stream][-1])
+                    sys.stderr.flush()
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
+    readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in texts]
+
+    def wait() -> int:
+        # Not in one system call, which an interrupt does not end where a module such as polars handles signals too.
+        for reader in readers:
+            while reader.is_alive():
+                reader.join(0.1)
+        return process.wait()
+
     try:
-        stdout = process.stdout.read()  # type: ignore[union-attr]
-        status = process.wait()
-    except BaseException:
-        # An interrupt reaches the program too, which saves a checkpoint and ends.
-        process.wait()
+        for reader in readers:
+            reader.start()
+        status = wait()
+    except BaseException as interrupt:
+        try:
+            process.send_signal(signal.SIGINT)
+            status = wait()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        if status == 85 and isinstance(interrupt, KeyboardInterrupt):
+            raise Stopped from None
         raise
-    reader.join()
     if status != 0:
-        begin = next((i for i, line in enumerate(lines) if line.lstrip().startswith("error")), max(len(lines) - 20, 0))
-        raise TrainError(status, "".join(lines[begin:]))
-    return stdout
+        raise (InputError if status == 2 else TrainError)(status, _error_of("".join(texts[process.stderr]).splitlines(keepends=True)))
+    return "".join(texts[process.stdout])
+
+
+def _error_of(lines: List[str]) -> str:
+    """The lines of an error at the end of stderr."""
+    begin = next((i for i, line in enumerate(lines) if line.lstrip().startswith("error")), max(len(lines) - 20, 0))
+    return "".join(lines[begin:])
 
 
 def _toml(value: Any) -> str:
