@@ -15,7 +15,7 @@ use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
 use crate::table::batches::filtered_columns;
 use crate::table::partition;
-use crate::values::filter::Filter;
+use crate::values::filter::{Cell, Filter};
 use crate::values::notation::Notation;
 use crate::values::time;
 
@@ -179,9 +179,9 @@ impl FilteredText {
     fn read(&mut self, may_be_bad: bool) -> FormatResult<bool> {
         while let Some(record) = self.inner.next(may_be_bad)? {
             let cell = |column: usize| match &self.places[column] {
-                Place::File(index) if *index < record.n_cells() => record.cell(*index),
-                Place::File(_) => b"",
-                Place::Folder(value) => value.as_bytes(),
+                Place::File(index) if *index < record.n_cells() => Cell::Text(record.cell(*index)),
+                Place::File(_) => Cell::Text(b""),
+                Place::Folder(value) => Cell::Text(value.as_bytes()),
             };
             let keeps = self.filter.keeps(&cell, &self.notation).map_err(|unclear| CsvError::Cell {
                 path: self.path.clone(),

@@ -222,8 +222,7 @@ fn rows_that_are_left_out_decide_nothing() {
     let want = load("kept.csv", &[]).unwrap();
     assert!(load("all.csv", &["data.filter=k = 1"]).unwrap() == want);
     // A number that may be two is none that a filter may pass over.
-    fs::write(at("two.csv"), "income;y\n100;1\n1,001;0\n".repeat(1) + &"100;1\n1,001;0\n".repeat(20))
-        .unwrap();
+    fs::write(at("two.csv"), "income;y\n".to_owned() + &"100;1\n1,001;0\n".repeat(20)).unwrap();
     let sets = [format!("data.train={}", at("two.csv").display()), "data.target=y".to_owned()];
     let filter = "data.filter=income > 0".to_owned();
     let message = loaded(&[&sets[..], &[filter, "data.eval=none".to_owned()]].concat(), 1).unwrap_err();

@@ -16,16 +16,19 @@
 //! does a value of another kind than the date, time or duration that it is compared with.
 //!
 //! ```
-//! use ddp_tables::values::filter::Filter;
+//! use ddp_tables::values::filter::{Cell, Filter};
 //! use ddp_tables::values::notation::Notation;
 //!
 //! let filter: Filter = "age >= 18 and country != 'DE'".parse()?;
 //! assert_eq!(filter.columns(), ["age", "country"]);
-//! let keeps = |cells: [&str; 2]| filter.keeps(&|column| cells[column].as_bytes(), &Notation::of_folders()) == Ok(true);
+//! let keeps = |cells: [&str; 2]| {
+//!     filter.keeps(&|column| Cell::Text(cells[column].as_bytes()), &Notation::of_folders()) == Ok(true)
+//! };
 //! assert!(keeps(["18.5", "FR"]) && !keeps(["18", "DE"]) && !keeps(["", "FR"]));
 //! # Ok::<(), ddp_tables::values::filter::FilterError>(())
 //! ```
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
@@ -35,6 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering as Access};
 use ddp::data::spelling::{truth_word, without_fraction};
 
 use crate::values::notation::{Meaning, Notation};
+use crate::values::number::digits::Decimal;
 use crate::values::time;
 use crate::values::time::Moment;
 
@@ -72,9 +76,29 @@ struct Test {
 enum Value {
     /// A number, and the whole number that it is.
     Number(f64, Option<i128>),
-    Text(String),
+    /// A text, and the truth value that it is a word for.
+    Text(String, Option<bool>),
     /// A date, time or duration.
     Moment(Moment),
+}
+
+/// A cell of a row.
+#[derive(Debug, Clone, Copy)]
+pub enum Cell<'a> {
+    /// Its text.
+    Text(&'a [u8]),
+    /// A finite number that is not missing and that f64 holds exactly.
+    Number(f64),
+}
+
+impl<'a> Cell<'a> {
+    /// The text without white space around it. Text that is not UTF-8 is nothing that a value could equal.
+    fn text(self) -> Cow<'a, str> {
+        match self {
+            Cell::Text(text) => Cow::Borrowed(std::str::from_utf8(text).unwrap_or("\u{fffd}").trim()),
+            Cell::Number(number) => Cow::Owned(number.to_string()),
+        }
+    }
 }
 
 /// The values of `in`.
@@ -125,13 +149,13 @@ impl Filter {
 
     /// Whether a row is kept.
     ///
-    /// - `cell`: the text of a column, by its place in [`Self::columns`]
+    /// - `cell`: the cell of a column, by its place in [`Self::columns`]
     ///
     /// # Errors
     /// [`UnclearCell`]
     pub fn keeps<'a>(
         &self,
-        cell: &dyn Fn(usize) -> &'a [u8],
+        cell: &dyn Fn(usize) -> Cell<'a>,
         notation: &Notation,
     ) -> Result<bool, UnclearCell> {
         let keeps = self.root.truth(cell, notation)? == Some(true);
@@ -150,7 +174,7 @@ impl Node {
     /// Three-valued truth: `None` where a missing value decides.
     fn truth<'a>(
         &self,
-        cell: &dyn Fn(usize) -> &'a [u8],
+        cell: &dyn Fn(usize) -> Cell<'a>,
         notation: &Notation,
     ) -> Result<Option<bool>, UnclearCell> {
         // The value that decides, whatever the others are.
@@ -165,15 +189,13 @@ impl Node {
             }
             Ok(truth)
         };
-        // Text that is not UTF-8 is nothing that a value could equal.
-        let text = |column: usize| std::str::from_utf8(cell(column)).unwrap_or("\u{fffd}").trim();
         let unclear = |column| move |text| UnclearCell { column, text };
         Ok(match self {
             Node::All(nodes) => return all(nodes, false),
             Node::Any(nodes) => return all(nodes, true),
             Node::Not(node) => node.truth(cell, notation)?.map(|truth| !truth),
             Node::Compare { column, test, value } => {
-                let order = value.order(text(*column), notation).map_err(unclear(*column))?;
+                let order = value.order(cell(*column), notation).map_err(unclear(*column))?;
                 order.map(|order| match order {
                     Ordering::Less => test.less,
                     Ordering::Equal => test.equal,
@@ -181,15 +203,21 @@ impl Node {
                 })
             }
             Node::In { column, values } => {
-                values.contain(text(*column), notation).map_err(unclear(*column))?
+                values.contain(cell(*column), notation).map_err(unclear(*column))?
             }
-            Node::IsMissing { column } => Some(notation.is_missing(text(*column).as_bytes())),
+            Node::IsMissing { column } => Some(match cell(*column) {
+                Cell::Number(_) => false,
+                cell @ Cell::Text(_) => notation.is_missing(cell.text().as_bytes()),
+            }),
         })
     }
 }
 
 /// The number that a cell is; `None` for another one, and its text if it may be two.
 fn number(cell: &str, notation: &Notation) -> Result<Option<f64>, String> {
+    if let Some(number) = notation.plain(cell.as_bytes()).and_then(Decimal::to_f64) {
+        return Ok(Some(number));
+    }
     match notation.meaning(cell) {
         Meaning::Number(value) => Ok(Some(value)),
         Meaning::Truth(value) => Ok(Some(f64::from(u8::from(value)))),
@@ -214,7 +242,12 @@ fn are_alike(a: &Moment, b: &Moment) -> bool {
 
 impl Value {
     /// Order of a cell and the value; `None` if the cell is missing or of another kind.
-    fn order(&self, cell: &str, notation: &Notation) -> Result<Option<Ordering>, String> {
+    fn order(&self, cell: Cell<'_>, notation: &Notation) -> Result<Option<Ordering>, String> {
+        if let (Value::Number(wanted, _), Cell::Number(value)) = (self, cell) {
+            return Ok(value.partial_cmp(wanted));
+        }
+        let text = cell.text();
+        let cell = &*text;
         Ok(match self {
             Value::Number(wanted, whole) => number(cell, notation)?.and_then(|value| match whole {
                 Some(whole) if is_rounded(value) => Some(cell.parse::<i128>().ok()?.cmp(whole)),
@@ -225,11 +258,11 @@ impl Value {
                 let moment = time::parse(cell).filter(|moment| are_alike(moment, wanted));
                 moment.and_then(|moment| moment.seconds.partial_cmp(&wanted.seconds))
             }
-            Value::Text(text) => Some(match (truth_word(cell), truth_word(text)) {
-                // Each format spells them in its own way.
-                (Some(cell), Some(wanted)) => cell.cmp(&wanted),
-                _ => without_fraction(cell).cmp(without_fraction(text)),
-            }),
+            // Each format spells truth values in its own way.
+            Value::Text(text, truth) => match truth.and_then(|wanted| Some(truth_word(cell)?.cmp(&wanted))) {
+                Some(order) => Some(order),
+                None => Some(without_fraction(cell).cmp(without_fraction(text))),
+            },
         })
     }
 }
@@ -240,8 +273,8 @@ impl Values {
             Value::Number(_, Some(whole)) if is_rounded(whole as f64) => _ = self.wholes.insert(whole),
             Value::Number(number, _) => self.numbers.push(number),
             Value::Moment(moment) => self.moments.push(moment),
-            Value::Text(text) => {
-                self.truths.extend(truth_word(&text));
+            Value::Text(text, truth) => {
+                self.truths.extend(truth);
                 self.texts.insert(without_fraction(&text).to_owned());
             }
         }
@@ -249,7 +282,9 @@ impl Values {
     }
 
     /// Whether a cell is one of them; `None` if it is none, but missing or of another kind for one of them.
-    fn contain(&self, cell: &str, notation: &Notation) -> Result<Option<bool>, String> {
+    fn contain(&self, cell: Cell<'_>, notation: &Notation) -> Result<Option<bool>, String> {
+        let text = cell.text();
+        let cell = &*text;
         let mut is_unknown = false;
         if !(self.numbers.is_empty() && self.wholes.is_empty()) {
             match number(cell, notation)? {
@@ -428,7 +463,8 @@ impl<'a> Parser<'a> {
         self.rest = self.rest.trim_start();
         if let Some(text) = self.quoted('\'') {
             let text = text.trim();
-            return Ok(time::parse(text).map_or_else(|| Value::Text(text.to_owned()), Value::Moment));
+            return Ok(time::parse(text)
+                .map_or_else(|| Value::Text(text.to_owned(), truth_word(text)), Value::Moment));
         }
         for (word, value) in [("true", 1.0), ("false", 0.0)] {
             if self.word(word) {
@@ -506,8 +542,18 @@ mod tests {
     fn keeps(filter: &str, x: &str) -> bool {
         let filter: Filter = filter.parse().unwrap_or_else(|error| panic!("{filter}: {error}"));
         let notation = Notation::new(DecimalMark::Point, &["-9".to_owned()]);
-        let cell = |column: usize| if filter.columns()[column] == "x" { x.as_bytes() } else { b"1" };
-        filter.keeps(&cell, &notation).unwrap()
+        let cell =
+            |column: usize| Cell::Text(if filter.columns()[column] == "x" { x.as_bytes() } else { b"1" });
+        let keeps = filter.keeps(&cell, &notation).unwrap();
+        // A number that a file holds as one.
+        if let Some(number) =
+            x.parse().ok().filter(|of: &f64| of.to_string() == x && of.abs() < 1e15 && *of != -9.0)
+        {
+            let cell =
+                |column: usize| Cell::Number(if filter.columns()[column] == "x" { number } else { 1.0 });
+            assert_eq!(filter.keeps(&cell, &notation), Ok(keeps), "{x} as a number");
+        }
+        keeps
     }
 
     #[track_caller]
@@ -553,7 +599,7 @@ mod tests {
         assert_kept("x not in ('2024-05-31')", &["2024-05-30"], &["31.05.2024", "12:30", "soon", ""]);
         let filter: Filter = "x > 0 and x != 'a'".parse().unwrap();
         let unclear = Notation::new(DecimalMark::Unclear, &[]);
-        let error = filter.keeps(&|_| b"1,001", &unclear).unwrap_err();
+        let error = filter.keeps(&|_| Cell::Text(b"1,001"), &unclear).unwrap_err();
         assert_eq!(error, UnclearCell { column: 0, text: "1,001".to_owned() });
     }
 
@@ -605,7 +651,7 @@ mod tests {
     fn kept_rows_are_counted() {
         let filter: Filter = "x = 1".parse().unwrap();
         for cell in ["1", "2", ""] {
-            filter.keeps(&|_| cell.as_bytes(), &Notation::of_folders()).unwrap();
+            filter.keeps(&|_| Cell::Text(cell.as_bytes()), &Notation::of_folders()).unwrap();
         }
         assert_eq!((filter.take_counts(), filter.take_counts()), ((1, 3), (0, 0)));
     }

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::{Array as _, ArrayRef, BooleanArray, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 use ddp::data::error::{DataError, Result};
 
 use crate::formats::error::ColumnError;
+use crate::table::batches::arrays::to_f64;
 use crate::table::batches::columns::{Kind, kind};
 use crate::table::batches::text;
-use crate::values::filter::Filter;
+use crate::values::filter::{Cell, Filter};
 use crate::values::notation::Notation;
 
 /// Fails for columns whose values are no cells.
@@ -38,49 +39,84 @@ pub(in crate::table) fn check(
     Ok(())
 }
 
-/// The values of a dictionary as text, and the value of each row.
-struct Dictionary {
-    texts: Vec<Vec<u8>>,
-    keys: Vec<usize>,
+/// The cells of a column.
+enum Cells<'a> {
+    /// One for all rows.
+    Same(&'a [u8]),
+    /// Numbers that f64 holds exactly.
+    Numbers(&'a ArrayRef, Vec<f64>),
+    /// The values of a dictionary as text, and the value of each row.
+    Dictionary(&'a ArrayRef, Vec<Vec<u8>>, Vec<usize>),
+    /// Each as text.
+    Texts(&'a ArrayRef),
 }
 
-impl Dictionary {
-    fn new(array: &ArrayRef) -> Option<Self> {
-        let of = array.as_any_dictionary_opt()?;
-        let text = |value: usize| {
-            let mut cell = Vec::new();
-            text::put(of.values(), value, &mut cell);
-            cell
-        };
-        Some(Dictionary { texts: (0..of.values().len()).map(text).collect(), keys: of.normalized_keys() })
+impl<'a> Cells<'a> {
+    fn new(array: &'a ArrayRef, notation: &Notation) -> Self {
+        if let Some(of) = array.as_any_dictionary_opt() {
+            let text = |value: usize| {
+                let mut cell = Vec::new();
+                text::put(of.values(), value, &mut cell);
+                cell
+            };
+            return Cells::Dictionary(
+                array,
+                (0..of.values().len()).map(text).collect(),
+                of.normalized_keys(),
+            );
+        }
+        let of = array.data_type();
+        // Singles are compared by their digits, as in files of text; and numbers may mark missing values.
+        let is_exact = (of.is_integer() || *of == DataType::Float64) && !notation.has_marks();
+        let numbers = is_exact.then(|| to_f64(array));
+        match numbers
+            .filter(|numbers| !of.is_integer() || numbers.iter().all(|value| value.abs() < MAX_EXACT))
+        {
+            Some(numbers) => Cells::Numbers(array, numbers),
+            None => Cells::Texts(array),
+        }
+    }
+
+    /// The cell of a row; `room` holds its text.
+    fn get<'c>(&'c self, row: usize, room: &'c mut Vec<u8>) -> Cell<'c> {
+        match self {
+            Cells::Same(value) => Cell::Text(value),
+            Cells::Numbers(array, numbers) if array.is_valid(row) && numbers[row].is_finite() => {
+                Cell::Number(numbers[row])
+            }
+            Cells::Dictionary(array, texts, keys) if array.is_valid(row) => Cell::Text(&texts[keys[row]]),
+            Cells::Dictionary(..) => Cell::Text(b""),
+            Cells::Numbers(array, _) | Cells::Texts(array) => {
+                room.clear();
+                text::put(array, row, room);
+                Cell::Text(room)
+            }
+        }
     }
 }
+
+/// Whole numbers below are exact in f64.
+const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
 /// The rows of `batch` that `filter` keeps, with the columns `wanted`.
 ///
 /// - `columns`: an array, or one value of all rows, per column of the filter
-pub(in crate::table) fn kept(
+pub(in crate::table) fn kept<'a>(
     batch: &RecordBatch,
-    columns: &[Result<&ArrayRef, &[u8]>],
+    columns: &[Result<&'a ArrayRef, &'a [u8]>],
     wanted: &[usize],
     filter: &Filter,
     notation: &Notation,
 ) -> RecordBatch {
-    let mut cells: Vec<Vec<u8>> = vec![Vec::new(); columns.len()];
-    let dictionaries: Vec<_> = columns.iter().map(|column| column.ok().and_then(Dictionary::new)).collect();
+    let columns: Vec<Cells<'_>> = columns
+        .iter()
+        .map(|column| column.map_or_else(Cells::Same, |array| Cells::new(array, notation)))
+        .collect();
+    let mut rooms: Vec<Vec<u8>> = vec![Vec::new(); columns.len()];
     let keeps = (0..batch.num_rows()).map(|row| {
-        for ((cell, column), dictionary) in cells.iter_mut().zip(columns).zip(&dictionaries) {
-            cell.clear();
-            match (column, dictionary) {
-                (Ok(array), Some(of)) if array.is_valid(row) => {
-                    cell.extend_from_slice(&of.texts[of.keys[row]])
-                }
-                (Ok(array), None) => text::put(array, row, cell),
-                (Ok(_), Some(_)) => {}
-                (Err(value), _) => cell.extend_from_slice(value),
-            }
-        }
-        Some(filter.keeps(&|column| &cells[column], notation).expect("these numbers have one notation"))
+        let cells: Vec<Cell<'_>> =
+            columns.iter().zip(&mut rooms).map(|(cells, room)| cells.get(row, room)).collect();
+        Some(filter.keeps(&|column| cells[column], notation).expect("these numbers have one notation"))
     });
     let keeps: BooleanArray = keeps.collect();
     let rows = batch.project(wanted).expect("columns of the batch");
