@@ -1,19 +1,14 @@
 //! Rows and targets of `[data]`, which decide how other keys of the section are read.
 
-use std::fmt;
-
 use super::class_order;
 use super::data_values::Task;
 use super::error::Result;
 use super::heads::{self, HeadConfig};
 use super::loss_names::task_of_loss;
 use super::raw::RawConfig;
-use super::split::Split;
+use super::split::{Fold, Split};
 use super::value::ConfigEnum;
 use super::writer::Writer;
-
-/// Most folds of a cross-validation.
-const MAX_FOLDS: usize = 1000;
 
 /// Source of evaluation rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,43 +25,6 @@ pub enum EvalSource {
     Fold(Fold),
     /// Training rows selected by the values of a column, and taken out of training.
     Split(Split),
-}
-
-/// One of several equal parts of the training rows: those of a cross-validation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fold {
-    /// Number of the part, from 1.
-    pub number: usize,
-    /// Number of parts, at least 2.
-    pub of: usize,
-}
-
-impl Fold {
-    /// Reads `data.fold`, if it is given.
-    fn read(raw: &RawConfig) -> Result<Option<Self>> {
-        let Some(setting) = raw.given("data.fold") else { return Ok(None) };
-        let text: String = raw.get("data.fold")?;
-        let numbers = text.split_once('/').map(|(number, of)| (number.trim().parse(), of.trim().parse()));
-        match numbers {
-            _ if raw.given("data.eval_fraction").is_some() => Err(setting.bad(
-                "absent next to `data.eval_fraction`",
-                "a fold of K has a K-th of the rows: remove one of the two",
-            )),
-            Some((Ok(number), Ok(of))) if (2..=MAX_FOLDS).contains(&of) && (1..=of).contains(&number) => {
-                Ok(Some(Fold { number, of }))
-            }
-            _ => Err(setting.bad(
-                format!("NUMBER/OF, up to {MAX_FOLDS} folds"),
-                "\"2/5\" evaluates on the second of five parts; `ddp-train sweep --folds 5` trains all",
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Fold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.number, self.of)
-    }
 }
 
 impl EvalSource {

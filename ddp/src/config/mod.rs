@@ -83,7 +83,7 @@ pub use self::comm::{CommConfig, CommDtype, ZeroStage};
 pub use self::data::DataConfig;
 #[doc(hidden)]
 pub use self::data::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
-pub use self::data_sources::{EvalSource, Fold};
+pub use self::data_sources::EvalSource;
 pub use self::data_values::{
     Balance, Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget,
     Placement, ShuffleMode, Task, UnknownLabel,
@@ -109,7 +109,7 @@ use self::raw::RawConfig;
 pub use self::resume::{Difference, resumable_keys};
 pub use self::run::{FileMode, RunConfig};
 pub use self::schedule::{ScheduleConfig, ScheduleShape, Span, Warmup};
-pub use self::split::Split;
+pub use self::split::{Fold, Split};
 use self::table::TABLE;
 pub use self::table::{find_key, is_section, keys, keys_for_flag, keys_with_prefix};
 pub use self::table_options::{DataFormat, Decimal, Delimiter, Header, format_by_name};

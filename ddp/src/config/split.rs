@@ -1,11 +1,13 @@
 //! `data.split`: selects the evaluation rows among the training rows by a column.
 
+use std::fmt;
+
 use toml::Value;
 
-use super::data_sources::Fold;
 use super::error::Result;
 use super::key::{Key, Kind, key, text};
 use super::nested::Place;
+use super::raw::RawConfig;
 use super::setting::Setting;
 use super::value::ConfigValue as _;
 
@@ -37,6 +39,46 @@ pub enum Split {
         /// Fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
     },
+}
+
+/// Most folds of a cross-validation.
+const MAX_FOLDS: usize = 1000;
+
+/// One of several equal parts of the training rows: those of a cross-validation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fold {
+    /// Number of the part, from 1.
+    pub number: usize,
+    /// Number of parts, at least 2.
+    pub of: usize,
+}
+
+impl Fold {
+    /// Reads `data.fold`, if it is given.
+    pub(super) fn read(raw: &RawConfig) -> Result<Option<Self>> {
+        let Some(setting) = raw.given("data.fold") else { return Ok(None) };
+        let text: String = raw.get("data.fold")?;
+        let numbers = text.split_once('/').map(|(number, of)| (number.trim().parse(), of.trim().parse()));
+        match numbers {
+            _ if raw.given("data.eval_fraction").is_some() => Err(setting.bad(
+                "absent next to `data.eval_fraction`",
+                "a fold of K has a K-th of the rows: remove one of the two",
+            )),
+            Some((Ok(number), Ok(of))) if (2..=MAX_FOLDS).contains(&of) && (1..=of).contains(&number) => {
+                Ok(Some(Fold { number, of }))
+            }
+            _ => Err(setting.bad(
+                format!("NUMBER/OF, up to {MAX_FOLDS} folds"),
+                "\"2/5\" evaluates on the second of five parts; `ddp-train sweep --folds 5` trains all",
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Fold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
 }
 
 /// Keys of `data.split`.
