@@ -191,7 +191,9 @@ def memory_is_as_described(trial, base, draw):
     planned = {of["what"]: of["bytes"] for of in of_stage["bytes"]}
     for use, kinds in USES.items():
         plan = sum(planned[kind] for kind in kinds)
-        if abs(int(account[use]) - plan) > plan / 20 + 1024:
+        # Room for averaged weights comes with the first evaluation; without one, after the account, when the model is written.
+        comes_later = use == "average" and trial.table.eval_from == "none"
+        if int(account[use]) - plan > plan / 20 + 1024 or not comes_later and plan - int(account[use]) > plan / 20 + 1024:
             raise Broken(law, f"{use}: {account[use]} bytes in use, {plan} described")
 
 
