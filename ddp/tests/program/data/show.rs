@@ -31,6 +31,8 @@ fn every_format_shows_the_same_rows() {
         text,
         "row    a     b  label\n  1  1.5     2      1\n  3    8  1e20      1\n  4    0     7      1\n"
     );
+    let kept = run_line_ok(folder, "data show rows.csv --rows 1.. --set data.filter=label=0").stdout;
+    assert_eq!(kept, "row   a      b  label\n  1  -3  0.125      0\n");
     let want = objects(&run_line_ok(folder, "data show rows.csv --rows 3..,1 --json").stdout);
     assert_eq!(want.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 3, 4]);
     let tables = ["csv.gz", "tsv", "jsonl", "jsonl.zst"];

@@ -1,6 +1,6 @@
 //! `ddp-train data show`: prints rows by index, with the content of their files.
 //!
-//! Rows are counted from 0 over all files in order, as in reports of training. Tables are read cell by cell up to the last
+//! Rows are counted from 0 over all files in order, as in reports of training: with `data.filter` those that it keeps. Tables are read cell by cell up to the last
 //! requested row; rows of arrays and built-in sets are read by index.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use ddp_tables::formats::table::source::TableFormat;
 use ddp_tables::open::files::files_and_format;
 use ddp_tables::row_values::RowValues;
 use ddp_tables::source::SourceSpec;
-use ddp_tables::table::{CellReader, Shards, partition_columns, shards};
+use ddp_tables::table::{CellReader, Shards, filter_of, partition_columns, shards};
 use serde_json::{Map, Value};
 
 use crate::cli::ShowArgs;
@@ -38,7 +38,8 @@ struct Shown {
 /// Prints the rows selected by `args`.
 pub(super) fn show(args: &ShowArgs) -> Result<()> {
     let data = config(args)?;
-    let spec = SourceSpec::train(&data);
+    let filter = filter_of(&SourceSpec::train(&data))?;
+    let spec = SourceSpec { filter: filter.as_ref(), ..SourceSpec::train(&data) };
     let shown = if spec.source.starts_with("builtin:") {
         of_dataset(&*spec.open()?, &data, &args.rows)?
     } else {
