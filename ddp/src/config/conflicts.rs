@@ -82,6 +82,12 @@ pub static CONFLICTS: &[Conflict] = &[
         "a fold of K has a K-th of the rows",
         &["data.eval_fraction=0.2", "data.fold=1/5"],
     ),
+    conflict(
+        ["data.fold", ""],
+        ["data.split", "with `column` or `time`"],
+        "folds are drawn from single rows, or from groups",
+        &["data.split={time=\"a\"}", "data.fold=1/5"],
+    ),
     conflict(["data.filter", ""], ["data.format", ARRAYS], "arrays have no columns with names", &[]),
     conflict(
         ["data.missing_target", "\"skip\""],

@@ -66,7 +66,7 @@ pub enum ScheduleShape {
     CosineRestarts {
         /// Length of the first cosine, at least one step.
         every: Span,
-        /// Ratio of the length of a cosine to that of the previous one, at least 1.
+        /// Ratio of the lengths of a cosine and the previous one, at least 1.
         growth: u64,
         /// In [0, 1].
         final_fraction: f64,

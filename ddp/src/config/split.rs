@@ -44,7 +44,7 @@ pub enum Split {
 /// Most folds of a cross-validation.
 const MAX_FOLDS: usize = 1000;
 
-/// One of several equal parts of the training rows: those of a cross-validation.
+/// One of the equal parts of the training rows in a cross-validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fold {
     /// Number of the part, from 1.

@@ -14,7 +14,7 @@ use crate::data::saved_preprocessor::SavedPreprocessor;
 pub struct Loaded {
     /// Rows to train on.
     pub train: Arc<dyn Dataset>,
-    /// Rows to train on, each once; `train` may repeat those of rare classes.
+    /// Rows to train on, each once; `train` may repeat rows of rare classes.
     pub plain: Arc<dyn Dataset>,
     /// Rows to evaluate on; never empty.
     pub eval: Option<Arc<dyn Dataset>>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ddp_comm::World;
 
 use crate::checkpoint::{LeftOut, RunState};
-use crate::config::{Config, Length};
+use crate::config::{Config, Length, TrainConfig};
 use crate::data::Loaded;
 use crate::optim::run_schedule::RunSchedule;
 use crate::run_folder::RunDir;
@@ -46,6 +46,16 @@ pub fn is_long_enough(config: &Config, state: &RunState, n_steps: u64) -> bool {
     match config.train.length {
         Length::Epochs(n) => state.cursor >= n as u64 * state.n_rows,
         Length::Steps(n) => n_steps >= n as u64,
+    }
+}
+
+/// The key whose limit stops a run that has come as far as `state`, after `n_steps`, to be resumed.
+pub(super) fn stop_key(train: &TrainConfig, state: &RunState, n_steps: u64) -> Option<&'static str> {
+    let has_passed = |n_epochs: u64| state.cursor >= n_epochs.saturating_mul(state.n_rows);
+    if train.stop_after_steps.is_some_and(|limit| n_steps >= limit) {
+        Some("train.stop_after_steps")
+    } else {
+        train.stop_after_epochs.is_some_and(has_passed).then_some("train.stop_after_epochs")
     }
 }
 

@@ -14,7 +14,6 @@ use ddp_kernels::Device;
 use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{EpochLossState, RunState};
-use crate::config::TrainConfig;
 use crate::data::loader::{DataLoader, LoadedStep};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
@@ -32,7 +31,7 @@ use crate::train::diagnosis::FailedStep;
 use crate::train::error::{GiveUp, Result, Stop, TrainError};
 use crate::train::evaluations::{Evaluations, When};
 use crate::train::late_ranks::LateRanks;
-use crate::train::loop_plan::Due;
+use crate::train::loop_plan::{Due, stop_key};
 pub use crate::train::loop_plan::{Ending, LoopPlan, is_long_enough};
 use crate::train::replica_guard::ReplicaGuard;
 use crate::train::resume::{ResumeFrom, Resumed};
@@ -392,17 +391,10 @@ impl<'a> TrainingLoop<'a> {
 
     /// Reason to stop, if any: the same on all ranks.
     fn stop_reason(&self, trainer: &Trainer<'_>) -> Option<String> {
-        let TrainConfig { stop_after_steps, stop_after_epochs, .. } = self.plan.config.train;
         if self.votes.stop > 0 {
             return Some(self.plan.signals.reason());
         }
-        let has_passed = |n_epochs: u64| self.state.cursor >= n_epochs.saturating_mul(self.state.n_rows);
-        let reason = match (stop_after_steps, stop_after_epochs) {
-            (Some(limit), _) if trainer.n_steps() >= limit => "train.stop_after_steps",
-            (_, Some(limit)) if has_passed(limit) => "train.stop_after_epochs",
-            _ => return None,
-        };
-        Some(reason.to_owned())
+        stop_key(&self.plan.config.train, &self.state, trainer.n_steps()).map(str::to_owned)
     }
 
     /// Runs or enqueues one step; returns whether it is the epoch's last.

@@ -81,7 +81,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         X: an array, a sparse matrix, a frame of pandas or polars, an Arrow table, or an object with `__arrow_c_stream__`. NaN, None and NA
             are missing values. Columns of texts, categories and dictionaries are categories.
         y: labels or targets. sample_weight: the weight of each row in the loss and in metrics.
-        eval_set: (X, y), or a list with one such pair: rows to evaluate on after each epoch. The model is that of the best evaluation.
+        eval_set: (X, y), or a list with one such pair: rows to evaluate on after each epoch. The model has the weights of the best evaluation.
         """
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
@@ -120,7 +120,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         self.evals_result_ = [event for event in events if event["event"] in ("epoch", "eval") and "eval_loss" in event]
         self.n_iter_ = max([1, *(event["epoch"] for event in events if "epoch" in event)])
         if model.parent != out:
-            text = f"training was interrupted in epoch {self.n_iter_}: the model is that of the checkpoint which was saved then"
+            text = f"training was interrupted in epoch {self.n_iter_}: the model comes from the checkpoint that was saved then"
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         self._server = ddp_train._Server(_threads(1))
         self.__dict__.pop("run_", None)
@@ -165,7 +165,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         return {name: np.ascontiguousarray(values[:, i]) for i, name in enumerate(self._target_names)}
 
     def _save(self, files: Files, stem: str, X: Any, targets: Mapping[str, Any], weight: Any) -> Dict[str, Any]:
-        """Saves rows; returns the keys of `data` for them. `targets` are columns by name, those of classes as labels and class numbers."""
+        """Saves rows; returns the keys of `data` for them. `targets` are columns by name, classes as pairs of labels and class numbers."""
         if sparse.issparse(X):
             check_memory(X)
         if self._names is not None:
@@ -270,7 +270,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class DdpClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[misc]
-    """Classifies rows. `classes_` has the labels in the order of np.unique, which is that of the columns of `predict_proba`."""
+    """Classifies rows. `classes_` has the labels in the order of np.unique, as the columns of `predict_proba`."""
 
     _task = "classification"
 
@@ -357,7 +357,7 @@ class DdpRegressor(RegressorMixin, _DdpEstimator):  # type: ignore[misc]
 
 
 def _names_of(y: Any, n: int) -> List[str]:
-    """Names of target columns: those of a frame or a series, else y, or y0, y1 and so on."""
+    """Names of target columns, taken from a frame or a series, else y, or y0, y1 and so on."""
     names = list(getattr(y, "column_names", y.columns)) if hasattr(y, "columns") else [getattr(y, "name", None)]
     default = ["y"] if n == 1 else [f"y{i}" for i in range(n)]
     return _free_names([str(name) for name in names], ()) if len(names) == n and None not in names else default

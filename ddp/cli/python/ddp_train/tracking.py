@@ -48,7 +48,7 @@ def track(
     """Delivers the metrics of a run to a tracker until the run ends, then its files. `address` of the result is where they are.
 
     tracker: "mlflow" (at MLFLOW_TRACKING_URI), "mlflow://HOST:PORT/EXPERIMENT", "http(s)://..." of an MLflow server, "wandb" or "trackio".
-    project: the project or experiment [default: that of the tracker's environment variable, else ddp-train].
+    project: the project or experiment [default: the tracker's environment variable, else ddp-train].
     follow: waits for more while the run trains; otherwise delivers what is there. In the background a thread does, whose `join()`
         raises what went wrong.
     artifacts: also delivers config.toml, report.html and model.safetensors at the end.
@@ -344,7 +344,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("run", help="folder of the run")
     parser.add_argument("tracker", help="mlflow://HOST:PORT/EXPERIMENT, mlflow (at MLFLOW_TRACKING_URI), wandb or trackio")
     parser.add_argument("--project", help="project or experiment [default: the tracker's environment variable, else ddp-train]")
-    parser.add_argument("--name", help="name of the run in the tracker [default: that of the folder]")
+    parser.add_argument("--name", help="name of the run in the tracker [default: name of the folder]")
     parser.add_argument("--no-follow", dest="follow", action="store_false", help="deliver what is there, and end")
     parser.add_argument("--no-artifacts", dest="artifacts", action="store_false", help="leave config, report and model out")
     parser.add_argument("--wait-s", type=float, default=60.0, help="time to wait for a run to begin or to start again, in s [60]")

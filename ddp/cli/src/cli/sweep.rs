@@ -44,7 +44,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(2..=1000))]
     pub folds: Option<u64>,
 
-    /// Train all points for a part of their epochs and go on with the best one in N, several times, so that one trains to the end. The same
+    /// Train all points for a part of their epochs and continue with the best one in N, several times, so that one trains to the end. The same
     /// bits as without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..), num_args = 0..=1, require_equals = true, default_missing_value = "3")]
     pub prune: Option<u64>,

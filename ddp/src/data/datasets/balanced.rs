@@ -1,4 +1,4 @@
-//! Rows with equal counts of all classes: those of rarer classes are repeated.
+//! Rows with equal counts of all classes: rows of rarer classes are repeated.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -56,7 +56,7 @@ pub fn split(dataset: &Arc<dyn Dataset>, fraction: f64, seed: u64) -> Result<(Su
     Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
 }
 
-/// Splits into (the rows of all other folds, those of `fold`): the folds are disjoint, hold all rows, and differ by a row at most. Both
+/// Splits into (the rows of all other folds, the rows of `fold`): the folds are disjoint, hold all rows, and differ by a row at most. Both
 /// sides keep the rows' order.
 ///
 /// # Errors

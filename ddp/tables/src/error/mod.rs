@@ -112,7 +112,7 @@ pub enum TableError {
     /// A filter that leaves out all rows.
     #[error("`data.filter` keeps none of the {n_rows} rows of {source_name}")]
     #[diagnostic(help(
-        "compare its values with those of the columns: `ddp-train data inspect {source_name}` lists them"
+        "`ddp-train data inspect {source_name}` lists the values of the columns to compare with"
     ))]
     FilterKeepsNone { source_name: String, n_rows: u64 },
     /// Files that were changed while they were read.

@@ -153,7 +153,7 @@ fn sides(dataset: &Arc<dyn Dataset>, mut places: Vec<usize>, drawn: &Bits) -> Re
     Ok((Subset::new(dataset, is_eval.inverted()), Subset::new(dataset, is_eval)))
 }
 
-/// Splits into (the rows of all other folds, those of `fold`): each fold has the same fraction of each class, up to a row, and as many rows
+/// Splits into (the rows of all other folds, the rows of `fold`): each fold has the same fraction of each class, up to a row, and as many rows
 /// as the others, up to a row; drawn by (seed, class). Both sides keep the rows' order.
 ///
 /// # Errors

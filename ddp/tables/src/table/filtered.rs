@@ -105,7 +105,7 @@ struct FilteredText {
     inner: Box<dyn TextSource>,
     filter: Arc<Filter>,
     places: Vec<Place>,
-    /// The columns, whose dates are those of the rows that are kept.
+    /// The columns; the rows that are kept decide which of them hold dates.
     columns: FileColumns,
     notation: Notation,
     /// Rows that were read to find the dates.

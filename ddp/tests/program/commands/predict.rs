@@ -8,7 +8,7 @@ use std::process::Stdio;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Outcome, ranks, run, run_ok, single, temp_dir, train, write};
+use crate::common::{Outcome, ranks, refused, run, run_ok, single, temp_dir, train, write};
 use crate::data::files::Element;
 use crate::data::formats::{as_arrays, in_format};
 use crate::virtual_gpu::under_virtual_gpus;
@@ -590,13 +590,5 @@ fn requests_on_stdin_are_answered_by_one_process_with_the_same_bytes() {
     assert!(answers[3]["error"].as_str().unwrap().contains("would replace the rows"), "{}", answers[3]);
     assert_eq!(std::fs::read(model.path("a.npy")).unwrap(), plain);
     assert_eq!(std::fs::read(model.path("c.csv")).unwrap(), kept);
-    let both = run_line(&["predict", "--checkpoint", &run, "--serve", "--data", "x.csv"]);
-    assert!(both.contains("cannot be used with"), "{both}");
-}
-
-/// Stderr of a command line that is refused.
-fn run_line(args: &[&str]) -> String {
-    let outcome = run(single(args));
-    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
-    outcome.stderr
+    refused(model.folder.path(), "predict --checkpoint run --serve --data x.csv", &["cannot be used with"]);
 }

@@ -214,14 +214,14 @@ fn pruned_points_stop_early_and_the_best_one_has_the_bits_of_a_run_of_its_own() 
     let line = format!("sweep {grid} --prune --out s --json {flags}");
     let outcome = run_line_ok(folder.path(), &line);
     let report = json(&outcome.stdout);
-    // Of 4 points, 2 go on from epoch 1 and 1 from epoch 3.
+    // Of 4 points, 2 continue after epoch 1 and 1 after epoch 3.
     assert_eq!(report["pruned"], serde_json::json!({"1": 4, "3": 2}));
     assert_eq!(report["saved_epochs"], 4 * 8 + 2 * 6);
     let points = report["points"].as_array().unwrap();
     assert_eq!(points[0]["n_complete"], 2);
     let state = |point: &Value| point["runs"][0]["state"].as_str().unwrap().to_owned();
     assert_eq!(points.iter().map(state).collect::<Vec<_>>(), ["complete", "pruned", "pruned", "pruned"]);
-    assert!(outcome.stderr.contains("epoch 1: 4 of 8 runs go on"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("epoch 1: 4 of 8 runs continue"), "{}", outcome.stderr);
 
     // A run of its own, with the same name.
     let rate = points[0]["values"]["optimizer.lr"].as_str().unwrap();

@@ -1,6 +1,6 @@
-//! Successive halving: points train up to a rung, an epoch at which only the best of them go on.
+//! Successive halving: points train up to a rung, an epoch after which only the best of them continue.
 //!
-//! A run that goes on resumes from its checkpoint with the schedule of the whole run, so it ends with the bits of a run that was never
+//! A run that continues resumes from its checkpoint with the schedule of the whole run, so it ends with the bits of a run that was never
 //! stopped. Source: arXiv:1502.07943.
 
 use std::path::Path;

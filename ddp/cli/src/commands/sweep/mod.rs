@@ -96,7 +96,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
             }
         };
         let rung = rung.expect("the last one ends the loop");
-        info!("epoch {rung}: {} of {} go on", kept.len(), count(active.len(), "run"));
+        info!("epoch {rung}: {} of {} continue", kept.len(), count(active.len(), "run"));
         pruned.extend(active.into_iter().filter(|run| !kept.contains(run)).map(|run| (run, rung)));
         active = kept;
     }

@@ -23,12 +23,12 @@ struct Record {
     config: String,
     /// Arguments of `--set` by folder.
     runs: BTreeMap<String, Vec<String>>,
-    /// Runs that went on from each rung of `--prune`, by its epoch.
+    /// Runs that continued after each rung of `--prune`, by its epoch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     rungs: BTreeMap<u64, Vec<String>>,
 }
 
-/// The runs that went on from each rung so far, by its epoch.
+/// Runs that continued after each rung so far, by its epoch.
 pub(super) type Rungs = BTreeMap<u64, Vec<String>>;
 
 /// Compares the sweep with the one that the folder `out` holds, and records it there. Returns the rungs that were decided.
@@ -65,7 +65,7 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
     Ok(record.rungs)
 }
 
-/// Records the runs that go on from a rung.
+/// Records the runs that continue after a rung.
 ///
 /// # Errors
 /// The error of the write, or of reading what [`check_and_write`] has written.

@@ -40,7 +40,7 @@ struct Point {
 }
 
 impl Outcome {
-    /// Reads the runs in `out`; `failures` has the errors of those that this process saw fail, `pruned` those that did not go on, with the
+    /// Reads the runs in `out`; `failures` has the errors of those that this process saw fail, `pruned` those that were pruned, with the
     /// epoch after which.
     pub(super) fn new(
         points: &Points,
@@ -160,7 +160,7 @@ impl Outcome {
     }
 }
 
-/// The point of a run, which comes after those of the points before it.
+/// Returns the point of a run, which is added if it is new: points come in their order.
 fn of_point<'a>(points: &'a mut Vec<Point>, run: &Run) -> &'a mut Point {
     if points.len() <= run.point {
         let values = run.values.iter().cloned().collect();

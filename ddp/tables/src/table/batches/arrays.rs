@@ -145,6 +145,9 @@ pub(super) fn exact(array: &dyn Array) -> Option<Vec<Exact>> {
     })
 }
 
+/// Integers below are exact in f64.
+pub(super) const MAX_EXACT: f64 = (1u64 << 53) as f64;
+
 /// The values as f64. Missing ones have no meaning.
 pub(super) fn to_f64(array: &dyn Array) -> Vec<f64> {
     if let Some(array) = array.as_primitive_opt::<types::Float64Type>() {

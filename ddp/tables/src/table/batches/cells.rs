@@ -11,7 +11,7 @@ use crate::formats::table::batch_source::{BatchSource, Batches, ListColumn, Sele
 use crate::formats::table::source::{ColumnType, FileColumns, MAX_COLUMNS, Record};
 use crate::formats::write::CellKind;
 use crate::source::SourceSpec;
-use crate::table::batches::arrays::{list, to_f64};
+use crate::table::batches::arrays::{MAX_EXACT, list, to_f64};
 use crate::table::batches::columns::{
     Kept, Kind, check_names, checked_len, first_list_len, is_date, kind, pandas_indices,
 };
@@ -25,8 +25,6 @@ use crate::values::texts::Texts;
 
 /// Rows that are decoded at a time.
 const BATCH_ROWS: usize = 4096;
-/// Integers below are exact in f64.
-const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
 /// Reads the cells of one file; a list of numbers has a cell per element.
 pub(in crate::table) struct BatchCells {

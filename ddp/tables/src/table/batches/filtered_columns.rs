@@ -9,7 +9,7 @@ use arrow_select::filter::filter_record_batch;
 use ddp::data::error::{DataError, Result};
 
 use crate::formats::error::ColumnError;
-use crate::table::batches::arrays::to_f64;
+use crate::table::batches::arrays::{MAX_EXACT, to_f64};
 use crate::table::batches::columns::{Kind, kind};
 use crate::table::batches::text;
 use crate::values::filter::{Cell, Filter};
@@ -94,9 +94,6 @@ impl<'a> Cells<'a> {
         }
     }
 }
-
-/// Whole numbers below are exact in f64.
-const MAX_EXACT: f64 = (1u64 << 53) as f64;
 
 /// The rows of `batch` that `filter` keeps, with the columns `wanted`.
 ///
