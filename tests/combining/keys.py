@@ -240,6 +240,7 @@ RULES = {
     "data.categorical": never,
     # It keeps all rows: the labels of others may be all that a class has.
     "data.filter": lambda draw, table, key: None if table.is_array else f'"{table.place("f0")}" > -1e12 or "{table.place("f0")}" is missing',
+    "data.max_rows": lambda draw, table, key: draw.choice([table.n_rows, 10**6]),
     "data.missing_values": one_of(["-999"], ["", "unknown"], "nix"),
     "data.header": lambda draw, table, key: draw.choice(["auto", table.has_header]),
     "data.delimiter": lambda draw, table, key: draw.choice(["auto", table.delimiter]) if table.is_text else "auto",

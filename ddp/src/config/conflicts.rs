@@ -84,9 +84,9 @@ pub static CONFLICTS: &[Conflict] = &[
     ),
     conflict(
         ["data.fold", ""],
-        ["data.split", "with `column` or `time`"],
-        "folds are drawn from single rows, or from groups",
-        &["data.split={time=\"a\"}", "data.fold=1/5"],
+        ["data.split", "with `column`"],
+        "folds are drawn from single rows, from groups or by time",
+        &["data.split={column=\"a\"}", "data.fold=1/5"],
     ),
     conflict(["data.filter", ""], ["data.format", ARRAYS], "arrays have no columns with names", &[]),
     conflict(

@@ -75,7 +75,7 @@ section! {
         );
 
         key fold = text()
-            .help("Fold of a cross-validation to evaluate on, as NUMBER/OF: one of equal parts of the training rows, drawn by the seed, of each class alike, or of whole groups with data.split; the others train")
+            .help("Fold of a cross-validation to evaluate on, as NUMBER/OF: one of equal parts of the training rows, drawn by the seed, of each class alike, or with data.split of whole groups; the others train. By time fold k of K + 1 spans trains on the first k and evaluates the next one")
             .absent("data.eval_fraction or data.eval applies")
             .example(r#""2/5""#)
             .synonyms(&["n_splits", "k_fold", "kfold", "cv"])
@@ -155,6 +155,14 @@ section! {
             .example(r#""age >= 18 and country != 'DE'""#)
             .hint("see \"A part of the rows\" in docs/data-formats.md")
             .synonyms(&["where", "query", "row_filter"]);
+
+        /// Most rows of the training data that are used, its first ones.
+        max_rows: Option<usize> [optional] = count(1, 1 << 40)
+            .help("Use only the first rows of data.train, of those that data.filter keeps; rows to evaluate on are taken out of them")
+            .absent("all rows")
+            .example("100000")
+            .hint("leave it out to use all rows")
+            .synonyms(&["nrows", "n_rows", "num_rows", "n_samples", "limit_rows", "max_train_samples", "max_samples"]);
 
         /// Treatment of rows without a target.
         missing_target: MissingTarget = one_of(MissingTarget::NAMES)

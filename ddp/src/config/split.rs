@@ -38,6 +38,9 @@ pub enum Split {
         column: String,
         /// Fraction of the rows to evaluate on, in (0, 1).
         fraction: f64,
+        /// The fold, in place of the last rows: of K + 1 spans of equal numbers of rows by time, fold k trains on the first k and evaluates on
+        /// the next one.
+        fold: Option<Fold>,
     },
 }
 
@@ -119,9 +122,9 @@ impl Split {
             return Err(setting.bad(format!("a table whose `{kind}` is the name of a column"), example()));
         };
         let column = column.to_owned();
-        if let Some((_, fold)) = fold.filter(|_| kind != "group") {
-            let expected = format!("absent where `data.split` names a `{kind}`");
-            return Err(fold.bad(expected, "folds are drawn from single rows, or from groups"));
+        if let Some((_, fold)) = fold.filter(|_| kind == "column") {
+            let expected = "absent where `data.split` names a `column`";
+            return Err(fold.bad(expected, "folds are drawn from single rows, from groups or by time"));
         }
         let (eval, train) = (values(setting, table, "eval")?, values(setting, table, "train")?);
         if kind == "column" {
@@ -140,7 +143,10 @@ impl Split {
             return Err(setting.bad(expected, "`data.eval_fraction` says how many rows are evaluated"));
         }
         if let Some((fold, _)) = fold {
-            return Ok(Split::Group { column, fraction: 1.0 / fold.of as f64, fold: Some(fold) });
+            return Ok(match kind {
+                "group" => Split::Group { column, fraction: 1.0 / fold.of as f64, fold: Some(fold) },
+                _ => Split::Time { column, fraction: 1.0 / (fold.of + 1) as f64, fold: Some(fold) },
+            });
         }
         let Some(fraction) = fraction else {
             let expected = format!("given with `data.eval_fraction` where it names a `{kind}`");
@@ -150,7 +156,7 @@ impl Split {
         let fraction = f64::read(fraction)?;
         Ok(match kind {
             "group" => Split::Group { column, fraction, fold: None },
-            _ => Split::Time { column, fraction },
+            _ => Split::Time { column, fraction, fold: None },
         })
     }
 
@@ -191,8 +197,8 @@ impl Split {
     /// `data.fold`, if it decides.
     pub(super) fn fold(&self) -> Option<Fold> {
         match self {
-            Split::Group { fold, .. } => *fold,
-            Split::Column { .. } | Split::Time { .. } => None,
+            Split::Group { fold, .. } | Split::Time { fold, .. } => *fold,
+            Split::Column { .. } => None,
         }
     }
 }

@@ -143,6 +143,12 @@ impl<'a> KnownFeatures<'a> {
 }
 
 impl<'a> SourceSpec<'a> {
+    /// Most rows that are read: `data.max_rows` for training rows.
+    pub(crate) fn max_rows(&self) -> usize {
+        let is_train = self.side == SplitSide::Train && self.to_predict.is_none();
+        self.data.max_rows.filter(|_| is_train).unwrap_or(usize::MAX)
+    }
+
     /// The training rows of the config.
     pub fn train(data: &'a DataConfig) -> Self {
         SourceSpec {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use ddp::config::DataFormat;
 
 use super::local_path;
@@ -11,17 +11,23 @@ use super::local_path;
 /// `ddp-train predict`
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Model and rows may be named by place: `ddp-train predict runs/a new.csv --out predictions.csv`."
+    after_help = "Model and rows may be named by place: `ddp-train predict runs/a new.csv --out predictions.csv`. After `ddp-train sweep --folds 5 --out cv`: \
+`ddp-train predict cv new.csv --out predictions.csv`, and `ddp-train predict cv --out-of-fold --out out_of_fold.csv`."
 )]
 pub struct PredictArgs {
-    /// Run folder, checkpoint folder or model.safetensors
-    #[arg(long, value_name = "PATH")]
-    pub checkpoint: PathBuf,
+    /// Run folder, checkpoint folder or model.safetensors; may be repeated, or be the folder of a sweep, which stands for the runs of its best
+    /// point. Several models predict together: the mean of their probabilities or values
+    #[arg(long, value_name = "PATH", required = true, action = ArgAction::Append)]
+    pub checkpoint: Vec<PathBuf>,
 
     /// Rows to predict: a file, folder, glob pattern, builtin:digits, or `-` for CSV on stdin. A column of labels is not needed
     /// and not read
-    #[arg(long, value_name = "PATH", required_unless_present = "serve")]
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["serve", "out_of_fold"])]
     pub data: Option<String>,
+
+    /// Predict the rows that the models trained on, each by those that did not train on it: the runs of a cross-validation
+    #[arg(long, conflicts_with_all = ["data", "rows", "serve"])]
+    pub out_of_fold: bool,
 
     /// File of predictions, in the order of the rows; its end determines the format: .csv, .jsonl, .parquet or .npy.
     /// `-` prints CSV

@@ -312,6 +312,12 @@ pub enum CommandError {
         "name another folder with --out, or restore the config; values of --grid, --range and --seeds may be added"
     ))]
     OtherSweep { path: PathBuf, what: String },
+    /// A sweep that names no runs to predict with.
+    #[error("`{}` is the folder of a sweep, and {reason}", path.display())]
+    #[diagnostic(help(
+        "give the command of the sweep again, which completes it, or name the folder of a run"
+    ))]
+    NoBest { path: PathBuf, reason: String },
     /// Runs that `--prune` cannot stop at an epoch.
     #[error("--prune needs runs of several epochs, to stop them early")]
     #[diagnostic(help("set `train.epochs` to 9 or more, in place of `train.steps`"))]

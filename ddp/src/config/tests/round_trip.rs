@@ -54,7 +54,16 @@ fn any_split() -> impl Strategy<Value = Split> {
             fraction: 1.0 / fold.of as f64,
             fold: Some(fold),
         }),
-        (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Time { column, fraction }),
+        (column(), 1e-9..0.999f64).prop_map(|(column, fraction)| Split::Time {
+            column,
+            fraction,
+            fold: None
+        }),
+        (column(), any_fold()).prop_map(|(column, fold)| Split::Time {
+            column,
+            fraction: 1.0 / (fold.of + 1) as f64,
+            fold: Some(fold),
+        }),
     ]
 }
 

@@ -42,6 +42,23 @@ pub fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) -> Arc<
     Arc::new(rows)
 }
 
+/// The first `max` rows of the source of `dataset`, those without a target among them.
+pub fn first_rows(dataset: Arc<dyn Dataset>, max: usize) -> Arc<dyn Dataset> {
+    if dataset.len() + dataset.n_without_target() <= max {
+        return dataset;
+    }
+    let (mut n, mut end) = (0, dataset.len().min(max));
+    while n < end {
+        let middle = n.midpoint(end);
+        if dataset.source_row(middle) < max { n = middle + 1 } else { end = middle }
+    }
+    let mut first = Bits::new(dataset.len());
+    (0..n).for_each(|row| first.set(row));
+    let mut rows = Subset::new(&dataset, first);
+    rows.n_without_target = max - n;
+    Arc::new(rows)
+}
+
 /// Splits into (training rows, evaluation rows); `fraction` in (0, 1), rounded to whole rows. Both keep the rows' order.
 ///
 /// # Errors
@@ -127,7 +144,17 @@ impl Bits {
         self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Number of rows.
+    /// Number of rows of the dataset.
+    pub fn len(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Whether the dataset has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.n_rows == 0
+    }
+
+    /// Number of rows that it holds.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }

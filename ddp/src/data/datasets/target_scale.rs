@@ -74,6 +74,15 @@ impl OutputUnits {
         }
     }
 
+    /// The output whose value in the user's units is `value`: the inverse of [`OutputUnits::to_user_units`].
+    pub fn from_user_units(&self, target: usize, value: f64) -> f64 {
+        match self {
+            Self::Targets | Self::Cumulative => value,
+            Self::Standardized(scale) => scale.standardized(target, value),
+            Self::Logarithms => value.ln(),
+        }
+    }
+
     /// Outputs of rows in the user's units, `[N, n_targets]`.
     pub fn values(&self, outputs: &[f32], n_targets: usize) -> Vec<f64> {
         let value = |(i, output): (usize, &f32)| self.to_user_units(i % n_targets, f64::from(*output));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ddp::config::{DEFAULT_FEATURES_KEY, DEFAULT_LABELS_KEY};
 use ddp::data::datasets::dataset::Dataset;
-use ddp::data::datasets::subset::with_targets;
+use ddp::data::datasets::subset::{first_rows, with_targets};
 use ddp::data::error::{DataError, Result};
 
 use crate::error::TableError;
@@ -49,7 +49,9 @@ impl Opened {
         shard: impl Fn(usize) -> Range<usize>,
     ) -> Result<Option<LabelSurvey>> {
         match self {
-            Opened::Raw(rows) if rows.is_open(spec) => Ok(Some(rows.survey(shard(rows.len()), spec)?)),
+            Opened::Raw(rows) if rows.is_open(spec) => {
+                Ok(Some(rows.survey(shard(rows.len().min(spec.max_rows())), spec)?))
+            }
             _ => Ok(None),
         }
     }
@@ -65,18 +67,19 @@ impl Opened {
         spec: &SourceSpec<'_>,
         survey: Option<&LabelSurvey>,
     ) -> Result<Arc<dyn Dataset>> {
-        match (self, survey) {
-            (Opened::Ready(rows), _) => Ok(rows),
+        let rows = match (self, survey) {
+            (Opened::Ready(rows), _) => rows,
             (Opened::Raw(rows), None) => {
                 let rows: Arc<arrays::RawRows> = Arc::from(rows);
-                Ok(rows)
+                rows
             }
             (Opened::Raw(mut rows), Some(survey)) => {
                 rows.resolve(survey, spec)?;
                 let rows: Arc<arrays::RawRows> = Arc::from(rows);
-                Ok(rows)
+                rows
             }
-        }
+        };
+        Ok(first_rows(rows, spec.max_rows()))
     }
 }
 

@@ -17,7 +17,8 @@ use crate::predict::output::block::{ColumnKind, OutputColumn};
 use crate::predict::saved_model::SavedModel;
 use crate::source::{KnownFeatures, SourceSpec, ToPredict};
 use crate::table::exact_columns::ExactColumns;
-use crate::table::{ExactRows, KeptValues, TableRows, TableStream};
+use crate::table::{ExactRows, KeptValues, TableRows, TableStream, filter_of};
+use crate::values::filter::Filter;
 
 /// Bytes of a block's features as f32.
 const BLOCK_BYTES: usize = 32 << 20;
@@ -37,6 +38,8 @@ pub struct InputSpec {
     pub skips_bad_rows: bool,
     /// Whether the columns to pass through keep their types, if the file has types.
     pub keeps_types: bool,
+    /// Whether `data.filter` of the model applies, as it does to the rows that it trained on.
+    pub filters: bool,
 }
 
 impl InputSpec {
@@ -51,6 +54,13 @@ impl InputSpec {
 pub(crate) struct Share {
     pub(crate) rank: usize,
     pub(crate) world_size: usize,
+    /// Rows of a block.
+    pub(crate) block_rows: usize,
+}
+
+/// Rows of a block of so many columns.
+pub(crate) fn block_rows(n_columns: usize) -> usize {
+    (BLOCK_BYTES / (4 * n_columns.max(1))).clamp(1, BLOCK_ROWS)
 }
 
 impl Share {
@@ -84,20 +94,22 @@ impl Input {
     /// [`PredictError::Data`](super::PredictError::Data), with file and column.
     pub(crate) fn open(saved: &SavedModel, spec: &InputSpec, share: Share) -> Result<Self> {
         let of_model = SourceSpec::train(&saved.config.data);
+        let filter = if spec.filters { filter_of(&of_model)? } else { None };
         let source = SourceSpec {
+            filter: filter.as_ref(),
             source: &spec.source,
             labels: None,
             features: Some(saved.known_features()),
             to_predict: Some(spec.to_predict()),
             ..of_model
         };
-        let columns = saved.preprocessor.plan.columns.len();
-        let block_rows = (BLOCK_BYTES / (4 * columns.max(1))).clamp(1, BLOCK_ROWS);
+        let block_rows = share.block_rows;
         if !spec.source.starts_with("builtin:") {
             let (files, format) = files_and_format(&source)?;
             if let Reader::Table(table) = &format.reader {
                 let stream = TableStream::open(files, table, &source)?;
-                return Ok(Self::of_table(stream, saved, spec, share, block_rows));
+                let columns = OwnedColumns::new(saved, filter, spec);
+                return Ok(Self::of_table(stream, saved, columns, share));
             }
         }
         let rows = source.open()?;
@@ -123,14 +135,9 @@ impl Input {
         })
     }
 
-    fn of_table(
-        stream: TableStream,
-        saved: &SavedModel,
-        spec: &InputSpec,
-        share: Share,
-        block_rows: usize,
-    ) -> Self {
-        let known = OwnedColumns::new(saved, spec);
+    fn of_table(stream: TableStream, saved: &SavedModel, known: OwnedColumns, share: Share) -> Self {
+        let Share { block_rows, .. } = share;
+        let spec = &known.spec.clone();
         let plan = &saved.preprocessor.plan;
         let mut layout = RowLayout::new(plan.columns.clone(), TargetLayout::Values { names: Vec::new() });
         layout.has_missing = known.spec().may_miss();
@@ -209,17 +216,19 @@ struct OwnedColumns {
     names: Vec<String>,
     vocabularies: Vec<Vocabulary>,
     kinds: Vec<Option<column_kind::ColumnKind>>,
+    filter: Option<Arc<Filter>>,
     spec: InputSpec,
 }
 
 impl OwnedColumns {
-    fn new(saved: &SavedModel, spec: &InputSpec) -> Self {
+    fn new(saved: &SavedModel, filter: Option<Arc<Filter>>, spec: &InputSpec) -> Self {
         let plan = &saved.preprocessor.plan;
         OwnedColumns {
             data: saved.config.data.clone(),
             names: plan.columns.clone(),
             vocabularies: plan.vocabularies.clone(),
             kinds: plan.kinds.clone(),
+            filter,
             spec: spec.clone(),
         }
     }
@@ -235,6 +244,7 @@ impl OwnedColumns {
                 of: "the model",
             }),
             to_predict: Some(self.spec.to_predict()),
+            filter: self.filter.as_ref(),
             ..SourceSpec::train(&self.data)
         }
     }

@@ -25,6 +25,10 @@ mod saved_model;
 #[doc(hidden)]
 pub mod input;
 mod predictor;
+mod pass;
+mod scale;
+#[doc(hidden)]
+pub mod ensemble;
 #[doc(hidden)]
 pub mod run;
 
@@ -33,4 +37,4 @@ pub use self::predictions::Predictions;
 pub use self::predictor::Predictor;
 pub use self::saved_model::SavedModel;
 #[doc(hidden)]
-pub use self::{error::Result, saved_model::is_active};
+pub use self::{ensemble::Ensemble, error::Result, pass::Model, saved_model::is_active};

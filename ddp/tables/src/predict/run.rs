@@ -1,25 +1,22 @@
 //! Predicts all rows of an input and writes the predictions to an output.
 
-use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use ddp::data::loader::LoaderOptions;
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::unfinished::Unfinished;
-use ddp_comm::{Phase, Watchdog, World};
+use ddp_comm::{Phase, World};
 
 use crate::predict::columns::PredictedColumns;
+use crate::predict::ensemble::Votes;
 use crate::predict::error::{PredictError, Result};
-use crate::predict::input::{Input, InputSpec, Share};
-use crate::predict::observed_rows::{ColumnCounts, ObservedRows};
+use crate::predict::input::{InputSpec, block_rows};
+use crate::predict::observed_rows::ColumnCounts;
 #[cfg(feature = "parquet")]
 use crate::predict::output::block::ColumnKind;
 use crate::predict::output::block::{Block, Labels, OutputColumn, Values};
 use crate::predict::output::file::{OutputFile, OutputStream, Stop};
 use crate::predict::output::format::OutputFormat;
-use crate::predict::predictor::Predictor;
-use crate::predict::saved_model::SavedModel;
+use crate::predict::pass::{Model, Pass};
 use crate::table::KeptValues;
 
 /// Destination and contents of the predictions.
@@ -72,19 +69,21 @@ fn check_table(format: OutputFormat) -> Result<()> {
     })
 }
 
-/// Predicts the rows of `input` on all ranks by the model `saved`, which `predictor` computes; `print` writes to stdout.
+/// Predicts the rows of `input` on all ranks by `model`, or with the `votes` of others; `print` writes to stdout.
 ///
 /// # Errors
 /// [`PredictError`], on all ranks.
 pub fn run(
     world: &World,
-    saved: &SavedModel,
-    predictor: &mut Predictor,
-    loading: LoaderOptions,
+    model: Model<'_>,
+    mut votes: Option<Votes<'_>>,
     input: &InputSpec,
     output: &OutputSpec,
     print: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<Summary, Stop> {
+    let saved = model.saved;
+    let plan = &saved.preprocessor.plan;
+    let block_rows = votes.as_ref().map_or_else(|| block_rows(plan.columns.len()), |votes| votes.block_rows);
     let prepare = || -> Result<_> {
         let format = match &output.place {
             OutputPlace::Stdout => OutputFormat::Csv,
@@ -102,20 +101,16 @@ pub fn run(
             }
         };
         check_kept(&input.keep, &predicted, format, &output.place)?;
-        let share = Share { rank: world.rank().0, world_size: world.world_size() };
         let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };
-        let rows = Input::open(saved, &input, share)?;
-        let columns: Vec<_> = rows.kept.iter().chain(&predicted.columns).cloned().collect();
-        Ok((format, columns, predicted, rows))
+        let pass = Pass::open(world, model, &input, block_rows)?;
+        let columns: Vec<_> = pass.rows.kept.iter().chain(&predicted.columns).cloned().collect();
+        Ok((format, columns, predicted, pass))
     };
-    let (format, columns, predicted, rows) = world.collective_result(prepare())?;
+    let (format, columns, predicted, pass) = world.collective_result(prepare())?;
     let labels = predicted.labels_of_array();
-    let left_out = rows.left_out.clone();
-    let plan = &saved.preprocessor.plan;
-    let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
-    let watchdog = world.watchdog();
-    let _phase = watchdog.during(Phase::Prediction);
-    let job = Job { predicted, rows, observed: observed.clone(), predictor, loading, watchdog };
+    let left_out = pass.rows.left_out.clone();
+    let observed = pass.observed.clone();
+    let _phase = world.watchdog().during(Phase::Prediction);
     let counts = |world: &World| -> Result<_> {
         let counts = sum_counts(world, &observed.counts())?;
         Ok(plan.columns.iter().cloned().zip(counts).collect())
@@ -124,11 +119,10 @@ pub fn run(
         OutputPlace::Stdout => {
             let encoder = format.encoder(&columns).expect("CSV has an encoder");
             let mut stream = OutputStream::new(encoder);
-            let (mut n_rows, mut printed) = (0, Ok(()));
-            let done = job.predict(|_, block| {
+            let mut n_rows = 0;
+            let done = write_blocks(pass, votes.as_mut(), &predicted, |_, block| {
                 n_rows += block.n_rows as u64;
-                printed = print(stream.encode(block));
-                mem::replace(&mut printed, Ok(()))
+                print(stream.encode(block))
             });
             let n_bad_rows = world.collective_result(done)?;
             let counts = counts(world).map_err(Stop::from)?;
@@ -137,7 +131,7 @@ pub fn run(
         OutputPlace::File(path) => path,
     };
     let mut file = OutputFile::create(world, path, format, &columns, output.overwrite, &output.unfinished)?;
-    let done = job.predict(|number, block| file.write(number, block));
+    let done = write_blocks(pass, votes.as_mut(), &predicted, |number, block| file.write(number, block));
     let n_bad_rows = world.collective_result(done)?;
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
     let counts = counts(world).map_err(Stop::from)?;
@@ -150,6 +144,36 @@ pub fn run(
     world.collective_result(labels)?;
     let (n_rows, n_bytes) = file.finish(world)?;
     Ok(Summary { n_rows, n_bytes, n_bad_rows, counts, left_out })
+}
+
+/// Predicts this rank's blocks and passes them with their numbers to `write`; returns the number of rows without a prediction.
+fn write_blocks(
+    pass: Pass<'_>,
+    mut votes: Option<&mut Votes<'_>>,
+    predicted: &PredictedColumns,
+    mut write: impl FnMut(u64, &Block) -> Result<()>,
+) -> Result<u64> {
+    let kept_columns = pass.rows.kept.clone();
+    let mut n_bad_rows = 0;
+    pass.run(|mut of| {
+        if let Some(votes) = &mut votes {
+            votes.finish(&mut of)?;
+        }
+        let n_rows = of.rows.len();
+        let mut block = Block { n_rows, columns: Vec::new(), is_valid: Vec::new() };
+        if let Some(read) = &of.table {
+            let kept = read.kept.iter().cloned().zip(&kept_columns);
+            block.columns.extend(kept.map(|(values, column)| kept_values(values, column)));
+        }
+        if !of.bad_rows.is_empty() {
+            block.is_valid = vec![true; n_rows];
+            of.bad_rows.iter().for_each(|&row| block.is_valid[row] = false);
+            n_bad_rows += block.is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
+        }
+        block.columns.extend(predicted.values(of.outputs));
+        write(of.number, &block)
+    })?;
+    Ok(n_bad_rows)
 }
 
 /// Returns an error for columns that can't be kept.
@@ -205,69 +229,6 @@ fn kept_values(values: KeptValues, column: &OutputColumn) -> Values {
         #[cfg(feature = "parquet")]
         ColumnKind::KeptAs(_) => Values::Arrays(values.arrays),
         _ => Values::Texts(values.texts),
-    }
-}
-
-/// This rank's work.
-struct Job<'a> {
-    predicted: PredictedColumns,
-    rows: Input,
-    observed: Arc<ObservedRows>,
-    predictor: &'a mut Predictor,
-    loading: LoaderOptions,
-    watchdog: &'a Watchdog,
-}
-
-impl Job<'_> {
-    /// Predicts this rank's blocks and passes them with their indices to `write`; returns the number of rows without a
-    /// prediction.
-    fn predict(self, mut write: impl FnMut(u64, &Block) -> Result<()>) -> Result<u64> {
-        let Job { predicted, mut rows, observed, predictor, loading, watchdog } = self;
-        let blocks = mem::replace(&mut rows.blocks, Box::new(std::iter::empty()));
-        let (table, n_outputs) = (rows.table.clone(), predictor.n_outputs());
-        let mut n_bad_rows = 0;
-        // Outputs of the current block, and its first row.
-        let mut outputs: Vec<f32> = Vec::new();
-        let mut current: Option<usize> = None;
-        let mut end_block = |first: usize, outputs: &mut Vec<f32>| -> Result<()> {
-            let n = outputs.len() / n_outputs;
-            let mut block = Block { n_rows: n, columns: Vec::new(), is_valid: Vec::new() };
-            let of_values = observed.take_bad_rows(&(first..first + n)).into_iter().map(|row| row - first);
-            let mut bad_rows: Vec<usize> = of_values.collect();
-            if let Some(table) = &table {
-                let read = table.take(first);
-                let kept = read.kept.iter().cloned().zip(&rows.kept);
-                block.columns.extend(kept.map(|(values, column)| kept_values(values, column)));
-                bad_rows.extend(&read.bad_rows);
-            }
-            if !bad_rows.is_empty() {
-                block.is_valid = vec![true; n];
-                bad_rows.iter().for_each(|&row| block.is_valid[row] = false);
-                n_bad_rows += block.is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
-            }
-            block.columns.extend(predicted.values(outputs));
-            outputs.clear();
-            write(rows.block_number(first), &block)
-        };
-        let mut last_range = None;
-        predictor.predict_ranges(observed.clone(), blocks, loading, |range, own, batch| {
-            watchdog.tick();
-            if last_range != Some(range) {
-                if let Some(first) = current.replace(own.start) {
-                    end_block(first, &mut outputs)?;
-                }
-                last_range = Some(range);
-            }
-            outputs.extend_from_slice(batch);
-            Ok(())
-        })?;
-        if let Some(error) = rows.table.as_ref().and_then(|table| table.take_error()) {
-            return Err(error.into());
-        }
-        if let Some(first) = current {
-            end_block(first, &mut outputs)?;
-        }
-        Ok(n_bad_rows)
     }
 }
 

@@ -47,7 +47,8 @@ pub(crate) fn split_by_column(
     // The column is read for all rows, those without a target too.
     let n_source_rows = dataset.len() + dataset.n_without_target();
     let check_len = |n: usize| {
-        if n == n_source_rows {
+        // With `data.max_rows` the column has more.
+        if n == n_source_rows || n_source_rows == spec.max_rows() && n > n_source_rows {
             Ok(())
         } else {
             Err(DataError::from(TableError::RowsChanged { source_name: dataset.source().to_owned() }))
@@ -65,7 +66,7 @@ pub(crate) fn split_by_column(
             None => Values::read(&Table::find(&spec)?, &spec, column)?,
         };
         check_len(values.codes.len())?;
-        Ok(if dataset.n_without_target() == 0 { values } else { values.of_rows(kept()) })
+        Ok(if values.codes.len() == dataset.len() { values } else { values.of_rows(kept()) })
     };
     let (sides, what) = match split {
         Split::Column { eval, train, .. } => {
@@ -80,15 +81,22 @@ pub(crate) fn split_by_column(
             let groups = read_values()?;
             by_group(&groups, column, dataset.source(), *fraction, seed)?
         }
-        Split::Time { fraction, .. } => {
-            check_sizes(&**dataset, *fraction, (dataset.len() as f64 * fraction).round() as usize)?;
+        Split::Time { fraction, fold, .. } => {
+            let n_eval = match fold {
+                Some(fold) => dataset.len() / (fold.of + 1),
+                None => (dataset.len() as f64 * fraction).round() as usize,
+            };
+            check_sizes(&**dataset, *fraction, n_eval)?;
             let mut times = match times {
                 Some(times) => times,
                 None => Times::read(&Table::find(&spec)?, &spec, column)?,
             };
             check_len(times.of_rows.len())?;
             times.of_rows = kept().map(|row| times.of_rows[row]).collect();
-            by_time(&times, column, dataset.source(), *fraction)?
+            match fold {
+                Some(fold) => by_time_fold(&times, column, dataset.source(), *fold)?,
+                None => by_time(&times, column, dataset.source(), *fraction)?,
+            }
         }
     };
     let bits = |side: Side| {
@@ -362,6 +370,54 @@ fn by_time(
         "{} up to {} to train on, {} from {} on to evaluate",
         rows(n_rows - n_eval),
         times.shown(last),
+        rows(n_eval),
+        times.shown(first),
+    );
+    Ok((sides, what))
+}
+
+/// Of K + 1 spans of equal numbers of rows by time, the first k train in fold k, the next one is evaluated, and later rows are left out: no
+/// row that is evaluated is earlier than one to train on, and none is evaluated twice. Rows of one time are of one span.
+fn by_time_fold(
+    times: &Times,
+    column: &str,
+    source: &str,
+    fold: Fold,
+) -> Result<(Vec<Side>, String), SplitError> {
+    let mut sorted = times.of_rows.clone();
+    sorted.sort_unstable_by(f64::total_cmp);
+    // Each span begins with the first row of its time.
+    let begin = |span: usize| sorted.get((sorted.len() * span).div_ceil(fold.of + 1)).copied();
+    let first = begin(fold.number).expect("there are more rows than spans");
+    let end = begin(fold.number + 1).unwrap_or(f64::INFINITY);
+    let side = |&time: &f64| match time {
+        _ if time < first => Side::Train,
+        _ if time < end => Side::Eval,
+        _ => Side::LeftOut,
+    };
+    let sides: Vec<Side> = times.of_rows.iter().map(side).collect();
+    let n_of = |wanted| sides.iter().filter(|side| **side == wanted).count();
+    let (n_train, n_eval, n_left_out) = (n_of(Side::Train), n_of(Side::Eval), n_of(Side::LeftOut));
+    if n_train == 0 || n_eval == 0 {
+        let n_same = times.of_rows.iter().filter(|&&time| time == first).count();
+        return Err(SplitError::Empty {
+            source_name: source.to_owned(),
+            column: column.to_owned(),
+            purpose: if n_train == 0 { "train on" } else { "evaluate" },
+            reason: format!("in fold {fold}: {} are of the same time, {}", rows(n_same), times.shown(first)),
+            hint: "take fewer folds, so that each has rows of more than one time, or another column"
+                .to_owned(),
+        });
+    }
+    let last = times.of_rows.iter().copied().filter(|time| *time < first).max_by(f64::total_cmp);
+    let left_out = match n_left_out {
+        0 => String::new(),
+        n => format!(", {} left out", rows(n).replacen(' ', " later ", 1)),
+    };
+    let what = format!(
+        "fold {fold}: {} up to {} train, {} from {} on are evaluated{left_out}",
+        rows(n_train),
+        times.shown(last.expect("there are rows to train on")),
         rows(n_eval),
         times.shown(first),
     );

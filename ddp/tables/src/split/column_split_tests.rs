@@ -317,6 +317,29 @@ fn what_evaluation_rows_alone_have_is_unknown() {
 }
 
 #[test]
+fn folds_by_time_train_on_the_past_and_evaluate_what_follows() {
+    let (mut last_train, mut evaluated) = (BTreeSet::new(), BTreeSet::new());
+    for number in 1..=4 {
+        let fold = format!("data.fold={number}/4");
+        let (train, eval, note) = split(&[&fold, "data.split={time=\"date\"}", "data.target=label"]);
+        let latest = train.iter().map(|row| day(*row)).max().unwrap();
+        let days: BTreeSet<usize> = eval.iter().map(|row| day(*row)).collect();
+        assert!(*days.first().unwrap() > latest && last_train.is_subset(&train), "{note}");
+        assert!(eval.is_disjoint(&evaluated) && (30..=50).contains(&eval.len()), "{}", eval.len());
+        assert_eq!(note.contains(" later rows left out"), number < 4, "{note}");
+        assert!(evaluated.iter().all(|row| train.contains(row)), "the past of each fold holds those before");
+        last_train = train;
+        evaluated.extend(eval);
+    }
+    let first_span = (0..N_ROWS).filter(|row| !evaluated.contains(row));
+    assert!(first_span.map(day).max() < evaluated.iter().map(|row| day(*row)).min());
+    let of = |fold: &str| loaded(&table(0..N_ROWS), &[fold, "data.split={time=\"date\"}"], 1).unwrap_err();
+    let message = of("data.fold=1/150");
+    assert!(message.contains("are of the same time") && message.contains("fewer folds"), "{message}");
+    assert!(of("data.fold=1/250").contains("no test rows"));
+}
+
+#[test]
 fn folds_hold_whole_groups_or_each_class_alike_and_all_rows() {
     for more in [&["data.split={group=\"patient\"}"][..], &[]] {
         let mut all = BTreeSet::new();
@@ -351,7 +374,7 @@ fn folds_hold_whole_groups_or_each_class_alike_and_all_rows() {
         (&["data.fold=1"], "NUMBER/OF"),
         (&["data.fold=1/300"], "no test rows"),
         (&["data.fold=1/4", "data.eval_fraction=0.2"], "data.eval_fraction"),
-        (&["data.fold=1/4", "data.split={time=\"date\"}"], "absent where `data.split` names a `time`"),
+        (&["data.fold=1/4", "data.split={column=\"fold\"}"], "absent where `data.split` names a `column`"),
         (&["data.fold=1/30", "data.split={group=\"patient\"}"], "for 30 folds"),
     ] {
         let message = refused(sets);

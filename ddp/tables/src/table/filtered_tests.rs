@@ -1,4 +1,4 @@
-//! A table with a filter is the table of the rows that it keeps, in each format.
+//! A table with a filter is the table of the rows that it keeps, in each format, and with `data.max_rows` that of its first rows.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,6 +6,7 @@ use std::fs;
 use ddp::config::Config;
 use ddp::data::Loaded;
 use ddp_comm::threads;
+use ddp_kernels::Tensor;
 
 use crate::load::load;
 use crate::testing::gathered;
@@ -151,6 +152,83 @@ fn each_format_gives_the_rows_that_the_filter_keeps() {
             let small = [&filtered[..], &["data.shuffle_mode=blocks"]].concat();
             assert!(loaded(&sets(&at("all.parquet"), &small), 1).unwrap() == want, "in blocks, {more:?}");
         }
+    }
+}
+
+#[test]
+fn each_format_gives_the_first_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (n_rows, max) = (700, 250);
+    fs::write(at("all.csv"), csv(0..n_rows)).unwrap();
+    fs::write(at("all.jsonl"), json(0..n_rows)).unwrap();
+    fs::write(at("first.csv"), csv(0..max)).unwrap();
+    fs::write(at("kept.csv"), csv((0..n_rows).filter(is_kept).take(max))).unwrap();
+    fs::create_dir(at("parts")).unwrap();
+    for (part, rows) in [(0, 0..100), (1, 100..250), (2, 250..600), (3, 600..700)] {
+        fs::write(at(&format!("parts/{part}.csv")), csv(rows)).unwrap();
+    }
+    let first = format!("data.max_rows={max}");
+    for more in [
+        &["data.eval=none"][..],
+        &["data.fold=2/3"],
+        &["data.eval_fraction=0.25", "data.split={group=\"country\"}", "data.categorical=[]"],
+        &["data.fold=1/4", "data.split={time=\"day\"}"],
+        // Ages without a value are rows without a target.
+        &["data.target=age", "data.missing_target=skip", "data.split={column=\"y\"}"],
+        &["data.target=age", "data.missing_target=skip", "data.eval_fraction=0.25"],
+    ] {
+        let more = &[more, &["data.missing_values=[\"n/k\"]"]].concat()[..];
+        let want = loaded(&sets(&at("first.csv"), more), 1).unwrap();
+        let limited = [more, &[&*first]].concat();
+        assert!(want[0].len() > 100, "{more:?}");
+        for name in ["all.csv", "all.jsonl", "parts", "first.csv"] {
+            for n_ranks in [1, 3] {
+                assert!(loaded(&sets(&at(name), &limited), n_ranks).unwrap() == want, "{name}, {more:?}");
+            }
+        }
+        let kept = loaded(&sets(&at("kept.csv"), more), 1).unwrap();
+        assert!(loaded(&sets(&at("all.csv"), &[&limited[..], &[KEPT]].concat()), 2).unwrap() == kept);
+        #[cfg(feature = "parquet")]
+        {
+            parquet(&at("all.parquet"), 0..n_rows);
+            parquet(&at("first.parquet"), 0..max);
+            let want = loaded(&sets(&at("first.parquet"), more), 1).unwrap();
+            for more in [&[][..], &["data.shuffle_mode=blocks", "data.loader_memory_mib=1"]] {
+                let sets = sets(&at("all.parquet"), &[&limited[..], more].concat());
+                assert!(loaded(&sets, 3).unwrap() == want, "parquet, {limited:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_rows_of_arrays_have_their_classes_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let x: Vec<f32> = (0..120).map(|i| i as f32 * 0.5).collect();
+    // The last rows have a class of their own.
+    let y: Vec<i64> = (0..60).map(|row| if row < 40 { row % 3 } else { 9 }).collect();
+    for n in [40, 60] {
+        let x = Tensor::from_slice(&x[..2 * n], &[n, 2], ddp_kernels::Device::Cpu).unwrap();
+        let y = Tensor::from_slice(&y[..n], &[n], ddp_kernels::Device::Cpu).unwrap();
+        crate::io::write_npz(at(&format!("{n}.npz")), &[("x", &x), ("y", &y)]).unwrap();
+    }
+    let rows = |name: &str, more: &[&str]| {
+        let sets: Vec<String> = [&[&*format!("data.train={}", at(name).display())], more]
+            .concat()
+            .iter()
+            .map(|set| (*set).to_owned())
+            .collect();
+        let config = Config::load(None, &sets).unwrap();
+        let of_ranks = threads::run(2, |world| {
+            let loaded = load(&config, &world).unwrap();
+            (rows_of(&loaded), loaded.train.layout().targets.clone())
+        });
+        of_ranks.into_iter().next().unwrap()
+    };
+    for more in [&["data.eval=none"][..], &["data.fold=2/4"]] {
+        assert!(rows("60.npz", &[more, &["data.max_rows=40"]].concat()) == rows("40.npz", more), "{more:?}");
     }
 }
 

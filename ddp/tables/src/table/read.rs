@@ -47,6 +47,7 @@ pub(crate) fn open(
     #[cfg(feature = "parquet")]
     if format.has_row_groups
         && filter.is_none()
+        && spec.data.max_rows.is_none()
         && let Some(rows) = large::open(files, &SourceSpec { taken: None, ..*spec })?
     {
         if let Some(host) = host {
@@ -120,6 +121,9 @@ pub(crate) fn read_all(
 fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
+        if first.as_ref().is_some_and(|(_, rows)| rows.n_rows >= spec.max_rows()) {
+            break;
+        }
         // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
         let columns =
             first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
@@ -143,7 +147,9 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         }
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
-        while reader.read(rows, chunk_rows)? > 0 {
+        while rows.n_rows < spec.max_rows()
+            && reader.read(rows, chunk_rows.min(spec.max_rows() - rows.n_rows))? > 0
+        {
             if let Some(taken) = spec.taken {
                 taken.take(&mut rows.kept[0].texts);
             }
@@ -159,7 +165,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
             }
         }
         // Of several files, one may hold no row that the filter keeps.
-        if rows.n_rows == n_before && spec.filter.is_none() {
+        if rows.n_rows == n_before && spec.filter.is_none() && rows.n_rows < spec.max_rows() {
             return Err(CsvError::NoRows { path: path.clone() }.into());
         }
     }

@@ -7,6 +7,7 @@ mod config_schema;
 mod describe;
 mod devices;
 mod doctor;
+mod ensembles;
 mod export;
 mod find;
 mod importance;

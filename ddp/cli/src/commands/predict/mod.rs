@@ -3,7 +3,7 @@
 mod serve;
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ddp::config::{DataFormat, ExtraColumns};
 use ddp::data::loader::LoaderOptions;
@@ -14,13 +14,13 @@ use ddp_kernels::cpu::threads;
 use ddp_tables::predict::input::InputSpec;
 use ddp_tables::predict::observed_rows::ColumnCounts;
 use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, run};
-use ddp_tables::predict::{PredictError, Predictor, SavedModel, is_active};
+use ddp_tables::predict::{Ensemble, Model, PredictError, Predictor, SavedModel, is_active};
 use tracing::{info, warn};
 
 use crate::cli::{BadRows, PredictArgs};
-use crate::commands::model_device;
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
+use crate::commands::{model_device, sweep};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
@@ -43,29 +43,51 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         Pinning { share_gpu: args.share_gpu, n_threads: args.threads, bind: args.bind, ..Pinning::default() };
     let pinning = if args.safe { pinning.without_features() } else { pinning };
     let device = pin_device(world, &args.device, pinning)?.device;
-    let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
-    let mut saved = world.collective_result(open(args, is_active))?;
-    if args.strict_columns {
-        saved.config.data.extra_columns = ExtraColumns::Error;
+    let paths = world.collective_result(models(args))?;
+    let mut all = Vec::new();
+    for path in &paths {
+        let is_active = is_active(world, path).map_err(Error::from)?;
+        let mut saved = world.collective_result(open(args, path, is_active))?;
+        if args.strict_columns {
+            saved.config.data.extra_columns = ExtraColumns::Error;
+        }
+        all.push(saved);
     }
-    watchdog::start(world, log, &saved.config.watchdog, Watched::Other(unfinished.clone()))?;
+    watchdog::start(world, log, &all[0].config.watchdog, Watched::Other(unfinished.clone()))?;
     world.watchdog().set_device(&device.to_string());
-    model_device::ready(world, device, &mut saved.config, &args.check, args.safe)?;
-    let entry = ("--checkpoint (fingerprint)".to_owned(), format!("{:016x}", saved.fingerprint()));
+    model_device::ready(world, device, &mut all[0].config, &args.check, args.safe)?;
+    let fingerprints = all.iter().map(|saved| format!("{:016x}", saved.fingerprint())).collect::<Vec<_>>();
+    let entry = ("--checkpoint (fingerprint)".to_owned(), fingerprints.join(", "));
     world.agree(&[entry]).map_err(Error::from)?;
-    let loading = LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
-    let predictor = Predictor::of_model(&saved, device).map_err(Error::from);
-    let mut predictor = world.collective_result(predictor)?;
-    let (Some(data), Some(out)) = (&args.data, &args.out) else {
-        return serve::serve(world, args, &saved, &mut predictor, &loading, &unfinished);
+    let mut ensemble = world.collective_result(Ensemble::new(all).map_err(Error::from))?;
+    if args.out_of_fold {
+        let host = world.share_host(|| None).map_err(Error::from)?;
+        ensemble.hold_out(world, host.as_ref())?;
+    }
+    let loading =
+        |saved: &SavedModel| LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
+    let saved = ensemble.models().last().expect("a model at least");
+    let of_model = || {
+        let predictor = Predictor::of_model(saved, device).map_err(Error::from);
+        world.collective_result(predictor)
+    };
+    let (data, out) = match (&args.data, &args.out) {
+        (Some(data), Some(out)) => (data, out),
+        (None, Some(out)) => (&saved.config.data.train, out),
+        _ => {
+            let mut predictor = of_model()?;
+            return serve::serve(world, args, saved, &mut predictor, &loading(saved), &unfinished);
+        }
     };
     let is_stdin = data == STREAM;
+    let n_rows = saved.config.data.max_rows.filter(|_| args.out_of_fold).unwrap_or(usize::MAX);
     let input = InputSpec {
         source: if is_stdin { "/dev/stdin".to_owned() } else { data.clone() },
         keep: args.keep.clone(),
-        rows: args.rows.clone().unwrap_or(0..usize::MAX),
+        rows: args.rows.clone().unwrap_or(0..n_rows),
         skips_bad_rows: args.bad_rows == BadRows::Null,
         keeps_types: false,
+        filters: args.out_of_fold,
     };
     let place = if out == Path::new(STREAM) { OutputPlace::Stdout } else { OutputPlace::File(out.clone()) };
     let output = OutputSpec {
@@ -77,7 +99,9 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     };
     let predicting = || log.terminal().show_busy(format!("predicting the rows of {data}"));
     let predicting = matches!(place, OutputPlace::File(_)).then(predicting);
-    let summary = run(world, &saved, &mut predictor, loading, &input, &output, &mut print)?;
+    let votes = ensemble.vote(world, device, loading, &input)?;
+    let model = Model { saved, predictor: &mut of_model()?, loading: loading(saved) };
+    let summary = run(world, model, votes, &input, &output, &mut print)?;
     drop(predicting);
     if world.rank().0 == 0 {
         summary.left_out.iter().for_each(|note| info!("{data}: {note}"));
@@ -89,12 +113,11 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         match place {
             OutputPlace::Stdout => info!("{} rows{bad}", summary.n_rows),
             OutputPlace::File(path) => {
-                info!(
-                    "{}{bad} -> {}, using {}",
-                    count(summary.n_rows, "row"),
-                    path.display(),
-                    saved.path.display()
-                )
+                let using = match &paths[..] {
+                    [_] => saved.path.display().to_string(),
+                    _ => count(paths.len() as u64, "model"),
+                };
+                info!("{}{bad} -> {}, using {using}", count(summary.n_rows, "row"), path.display())
             }
         }
     }
@@ -139,6 +162,31 @@ fn listed(columns: &[(String, u64)]) -> String {
     shown
 }
 
+/// The models to predict with: those that are named, where a folder of a sweep stands for the runs of its best point.
+fn models(args: &PredictArgs) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for path in &args.checkpoint {
+        match sweep::best_runs(path)? {
+            Some(runs) => all.extend(runs),
+            None => all.push(path.clone()),
+        }
+    }
+    let usage =
+        |reason: String, hint: &str| Err(PredictError::Usage { reason, hint: hint.to_owned() }.into());
+    match &all[..] {
+        [_] => {}
+        _ if args.serve => return usage("--serve keeps a single model".to_owned(), "name one run"),
+        _ if args.data.as_deref() == Some(STREAM) => {
+            return usage(
+                format!("{} models read the rows in turn", all.len()),
+                "name a file instead of `-`",
+            );
+        }
+        _ => {}
+    }
+    Ok(all)
+}
+
 fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
     let is_stdin = args.data.as_deref() == Some(STREAM);
     let is_stream = args.serve || is_stdin || args.out.as_deref() == Some(Path::new(STREAM));
@@ -154,8 +202,12 @@ fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
     }
 }
 
-fn open(args: &PredictArgs, is_active: bool) -> Result<SavedModel> {
-    let mut saved = SavedModel::open_of(&args.checkpoint, is_active)?;
+fn open(args: &PredictArgs, path: &Path, is_active: bool) -> Result<SavedModel> {
+    let mut saved = SavedModel::open_of(path, is_active)?;
+    if args.out_of_fold {
+        // The rows are those of training.
+        return Ok(saved);
+    }
     let data = &mut saved.config.data;
     // The rows may have a different format than those of training.
     data.format = match args.format {

@@ -10,7 +10,7 @@ use ddp::storage::unfinished::Unfinished;
 use ddp_comm::World;
 use ddp_tables::predict::input::InputSpec;
 use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, run};
-use ddp_tables::predict::{PredictError, Predictor, SavedModel};
+use ddp_tables::predict::{Model, PredictError, Predictor, SavedModel};
 use miette::Diagnostic as _;
 use serde::Deserialize;
 use serde_json::json;
@@ -134,6 +134,7 @@ fn predict(
         rows: 0..usize::MAX,
         skips_bad_rows: args.bad_rows == BadRows::Null,
         keeps_types: false,
+        filters: false,
     };
     let output = OutputSpec {
         place: OutputPlace::File(request.out),
@@ -142,7 +143,8 @@ fn predict(
         overwrite: true,
         unfinished: unfinished.clone(),
     };
-    let summary = run(world, saved, predictor, loading, &input, &output, &mut |_| Ok(()))?;
+    let model = Model { saved, predictor, loading };
+    let summary = run(world, model, None, &input, &output, &mut |_| Ok(()))?;
     super::report(&summary);
     Ok(summary)
 }

@@ -11,6 +11,7 @@ mod halving;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use ddp::config::{Config, Length};
 use ddp::exit_code;
@@ -33,6 +34,14 @@ use crate::report::log::Log;
 use crate::report::page::MAX_RUNS;
 use crate::report::stdout::{count, print_result};
 
+/// Folders of the complete runs of a sweep's best point; `None` if `folder` is not that of a sweep.
+///
+/// # Errors
+/// [`CommandError::NoBest`].
+pub(super) fn best_runs(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
+    record::best_runs(folder)
+}
+
 /// Trains all points and prints the table.
 ///
 /// # Errors
@@ -46,7 +55,9 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     if let Some(flag) = base.args.flag_of_folder() {
         return Err(CommandError::FlagOfOneRun { flag }.into());
     }
-    let config = Config::load_with(base.args.run.file(), &base.args.run.overrides()).map_err(Error::from)?;
+    let mut overrides = base.args.run.overrides();
+    overrides.sets.extend(args.folds.map(|of| points::fold(1, of)));
+    let config = Config::load_with(base.args.run.file(), &overrides).map_err(Error::from)?;
     let points = Points::new(args, config.train.seed)?;
     points.check(&base.args.run)?;
     let jobs = Jobs::new(world, args, &base)?;
@@ -102,12 +113,19 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     }
     drop(bar);
     let outcome = Outcome::new(&points, &args.out, failures, &pruned, n_epochs);
+    record::set_best(&args.out, outcome.best_runs())?;
     let page = args.out.join(REPORT_FILE);
     let folders = outcome.folders(MAX_RUNS);
     let has_page = !folders.is_empty()
         && write_page(&folders, &page).inspect_err(|error| warn!("no page of the runs: {error}")).is_ok();
     let page = has_page.then_some(&*page);
-    print_result(&if args.json { outcome.to_json(page) } else { outcome.to_text(&points, page) })?;
+    let next = args.folds.map(|_| {
+        let out = args.out.display();
+        format!(
+            "next: ddp-train predict {out} NEW_ROWS --out predictions.csv\nnext: ddp-train predict {out} --out-of-fold --out out_of_fold.csv\n"
+        )
+    });
+    print_result(&if args.json { outcome.to_json(page) } else { outcome.to_text(&points, next, page) })?;
     match stopped_by {
         Some(signal) => {
             info!("stopped by {signal}\nhint: the same command continues the sweep");

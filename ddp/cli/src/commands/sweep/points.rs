@@ -41,11 +41,16 @@ pub(super) struct Run {
     pub(super) fold: Option<(u64, u64)>,
 }
 
+/// Argument of `--set` for a fold.
+pub(super) fn fold(number: u64, of: u64) -> String {
+    format!("{FOLD}={number}/{of}")
+}
+
 impl Run {
     /// Arguments of `--set`.
     pub(super) fn sets(&self) -> Vec<String> {
         let sets = self.values.iter().map(|(key, value)| format!("{key}={value}"));
-        let fold = self.fold.map(|(number, of)| format!("{FOLD}={number}/{of}"));
+        let fold = self.fold.map(|(number, of)| fold(number, of));
         sets.chain([format!("{SEED}={}", self.seed)]).chain(fold).collect()
     }
 }

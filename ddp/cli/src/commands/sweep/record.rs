@@ -2,7 +2,7 @@
 //! complete runs are of the same sweep.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ddp::config::Config;
 use ddp::storage::atomic_write::write_atomic;
@@ -26,6 +26,9 @@ struct Record {
     /// Runs that continued after each rung of `--prune`, by its epoch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     rungs: BTreeMap<u64, Vec<String>>,
+    /// Complete runs of the best point so far.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    best: Vec<String>,
 }
 
 /// Runs that continued after each rung so far, by its epoch.
@@ -41,7 +44,7 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
     let path = out.join(FILE);
     let config = config.to_saved_toml();
     let runs = points.runs.iter().map(|run| (run.name.clone(), run.sets())).collect();
-    let mut record = Record { config, runs, rungs: Rungs::new() };
+    let mut record = Record { config, runs, rungs: Rungs::new(), best: Vec::new() };
     if let Ok(bytes) = read_regular(&path, MAX_BYTES) {
         let other = |what: String| CommandError::OtherSweep { path: out.to_owned(), what };
         let old: Record =
@@ -55,7 +58,7 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
             let what = "its points were pruned among themselves, and this one has other points, seeds, folds or rungs";
             return Err(other(what.to_owned()).into());
         }
-        record.rungs = old.rungs;
+        (record.rungs, record.best) = (old.rungs, old.best);
         // Values may be added and left out.
         for (name, sets) in old.runs {
             record.runs.entry(name).or_insert(sets);
@@ -70,13 +73,45 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
 /// # Errors
 /// The error of the write, or of reading what [`check_and_write`] has written.
 pub(super) fn add_rung(out: &Path, rung: u64, kept: &[String]) -> Result<()> {
-    let path = out.join(FILE);
-    let lost = |what: String| CommandError::OtherSweep { path: out.to_owned(), what };
-    let bytes = read_regular(&path, MAX_BYTES).map_err(|error| lost(format!("{FILE}: {error}")))?;
-    let mut record: Record =
-        serde_json::from_slice(&bytes).map_err(|error| lost(format!("{FILE}: {error}")))?;
+    let mut record = own(out)?;
     record.rungs.insert(rung, kept.to_vec());
-    write(&path, &record)
+    write(&out.join(FILE), &record)
+}
+
+/// Records the complete runs of the best point.
+///
+/// # Errors
+/// See [`add_rung`].
+pub(super) fn set_best(out: &Path, best: Vec<String>) -> Result<()> {
+    let record = Record { best, ..own(out)? };
+    write(&out.join(FILE), &record)
+}
+
+/// Folders of the complete runs of the best point, if `folder` is that of a sweep.
+///
+/// # Errors
+/// [`CommandError::NoBest`] if the record can't be read or no run is complete.
+pub(super) fn best_runs(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
+    if !folder.join(FILE).is_file() {
+        return Ok(None);
+    }
+    let none = |reason: String| CommandError::NoBest { path: folder.to_owned(), reason };
+    let best = read(folder).map_err(none)?.best;
+    if best.is_empty() {
+        return Err(none("none of its points is complete".to_owned()).into());
+    }
+    Ok(Some(best.iter().map(|name| folder.join(name)).collect()))
+}
+
+/// The record of `out`, or why it can't be read.
+fn read(out: &Path) -> Result<Record, String> {
+    let bytes = read_regular(&out.join(FILE), MAX_BYTES).map_err(|error| format!("{FILE}: {error}"))?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("{FILE}: {error}"))
+}
+
+/// The record that [`check_and_write`] has written.
+fn own(out: &Path) -> Result<Record> {
+    Ok(read(out).map_err(|what| CommandError::OtherSweep { path: out.to_owned(), what })?)
 }
 
 fn write(path: &Path, record: &Record) -> Result<()> {

@@ -104,6 +104,12 @@ impl Outcome {
         complete.min_by(|a, b| key(a).total_cmp(&key(b)))
     }
 
+    /// Names of the complete runs of the best point.
+    pub(super) fn best_runs(&self) -> Vec<String> {
+        let runs = self.points.first().into_iter().flat_map(|point| &point.runs);
+        runs.filter(|run| run.state == "complete").map(|run| run.name.clone()).collect()
+    }
+
     fn runs(&self) -> impl Iterator<Item = &Summary> {
         self.points.iter().flat_map(|point| &point.runs)
     }
@@ -125,7 +131,8 @@ impl Outcome {
         )
     }
 
-    pub(super) fn to_text(&self, points: &Points, page: Option<&Path>) -> String {
+    /// - `next`: further commands, for a sweep with a complete run
+    pub(super) fn to_text(&self, points: &Points, next: Option<String>, page: Option<&Path>) -> String {
         let keys: Vec<&String> =
             points.runs.first().into_iter().flat_map(|run| &run.values).map(|(key, _)| key).collect();
         let number = |value: Option<f64>| value.map_or(String::new(), figure);
@@ -153,7 +160,8 @@ impl Outcome {
             text += "note: the loss of training rows says little about new ones; --eval-fraction 0.2 judges on a fifth of them\n";
         }
         if let Some(best) = self.best() {
-            text += &format!("best run: {}\nnext: ddp-train eval --checkpoint {}\n", best.path, best.path);
+            let eval = || format!("next: ddp-train eval --checkpoint {}\n", best.path);
+            text += &format!("best run: {}\n{}", best.path, next.unwrap_or_else(eval));
         }
         page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));
         text
