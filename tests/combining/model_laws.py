@@ -274,6 +274,31 @@ def formats_hold_the_same_predictions(trial, base, draw):
             raise Broken(law, f"row {index} is {a} in {name}, {b} in CSV")
 
 
+def models_predict_together(trial, base, draw):
+    """A model and itself predict as the model alone, and out of fold it predicts exactly the rows that it was judged on."""
+    law, program, ranks = "models predict together", trial.program, draw.choice([1, 2, 3])
+    device, proba = ["--device", program.device], ["--proba"] if trial.table.task in ("classification", "multilabel") else []
+    kind, predicted = "proba_" if proba else "prediction", []
+    for number, models in enumerate([1, 2]):
+        out = trial.folder / f"together-{number}.csv"
+        program.must(law, ranks, "predict", *["--checkpoint", base.out] * models, *rows_of(trial.table)[:2], "--out", out, *proba, *device)
+        predicted.append([[row[name] for name in row if name.startswith(kind)] for row in read_rows(out)])
+    if not trial.table.heads:
+        numbers = [[[float(cell or "nan") for cell in row] for row in rows] for rows in predicted]
+        check_predictions(law, "with itself", trial, *numbers)
+    if not re.search(r"^(eval_fraction|fold|split) = ", (base.out / "config.toml").read_text(encoding="utf-8"), re.M):
+        return
+    judged = program.run(1, "eval", "--checkpoint", base.out, "--json", *device)
+    out = trial.folder / "out-of-fold.csv"
+    ended = program.run(ranks, "predict", "--checkpoint", base.out, "--out-of-fold", "--out", out, *device)
+    if ended.status != 0 or judged.status != 0:
+        program.check_refusal(ended if ended.status != 0 else judged)
+        return
+    n = sum(any(cell != "" for cell in row.values()) for row in read_rows(out))
+    if n != json.loads(judged.stdout)["rows"]:
+        raise Broken(law, f"{n} rows have predictions out of fold, and {json.loads(judged.stdout)['rows']} are evaluated")
+
+
 def is_same_number(a, b):
     # A cell that is not a number is a missing one, which `data show` leaves empty.
     if {a, b} == {"", "NaN"}:
