@@ -22,13 +22,12 @@ import subprocess
 import tempfile
 import time
 
-import numpy as np
-
 import records
 import release_program
 
 
 def write_tables(folder, n_rows):
+    import numpy as np
     import pyarrow as pa
     from pyarrow import csv, parquet
 

@@ -16,10 +16,12 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_kernels::{Device, Tensor};
+use ddp_kernels::cpu::mapped_file::MappedFile;
+use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef, ops};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
@@ -220,7 +222,26 @@ pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String
 #[derive(Debug)]
 pub struct ModelFile {
     path: PathBuf,
-    bytes: Vec<u8>,
+    bytes: Bytes,
+}
+
+/// The bytes of a model file.
+#[derive(Debug)]
+enum Bytes {
+    /// Mapped, so that the ranks of a host share them.
+    Mapped(MappedFile),
+    Owned(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(file) => file.bytes(),
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
 }
 
 impl ModelFile {
@@ -229,7 +250,12 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] if it is not a complete safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = user_file::read("model file", path)?;
+        let file = user_file::open("model file", path)?;
+        let mapped = file.metadata().and_then(|of| MappedFile::map(&file, path, 0, of.len()));
+        let bytes = match mapped {
+            Ok(mapped) => Bytes::Mapped(mapped),
+            Err(_) => Bytes::Owned(user_file::read("model file", path)?),
+        };
         SafeTensors::deserialize(&bytes).map_err(|e| {
             let is_pointer = bytes.starts_with(user_file::LFS_POINTER);
             let lfs = || format!("it is {}: {}", user_file::LFS_NAME, user_file::LFS_HINT);
@@ -244,7 +270,7 @@ impl ModelFile {
     /// [`ModelError::ModelFile`] if this program did not write the file.
     pub fn with_weights(self, layout: &ParamLayout, weights: &[f32]) -> Result<Self> {
         let info = self.info()?;
-        Ok(ModelFile { path: self.path, bytes: to_bytes(layout, weights, &info) })
+        Ok(ModelFile { path: self.path, bytes: Bytes::Owned(to_bytes(layout, weights, &info)) })
     }
 
     /// The path that it was read from.
@@ -323,7 +349,16 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelMismatch`], with every difference, if names or shapes differ from those of the layout.
     pub fn weights(&self, layout: &ParamLayout) -> Result<Tensor> {
-        self.weights_below(usize::MAX, layout, vec![0.0; layout.flat_len()])
+        self.weights_below(usize::MAX, layout, Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu)?)
+    }
+
+    /// Copies the tensors with the layout's names to `flat`, on any device, without a copy of all of them in host memory.
+    ///
+    /// # Errors
+    /// See [`ModelFile::weights`].
+    pub(super) fn copy_to(&self, layout: &ParamLayout, flat: TensorMut<'_>) -> Result<()> {
+        self.check_shapes(usize::MAX, layout)?;
+        self.copy_weights(usize::MAX, layout, flat)
     }
 
     /// Same as [`ModelFile::weights`], but takes the output layer from `flat` and ignores its names and shapes in the file.
@@ -332,18 +367,36 @@ impl ModelFile {
     /// [`ModelError::ModelMismatch`] for differences in other layers.
     pub fn weights_without_head(&self, layout: &ParamLayout, flat: Vec<f32>) -> Result<Tensor> {
         let head = layout.entries().iter().map(|entry| entry.layer).max().unwrap_or_default();
-        self.weights_below(head, layout, flat)
+        self.weights_below(head, layout, Tensor::from_slice(&flat, &[flat.len()], Device::Cpu)?)
     }
 
     /// Overwrites `flat` with the file's weights of the layers before `end`.
-    fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Vec<f32>) -> Result<Tensor> {
+    fn weights_below(&self, end: usize, layout: &ParamLayout, mut flat: Tensor) -> Result<Tensor> {
         self.check_shapes(end, layout)?;
+        self.copy_weights(end, layout, flat.view_mut())?;
+        Ok(flat)
+    }
+
+    /// Copies the weights of the layers before `end`, whose shapes were checked, a part of them at a time.
+    fn copy_weights(&self, end: usize, layout: &ParamLayout, mut flat: TensorMut<'_>) -> Result<()> {
+        const PART: usize = 1 << 20;
         let tensors = self.tensors();
         for entry in layout.entries().iter().filter(|entry| entry.layer < end) {
             let view = tensors.tensor(&entry.name).expect("its shape was checked");
-            flat[entry.range()].copy_from_slice(&self.floats(&entry.name, &view)?);
+            let mut begin = entry.range().start;
+            for part in view.data().as_chunks::<4>().0.chunks(PART) {
+                let values: Vec<f32> = part.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+                let to = flat.reborrow().range(begin, begin + values.len())?;
+                ops::copy(TensorRef::from_slice(&values, &[values.len()])?, to)?;
+                begin += values.len();
+            }
         }
-        Ok(Tensor::from_slice(&flat, &[layout.flat_len()], Device::Cpu)?)
+        match &self.bytes {
+            Bytes::Mapped(file) if !file.is_intact() => {
+                Err(bad_file(&self.path, "it was cut off while it was read".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Compares names and shapes of the layers before `end` with those of the layout.

@@ -7,6 +7,8 @@ use std::ops::Range;
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::buffers::Buffers;
+use super::error::ModelError;
+use super::file::ModelFile;
 use super::layer::{BufferSpec, Layer, LayerKind, Sizes};
 use super::layout::{ParamLayout, Statistic};
 use super::plan::{CONVERTED, FlatFormats, Plan, Value};
@@ -16,7 +18,7 @@ use super::{ModelSpec, init, layers};
 use crate::config::WeightInit;
 use crate::config::precision::Precision;
 
-type Result<T> = std::result::Result<T, KernelError>;
+type Result<T, E = KernelError> = std::result::Result<T, E>;
 
 /// A model with its weights and the buffers of a pass over at most `max_rows` rows.
 #[derive(Debug)]
@@ -204,6 +206,16 @@ impl Network {
         ops::copy(weights, self.buffers.master_weights.view_mut())?;
         self.has_whole_weights = true;
         self.refresh_compute_weights(0..self.layout.flat_len())
+    }
+
+    /// Copies the weights of a file.
+    ///
+    /// # Errors
+    /// See [`ModelFile::weights`].
+    pub fn set_weights_of(&mut self, file: &ModelFile) -> Result<(), ModelError> {
+        file.copy_to(&self.layout, self.buffers.master_weights.view_mut())?;
+        self.has_whole_weights = true;
+        Ok(self.refresh_compute_weights(0..self.layout.flat_len())?)
     }
 
     /// Rounds a flat range of the master weights to the compute weights. Required after anything but this rank's optimizer step

@@ -26,7 +26,7 @@ pub struct PredictArgs {
     pub data: Option<String>,
 
     /// Predict the rows that the models trained on, each by those that did not train on it: the runs of a cross-validation
-    #[arg(long, conflicts_with_all = ["data", "rows", "serve"])]
+    #[arg(long, conflicts_with_all = ["data", "format", "rows", "serve"])]
     pub out_of_fold: bool,
 
     /// File of predictions, in the order of the rows; its end determines the format: .csv, .jsonl, .parquet or .npy.

@@ -26,8 +26,8 @@ pub struct Subset {
     /// Number of rows before each group of words; the last entry is the total.
     counts: Vec<usize>,
     block_ends: Option<Vec<usize>>,
-    /// Rows that were left out because they have no target.
-    n_without_target: usize,
+    /// Rows of the source that were left out because they have no target, if it is another number than the dataset's.
+    n_without_target: Option<usize>,
 }
 
 /// The rows except those `without_target`, whose numbers ascend.
@@ -38,7 +38,7 @@ pub fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) -> Arc<
     let mut left_out = Bits::new(dataset.len());
     without_target.iter().for_each(|&row| left_out.set(row));
     let mut rows = Subset::new(&dataset, left_out.inverted());
-    rows.n_without_target = without_target.len();
+    rows.n_without_target = Some(dataset.n_without_target() + without_target.len());
     Arc::new(rows)
 }
 
@@ -55,7 +55,7 @@ pub fn first_rows(dataset: Arc<dyn Dataset>, max: usize) -> Arc<dyn Dataset> {
     let mut first = Bits::new(dataset.len());
     (0..n).for_each(|row| first.set(row));
     let mut rows = Subset::new(&dataset, first);
-    rows.n_without_target = max - n;
+    rows.n_without_target = Some(max - n);
     Arc::new(rows)
 }
 
@@ -188,7 +188,7 @@ impl Subset {
             let n = words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
             counts.push(counts[counts.len() - 1] + n);
         }
-        let mut subset = Subset { of: of.clone(), bits, counts, block_ends: None, n_without_target: 0 };
+        let mut subset = Subset { of: of.clone(), bits, counts, block_ends: None, n_without_target: None };
         subset.block_ends =
             of.block_ends().map(|ends| ends.iter().map(|&end| subset.rows_before(end)).collect());
         subset
@@ -266,7 +266,7 @@ impl DatasetWrapper for Subset {
     }
 
     fn n_without_target(&self) -> usize {
-        self.of.n_without_target() + self.n_without_target
+        self.n_without_target.unwrap_or_else(|| self.of.n_without_target())
     }
 
     fn fingerprint(&self) -> Result<u64> {

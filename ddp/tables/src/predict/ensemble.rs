@@ -4,19 +4,21 @@
 //! pass of the last model writes the means.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ddp::config::Config;
-use ddp::data::Dataset as _;
+use ddp::config::{Config, DataConfig, EvalSource, Loss};
 use ddp::data::datasets::subset::Bits;
 use ddp::data::loader::LoaderOptions;
+use ddp::data::{DataError, Dataset as _};
 use ddp::storage::user_file::create_new;
 use ddp::storage::write_error::WriteError;
 use ddp_comm::{HostShare, Phase, Stop, World};
 use ddp_kernels::Device;
 
+use crate::error::TableError;
 use crate::host_once::in_turn;
 use crate::load::take_eval;
 use crate::predict::error::{PredictError, Result};
@@ -31,9 +33,11 @@ use crate::source::{ClassLabels, SourceSpec};
 #[derive(Debug)]
 pub struct Ensemble {
     models: Vec<SavedModel>,
-    /// Rows of the table that each model did not train on; `None` to take all models for each row.
-    held_out: Option<Vec<Bits>>,
 }
+
+/// Rows of the table that each model did not train on.
+#[derive(Debug)]
+pub struct HeldOut(Vec<Bits>);
 
 impl Ensemble {
     /// Joins the models.
@@ -42,7 +46,12 @@ impl Ensemble {
     /// [`PredictError::Usage`] for models of other targets.
     pub fn new(models: Vec<SavedModel>) -> Result<Self> {
         let (first, others) = models.split_first().expect("a model at least");
-        let targets = |model: &SavedModel| (model.config.data.task, model.output_names());
+        let targets = |model: &SavedModel| {
+            let Config { data, loss, .. } = &model.config;
+            // A quantile is no mean.
+            let of_values = matches!(loss, Loss::Element(_)).then(|| loss.clone());
+            (data.task, data.target.clone(), of_values, model.output_names())
+        };
         let scale = Scale::of(first);
         let fits = |model: &&SavedModel| targets(model) == targets(first) && scale.is_like(&Scale::of(model));
         if let Some(other) = others.iter().find(|model| !fits(model)) {
@@ -56,14 +65,14 @@ impl Ensemble {
                     .to_owned(),
             });
         }
-        Ok(Ensemble { models, held_out: None })
+        Ok(Ensemble { models })
     }
 
     /// Reads the rows that the models trained on, to know which of them each did not see. Collective.
     ///
     /// # Errors
     /// [`PredictError::Usage`] for models without folds of the same rows; errors of reading.
-    pub fn hold_out(&mut self, world: &World, host: Option<&HostShare>) -> Result<(), Stop<PredictError>> {
+    pub fn held_out(&self, world: &World, host: Option<&HostShare>) -> Result<HeldOut, Stop<PredictError>> {
         world.collective_result(self.check_rows())?;
         let first = &self.models[0];
         let (data, labels) = (&first.config.data, first.labels());
@@ -89,18 +98,19 @@ impl Ensemble {
             };
             self.models.iter().map(of_model).collect::<Result<Vec<_>>>()
         })?;
-        self.held_out = Some(held_out);
-        Ok(())
+        Ok(HeldOut(held_out))
     }
 
     fn check_rows(&self) -> Result<()> {
-        let first = &self.models[0];
+        // What a fold leaves of the section.
+        let rows_of = |data: &DataConfig| DataConfig { eval: EvalSource::None, ..data.clone() };
+        let first = rows_of(&self.models[0].config.data);
         for model in &self.models {
             let data = &model.config.data;
             let reason = if !data.holds_out() {
                 "trained on all of its rows"
-            } else if (&data.train, &data.filter) != (&first.config.data.train, &first.config.data.filter) {
-                "trained on other rows than the first model"
+            } else if rows_of(data) != first {
+                "trained on other rows than the first model, or reads them by other keys of [data]"
             } else {
                 continue;
             };
@@ -112,13 +122,14 @@ impl Ensemble {
         Ok(())
     }
 
-    /// The models.
-    pub fn models(&self) -> &[SavedModel] {
-        &self.models
+    /// The model that writes.
+    pub fn last(&self) -> &SavedModel {
+        self.models.last().expect("a model at least")
     }
 
     /// Lets all models but the last predict the rows of `input`; `None` for a single model that predicts all rows. Collective.
     ///
+    /// - `held_out`: the rows that each model predicts; `None` to take all models for each row
     /// - `loading`: how rows are loaded for a model
     ///
     /// # Errors
@@ -126,14 +137,15 @@ impl Ensemble {
     pub fn vote(
         &self,
         world: &World,
+        held_out: Option<HeldOut>,
         device: Device,
         loading: impl Fn(&SavedModel) -> LoaderOptions,
         input: &InputSpec,
-    ) -> Result<Option<Votes<'_>>, Stop<PredictError>> {
-        if self.models.len() == 1 && self.held_out.is_none() {
+    ) -> Result<Option<Votes>, Stop<PredictError>> {
+        if self.models.len() == 1 && held_out.is_none() {
             return Ok(None);
         }
-        let mut votes = world.collective_result(Votes::new(self, world.world_size()))?;
+        let mut votes = world.collective_result(Votes::new(self, held_out, world.world_size()))?;
         let _phase = world.watchdog().during(Phase::Prediction);
         let (_, others) = self.models.split_last().expect("a model at least");
         for (number, saved) in others.iter().enumerate() {
@@ -149,8 +161,8 @@ impl Ensemble {
 
 /// Sums of the predictions of models, by row.
 #[derive(Debug)]
-pub struct Votes<'a> {
-    of: &'a Ensemble,
+pub struct Votes {
+    held_out: Option<HeldOut>,
     scales: Vec<Scale>,
     /// Rows of a block, for all models.
     pub(super) block_rows: usize,
@@ -161,12 +173,12 @@ pub struct Votes<'a> {
     path: PathBuf,
 }
 
-impl<'a> Votes<'a> {
-    fn new(of: &'a Ensemble, world_size: usize) -> Result<Self> {
+impl Votes {
+    fn new(of: &Ensemble, held_out: Option<HeldOut>, world_size: usize) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let name = format!("ddp-train-votes-{}-{:?}-{now}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(name);
-        let create = || -> std::io::Result<File> {
+        let create = || -> io::Result<File> {
             let file = create_new(&path)?;
             fs::remove_file(&path)?;
             Ok(file)
@@ -174,7 +186,7 @@ impl<'a> Votes<'a> {
         let sums = create().map_err(|source| WriteError { path: path.clone(), source })?;
         let rows = of.models.iter().map(|model| block_rows(model.preprocessor.plan.columns.len()));
         Ok(Votes {
-            of,
+            held_out,
             scales: of.models.iter().map(Scale::of).collect(),
             block_rows: rows.min().expect("a model at least"),
             world_size: world_size as u64,
@@ -218,11 +230,19 @@ impl<'a> Votes<'a> {
         if model > 0 {
             let mut bytes = vec![0; 8 * sums.len()];
             let read = self.sums.read_exact_at(&mut bytes, self.place(block));
-            read.map_err(|source| WriteError { path: self.path.clone(), source })?;
+            // The last block of another length is that of a table that changed meanwhile.
+            read.map_err(|source| match source.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    PredictError::from(DataError::from(TableError::RowsChanged {
+                        source_name: "the rows to predict".to_owned(),
+                    }))
+                }
+                _ => WriteError { path: self.path.clone(), source }.into(),
+            })?;
             let words = bytes.as_chunks::<8>().0.iter();
             sums.iter_mut().zip(words).for_each(|(sum, word)| *sum = f64::from_le_bytes(*word));
         }
-        let held_out = self.of.held_out.as_ref().map(|of_models| &of_models[model]);
+        let held_out = self.held_out.as_ref().map(|HeldOut(of_models)| &of_models[model]);
         let predicts = |row: usize| held_out.is_none_or(|rows| row < rows.len() && rows.has(row));
         let mut values = vec![0.0; width];
         let rows = block.outputs.chunks_exact(width).zip(sums.chunks_exact_mut(width + 1));

@@ -17,6 +17,7 @@ use crate::predict::output::block::{Block, Labels, OutputColumn, Values};
 use crate::predict::output::file::{OutputFile, OutputStream, Stop};
 use crate::predict::output::format::OutputFormat;
 use crate::predict::pass::{Model, Pass};
+use crate::predict::saved_model::SavedModel;
 use crate::table::KeptValues;
 
 /// Destination and contents of the predictions.
@@ -69,22 +70,14 @@ fn check_table(format: OutputFormat) -> Result<()> {
     })
 }
 
-/// Predicts the rows of `input` on all ranks by `model`, or with the `votes` of others; `print` writes to stdout.
-///
-/// # Errors
-/// [`PredictError`], on all ranks.
-pub fn run(
-    world: &World,
-    model: Model<'_>,
-    mut votes: Option<Votes<'_>>,
-    input: &InputSpec,
-    output: &OutputSpec,
-    print: &mut dyn FnMut(&[u8]) -> Result<()>,
-) -> Result<Summary, Stop> {
-    let saved = model.saved;
-    let plan = &saved.preprocessor.plan;
-    let block_rows = votes.as_ref().map_or_else(|| block_rows(plan.columns.len()), |votes| votes.block_rows);
-    let prepare = || -> Result<_> {
+/// The format of the output and its predicted columns.
+struct Form {
+    format: OutputFormat,
+    predicted: PredictedColumns,
+}
+
+impl Form {
+    fn new(saved: &SavedModel, keep: &[String], output: &OutputSpec) -> Result<Self> {
         let format = match &output.place {
             OutputPlace::Stdout => OutputFormat::Csv,
             OutputPlace::File(path) => OutputFormat::of(path)?,
@@ -100,7 +93,42 @@ pub fn run(
                 PredictedColumns::of_heads(heads, with_probabilities, threshold)?
             }
         };
-        check_kept(&input.keep, &predicted, format, &output.place)?;
+        check_kept(keep, &predicted, format, &output.place)?;
+        Ok(Form { format, predicted })
+    }
+}
+
+/// Refuses what [`run`] would, as far as it depends on no rows: before other models predict. Collective.
+///
+/// # Errors
+/// [`PredictError`], on all ranks.
+pub fn check(world: &World, saved: &SavedModel, input: &InputSpec, output: &OutputSpec) -> Result<(), Stop> {
+    let form = Form::new(saved, &input.keep, output);
+    let exists = |path: &Path| world.rank().0 == 0 && !output.overwrite && path.symlink_metadata().is_ok();
+    let checked = form.and_then(|_| match &output.place {
+        OutputPlace::File(path) if exists(path) => Err(PredictError::OutExists { path: path.clone() }),
+        _ => Ok(()),
+    });
+    Ok(world.collective_result(checked)?)
+}
+
+/// Predicts the rows of `input` on all ranks by `model`, or with the `votes` of others; `print` writes to stdout.
+///
+/// # Errors
+/// [`PredictError`], on all ranks.
+pub fn run(
+    world: &World,
+    model: Model<'_>,
+    mut votes: Option<Votes>,
+    input: &InputSpec,
+    output: &OutputSpec,
+    print: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<Summary, Stop> {
+    let saved = model.saved;
+    let plan = &saved.preprocessor.plan;
+    let block_rows = votes.as_ref().map_or_else(|| block_rows(plan.columns.len()), |votes| votes.block_rows);
+    let prepare = || -> Result<_> {
+        let Form { format, predicted } = Form::new(saved, &input.keep, output)?;
         let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };
         let pass = Pass::open(world, model, &input, block_rows)?;
         let columns: Vec<_> = pass.rows.kept.iter().chain(&predicted.columns).cloned().collect();
@@ -149,7 +177,7 @@ pub fn run(
 /// Predicts this rank's blocks and passes them with their numbers to `write`; returns the number of rows without a prediction.
 fn write_blocks(
     pass: Pass<'_>,
-    mut votes: Option<&mut Votes<'_>>,
+    mut votes: Option<&mut Votes>,
     predicted: &PredictedColumns,
     mut write: impl FnMut(u64, &Block) -> Result<()>,
 ) -> Result<u64> {

@@ -175,7 +175,7 @@ impl SavedModel {
     /// [`PredictError::Kernel`](super::PredictError::Kernel) if the device is unavailable or out of memory.
     pub fn network(&self, max_rows: usize, device: Device) -> Result<Network> {
         let mut network = Network::new(self.spec()?, max_rows, device, self.config.train.precision)?;
-        network.set_weights(self.file.weights(network.layout())?.view())?;
+        network.set_weights_of(&self.file)?;
         network.set_saved_buffers(&self.file.statistics(network.layout())?)?;
         if let Some(checkpoint) = &self.checkpoint
             && let Some(average) = average(checkpoint, network.layout())?

@@ -47,8 +47,7 @@ pub(crate) fn split_by_column(
     // The column is read for all rows, those without a target too.
     let n_source_rows = dataset.len() + dataset.n_without_target();
     let check_len = |n: usize| {
-        // With `data.max_rows` the column has more.
-        if n == n_source_rows || n_source_rows == spec.max_rows() && n > n_source_rows {
+        if n == n_source_rows {
             Ok(())
         } else {
             Err(DataError::from(TableError::RowsChanged { source_name: dataset.source().to_owned() }))
@@ -66,7 +65,7 @@ pub(crate) fn split_by_column(
             None => Values::read(&Table::find(&spec)?, &spec, column)?,
         };
         check_len(values.codes.len())?;
-        Ok(if values.codes.len() == dataset.len() { values } else { values.of_rows(kept()) })
+        Ok(if dataset.n_without_target() == 0 { values } else { values.of_rows(kept()) })
     };
     let (sides, what) = match split {
         Split::Column { eval, train, .. } => {
@@ -82,11 +81,26 @@ pub(crate) fn split_by_column(
             by_group(&groups, column, dataset.source(), *fraction, seed)?
         }
         Split::Time { fraction, fold, .. } => {
-            let n_eval = match fold {
-                Some(fold) => dataset.len() / (fold.of + 1),
-                None => (dataset.len() as f64 * fraction).round() as usize,
-            };
-            check_sizes(&**dataset, *fraction, n_eval)?;
+            match fold {
+                Some(fold) if dataset.len() <= fold.of => {
+                    return Err(DataError::from(SplitError::Empty {
+                        source_name: dataset.source().to_owned(),
+                        column: column.to_owned(),
+                        purpose: "evaluate",
+                        reason: format!(
+                            "{} are fewer than the {} spans of {} folds",
+                            rows(dataset.len()),
+                            fold.of + 1,
+                            fold.of
+                        ),
+                        hint: "take fewer folds".to_owned(),
+                    }));
+                }
+                Some(_) => {}
+                None => {
+                    check_sizes(&**dataset, *fraction, (dataset.len() as f64 * fraction).round() as usize)?;
+                }
+            }
             let mut times = match times {
                 Some(times) => times,
                 None => Times::read(&Table::find(&spec)?, &spec, column)?,
@@ -386,8 +400,9 @@ fn by_time_fold(
 ) -> Result<(Vec<Side>, String), SplitError> {
     let mut sorted = times.of_rows.clone();
     sorted.sort_unstable_by(f64::total_cmp);
-    // Each span begins with the first row of its time.
-    let begin = |span: usize| sorted.get((sorted.len() * span).div_ceil(fold.of + 1)).copied();
+    // As TimeSeriesSplit of scikit-learn divides rows, but each span begins with the first row of its time.
+    let n_of_span = sorted.len() / (fold.of + 1);
+    let begin = |span: usize| sorted.get(sorted.len() - (fold.of + 1 - span) * n_of_span).copied();
     let first = begin(fold.number).expect("there are more rows than spans");
     let end = begin(fold.number + 1).unwrap_or(f64::INFINITY);
     let side = |&time: &f64| match time {

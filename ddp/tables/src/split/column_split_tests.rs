@@ -334,9 +334,9 @@ fn folds_by_time_train_on_the_past_and_evaluate_what_follows() {
     let first_span = (0..N_ROWS).filter(|row| !evaluated.contains(row));
     assert!(first_span.map(day).max() < evaluated.iter().map(|row| day(*row)).min());
     let of = |fold: &str| loaded(&table(0..N_ROWS), &[fold, "data.split={time=\"date\"}"], 1).unwrap_err();
-    let message = of("data.fold=1/150");
+    let message = of("data.fold=3/150");
     assert!(message.contains("are of the same time") && message.contains("fewer folds"), "{message}");
-    assert!(of("data.fold=1/250").contains("no test rows"));
+    assert!(of("data.fold=1/250").contains("fewer than the 251 spans"));
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub(crate) fn for_each_text(
     };
     let Shards { files, types } = shards(files.to_vec(), format, &spec);
     let spec = SourceSpec { types: Some(&types), ..spec };
+    filter.iter().for_each(|filter| _ = filter.take_counts());
     for path in &files {
         let mut reader = RowReader::open(path, format, &spec)?;
         let mut rows = TableRows::new(reader.plan(), &spec);
@@ -67,6 +68,8 @@ pub(crate) fn for_each_text(
 
 /// The place of row `row` of a file, from 0: its line in a text.
 fn place(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>, row: usize) -> Result<String> {
+    // It is read once more.
+    spec.filter.iter().for_each(|filter| _ = filter.take_counts());
     let mut cells = CellReader::open(path, format, spec)?;
     for _ in 0..row {
         cells.record()?;

@@ -19,17 +19,20 @@ use crate::values::filter::{Cell, Filter};
 use crate::values::notation::Notation;
 use crate::values::time;
 
-/// The condition of `data.filter`, if there is one.
+/// The condition of `data.filter` with the limit of `data.max_rows`, if there is one of them. It counts rows: each pass over a table has one of its own.
 ///
 /// # Errors
 /// [`TableError::Filter`] for a text that is no condition.
 pub fn filter_of(spec: &SourceSpec<'_>) -> Result<Option<Arc<Filter>>> {
-    let Some(text) = &spec.data.filter else { return Ok(None) };
-    let parsed = text.parse::<Filter>();
-    match parsed {
-        Ok(filter) => Ok(Some(Arc::new(filter))),
-        Err(problem) => Err(DataError::from(TableError::Filter { text: text.clone(), problem })),
+    if spec.data.filter.is_none() && spec.max_rows() == usize::MAX {
+        return Ok(None);
     }
+    let parse = |text: &String| {
+        let wrong = |problem| DataError::from(TableError::Filter { text: text.clone(), problem });
+        text.parse::<Filter>().map_err(wrong)
+    };
+    let filter = spec.data.filter.as_ref().map_or_else(|| Ok(Filter::all()), parse)?;
+    Ok(Some(Arc::new(filter.first(spec.max_rows()))))
 }
 
 /// Opens a file of a table, without the rows that `spec.filter` leaves out.
@@ -75,7 +78,8 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
             filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::of_file))?;
             let notation =
                 Notation::new(crate::values::number::DecimalMark::Point, &spec.data.missing_values);
-            Source::Batches(Box::new(FilteredBatches { inner, filter, places, notation }))
+            let before = filter.counts();
+            Source::Batches(Box::new(FilteredBatches { inner, filter, before, places, notation }))
         }
     })
 }
@@ -177,7 +181,9 @@ impl FilteredText {
 
     /// Reads the next row that is kept into `row`; false at the end.
     fn read(&mut self, may_be_bad: bool) -> FormatResult<bool> {
-        while let Some(record) = self.inner.next(may_be_bad)? {
+        while !self.filter.is_full()
+            && let Some(record) = self.inner.next(may_be_bad)?
+        {
             let cell = |column: usize| match &self.places[column] {
                 Place::File(index) if *index < record.n_cells() => Cell::Text(record.cell(*index)),
                 Place::File(_) => Cell::Text(b""),
@@ -226,6 +232,8 @@ impl TextSource for FilteredText {
 struct FilteredBatches {
     inner: Box<dyn BatchSource>,
     filter: Arc<Filter>,
+    /// Its counts before the rows of this file, which may be read several times.
+    before: (u64, u64),
     places: Vec<Place>,
     notation: Notation,
 }
@@ -254,8 +262,10 @@ impl BatchSource for FilteredBatches {
         });
         let places: Vec<Place> = places.collect();
         let (filter, notation) = (self.filter.clone(), self.notation.clone());
+        filter.rewind(self.before);
         let batches = self.inner.read(&Selection { roots, ..selection.clone() })?;
-        let kept = batches.filter_map(move |batch| {
+        let limit = filter.clone();
+        let kept = batches.take_while(move |_| !limit.is_full()).filter_map(move |batch| {
             let batch = match batch {
                 Ok(batch) => batch,
                 Err(error) => return Some(Err(error)),

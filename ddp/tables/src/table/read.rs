@@ -8,7 +8,6 @@ use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::resident::ResidentRows;
 use ddp::data::datasets::subset::with_targets;
 use ddp::data::error::{DataError, Result};
-use ddp::report::units::grouped;
 use tracing::info;
 
 use crate::error::TableError;
@@ -47,7 +46,6 @@ pub(crate) fn open(
     #[cfg(feature = "parquet")]
     if format.has_row_groups
         && filter.is_none()
-        && spec.data.max_rows.is_none()
         && let Some(rows) = large::open(files, &SourceSpec { taken: None, ..*spec })?
     {
         if let Some(host) = host {
@@ -57,10 +55,10 @@ pub(crate) fn open(
     }
     let read = read_tables(files, format, spec);
     if let Some(filter) = &filter {
-        let (n_kept, n_rows) = filter.take_counts();
-        if read.is_ok() {
-            info!("data.filter keeps {} of the {} rows of {}", grouped(n_kept), grouped(n_rows), spec.source);
+        if let Some(report) = filter.report(spec.source).filter(|_| read.is_ok()) {
+            info!("{report}");
         }
+        filter.take_counts();
     }
     #[cfg(feature = "parquet")]
     if let Err(error) = &read
@@ -121,9 +119,6 @@ pub(crate) fn read_all(
 fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
-        if first.as_ref().is_some_and(|(_, rows)| rows.n_rows >= spec.max_rows()) {
-            break;
-        }
         // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
         let columns =
             first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
@@ -147,9 +142,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         }
         let n_before = rows.n_rows;
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
-        while rows.n_rows < spec.max_rows()
-            && reader.read(rows, chunk_rows.min(spec.max_rows() - rows.n_rows))? > 0
-        {
+        while reader.read(rows, chunk_rows)? > 0 {
             if let Some(taken) = spec.taken {
                 taken.take(&mut rows.kept[0].texts);
             }
@@ -165,7 +158,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
             }
         }
         // Of several files, one may hold no row that the filter keeps.
-        if rows.n_rows == n_before && spec.filter.is_none() && rows.n_rows < spec.max_rows() {
+        if rows.n_rows == n_before && spec.filter.is_none() {
             return Err(CsvError::NoRows { path: path.clone() }.into());
         }
     }
@@ -187,12 +180,18 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
         what: "or more as rows of f32",
         needed_mib: (at_least >> 20) + 1,
         limit_mib: spec.table_bytes() >> 20,
-        hint: match &spec.data.filter {
-            Some(filter) => format!(
-                "raise the limit, set `data.shuffle_mode` to \"blocks\" for a file of text, or write the rows that are kept to a file and train on it without `data.filter`: `ddp-train data convert {} kept.parquet --set 'data.filter={}'`",
-                spec.source,
-                filter.replace('\'', "'\\''")
-            ),
+        hint: match spec.filter {
+            Some(_) => {
+                let filter = spec.data.filter.as_ref();
+                let filter = filter.map(|of| format!(" --set 'data.filter={}'", of.replace('\'', "'\\''")));
+                let max_rows = spec.data.max_rows.map(|n| format!(" --set data.max_rows={n}"));
+                format!(
+                    "raise the limit, set `data.shuffle_mode` to \"blocks\" for a file of text, or write the rows that are kept to a file and train on it without these keys: `ddp-train data convert {} kept.parquet{}{}`",
+                    spec.source,
+                    filter.unwrap_or_default(),
+                    max_rows.unwrap_or_default(),
+                )
+            }
             None => format!(
                 "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run (`ddp-train data convert {} rows.parquet` makes one that stays), or raise the limit",
                 spec.source

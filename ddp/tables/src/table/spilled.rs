@@ -110,15 +110,10 @@ fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder:
     let mut staging = Staging::new(folder);
     let path = folder.join("rows.parquet");
     let mut writer = ParquetWriter::create(&schema, &path, &mut staging)?;
-    let mut n_left = spec.max_rows();
     for file in files {
         let mut reader = ChunkReader::of_text(file, format, spec, &cells)?;
-        while let Some(chunk) = reader.next(CHUNK_ROWS.min(n_left))? {
-            n_left -= chunk.n_rows;
+        while let Some(chunk) = reader.next(CHUNK_ROWS)? {
             writer.write(chunk)?;
-            if n_left == 0 {
-                break;
-            }
         }
     }
     writer.finish()?;

@@ -130,7 +130,7 @@ impl TableStream {
                 continue;
             };
             match take(reader, max_rows - n_read)? {
-                0 if !self.has_rows => {
+                0 if !self.has_rows && spec.filter.is_none() => {
                     return Err(CsvError::NoRows { path: self.files[self.n_opened - 1].clone() }.into());
                 }
                 0 => self.reader = None,

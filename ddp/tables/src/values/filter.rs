@@ -36,6 +36,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering as Access};
 
 use ddp::data::spelling::{truth_word, without_fraction};
+use ddp::report::units::grouped;
 
 use crate::values::notation::{Meaning, Notation};
 use crate::values::number::digits::Decimal;
@@ -45,11 +46,12 @@ use crate::values::time::Moment;
 /// Deepest nesting of parentheses and `not`.
 const MAX_DEPTH: usize = 64;
 
-/// A condition on the cells of a row, and counts of the rows that it was asked about.
+/// A condition on the cells of a row, most rows that are kept, and counts of the rows that were asked about.
 #[derive(Debug)]
 pub struct Filter {
     columns: Vec<String>,
     root: Node,
+    max_kept: u64,
     n_seen: AtomicU64,
     n_kept: AtomicU64,
 }
@@ -142,6 +144,28 @@ impl fmt::Display for FilterError {
 impl std::error::Error for FilterError {}
 
 impl Filter {
+    /// Keeps all rows.
+    pub fn all() -> Self {
+        Filter {
+            columns: Vec::new(),
+            root: Node::All(Vec::new()),
+            max_kept: u64::MAX,
+            n_seen: AtomicU64::new(0),
+            n_kept: AtomicU64::new(0),
+        }
+    }
+
+    /// Keeps at most the first `n` of these rows, counted from the last [`Self::take_counts`] on.
+    #[must_use]
+    pub fn first(self, n: usize) -> Self {
+        Filter { max_kept: n as u64, ..self }
+    }
+
+    /// Whether no further row would be kept.
+    pub fn is_full(&self) -> bool {
+        self.n_kept.load(Access::Relaxed) >= self.max_kept
+    }
+
     /// Names of the columns, each once.
     pub fn columns(&self) -> &[String] {
         &self.columns
@@ -158,10 +182,35 @@ impl Filter {
         cell: &dyn Fn(usize) -> Cell<'a>,
         notation: &Notation,
     ) -> Result<bool, UnclearCell> {
-        let keeps = self.root.truth(cell, notation)? == Some(true);
+        let keeps = !self.is_full() && self.root.truth(cell, notation)? == Some(true);
         self.n_seen.fetch_add(1, Access::Relaxed);
         self.n_kept.fetch_add(u64::from(keeps), Access::Relaxed);
         Ok(keeps)
+    }
+
+    /// Says what was kept of the rows of `source` since the last [`Self::take_counts`]; `None` if all were.
+    pub fn report(&self, source: &str) -> Option<String> {
+        let (n_kept, n_seen) = self.counts();
+        let (n_kept, n_seen) = (grouped(n_kept), grouped(n_seen));
+        match (self.is_full(), self.columns.is_empty()) {
+            (true, true) => Some(format!("data.max_rows keeps the first {n_kept} rows of {source}")),
+            (true, false) => Some(format!(
+                "data.filter and data.max_rows keep {n_kept} of the first {n_seen} rows of {source}"
+            )),
+            (false, true) => None,
+            (false, false) => Some(format!("data.filter keeps {n_kept} of the {n_seen} rows of {source}")),
+        }
+    }
+
+    /// Rows that were kept, and all rows, since the last [`Self::take_counts`].
+    pub fn counts(&self) -> (u64, u64) {
+        (self.n_kept.load(Access::Relaxed), self.n_seen.load(Access::Relaxed))
+    }
+
+    /// Goes back to earlier [`Self::counts`], for rows that are read again.
+    pub fn rewind(&self, (n_kept, n_seen): (u64, u64)) {
+        self.n_kept.store(n_kept, Access::Relaxed);
+        self.n_seen.store(n_seen, Access::Relaxed);
     }
 
     /// Rows that were kept, and all rows, since the last call.
@@ -337,7 +386,7 @@ impl FromStr for Filter {
             return Err(parser.wrong("and, or, or the end"));
         }
         let columns = parser.columns;
-        Ok(Filter { columns, root, n_seen: AtomicU64::new(0), n_kept: AtomicU64::new(0) })
+        Ok(Filter { columns, root, ..Filter::all() })
     }
 }
 

@@ -159,6 +159,12 @@ fn models_that_do_not_belong_together_are_refused() {
         );
         run_line_ok(folder.path(), &line);
     }
+    for (name, more) in [("fold", "data.fold=1/2"), ("other-fold", "data.fold=2/2 --set data.max_rows=100")] {
+        let line = format!(
+            "train rows.csv --target y --drop id --epochs 1 --set data.missing_target=skip --set {more} --out {name} --quiet --device cpu"
+        );
+        run_line_ok(folder.path(), &line);
+    }
     fs::create_dir(folder.path().join("empty")).unwrap();
     write(&folder.path().join("empty"), "sweep.json", r#"{"config": "", "runs": {}}"#);
     for (line, parts) in [
@@ -166,6 +172,11 @@ fn models_that_do_not_belong_together_are_refused() {
             "predict --checkpoint rows --checkpoint other --data rows.csv --out p.csv",
             &["predict other targets or classes", "hint: models predict together if"][..],
         ),
+        (
+            "predict --checkpoint fold --checkpoint other-fold --out-of-fold --out p.csv",
+            &["trained on other rows than the first model, or reads them by other keys", "--folds K"],
+        ),
+        ("predict --checkpoint rows --checkpoint rows --data rows.csv --out p.xyz", &["p.xyz", "hint: "]),
         (
             "predict rows --out-of-fold --out p.csv",
             &["`rows/model.safetensors` trained on all of its rows", "--folds K"],

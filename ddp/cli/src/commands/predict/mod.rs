@@ -13,7 +13,7 @@ use ddp_comm::World;
 use ddp_kernels::cpu::threads;
 use ddp_tables::predict::input::InputSpec;
 use ddp_tables::predict::observed_rows::ColumnCounts;
-use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, run};
+use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, check, run};
 use ddp_tables::predict::{Ensemble, Model, PredictError, Predictor, SavedModel, is_active};
 use tracing::{info, warn};
 
@@ -55,18 +55,17 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     }
     watchdog::start(world, log, &all[0].config.watchdog, Watched::Other(unfinished.clone()))?;
     world.watchdog().set_device(&device.to_string());
+    // Of the GPU's features, none that the run of any model did without.
+    let without = all.iter().flat_map(|saved| saved.config.train.gpu_without.clone()).collect();
+    all[0].config.train.gpu_without = without;
     model_device::ready(world, device, &mut all[0].config, &args.check, args.safe)?;
     let fingerprints = all.iter().map(|saved| format!("{:016x}", saved.fingerprint())).collect::<Vec<_>>();
     let entry = ("--checkpoint (fingerprint)".to_owned(), fingerprints.join(", "));
     world.agree(&[entry]).map_err(Error::from)?;
-    let mut ensemble = world.collective_result(Ensemble::new(all).map_err(Error::from))?;
-    if args.out_of_fold {
-        let host = world.share_host(|| None).map_err(Error::from)?;
-        ensemble.hold_out(world, host.as_ref())?;
-    }
+    let ensemble = world.collective_result(Ensemble::new(all).map_err(Error::from))?;
     let loading =
         |saved: &SavedModel| LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
-    let saved = ensemble.models().last().expect("a model at least");
+    let saved = ensemble.last();
     let of_model = || {
         let predictor = Predictor::of_model(saved, device).map_err(Error::from);
         world.collective_result(predictor)
@@ -80,11 +79,10 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         }
     };
     let is_stdin = data == STREAM;
-    let n_rows = saved.config.data.max_rows.filter(|_| args.out_of_fold).unwrap_or(usize::MAX);
     let input = InputSpec {
         source: if is_stdin { "/dev/stdin".to_owned() } else { data.clone() },
         keep: args.keep.clone(),
-        rows: args.rows.clone().unwrap_or(0..n_rows),
+        rows: args.rows.clone().unwrap_or(0..usize::MAX),
         skips_bad_rows: args.bad_rows == BadRows::Null,
         keeps_types: false,
         filters: args.out_of_fold,
@@ -97,9 +95,18 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
         overwrite: args.overwrite,
         unfinished,
     };
+    if paths.len() > 1 || args.out_of_fold {
+        check(world, saved, &input, &output)?;
+    }
+    let held_out = if args.out_of_fold {
+        let host = world.share_host(|| None).map_err(Error::from)?;
+        Some(ensemble.held_out(world, host.as_ref())?)
+    } else {
+        None
+    };
     let predicting = || log.terminal().show_busy(format!("predicting the rows of {data}"));
     let predicting = matches!(place, OutputPlace::File(_)).then(predicting);
-    let votes = ensemble.vote(world, device, loading, &input)?;
+    let votes = ensemble.vote(world, held_out, device, loading, &input)?;
     let model = Model { saved, predictor: &mut of_model()?, loading: loading(saved) };
     let summary = run(world, model, votes, &input, &output, &mut print)?;
     drop(predicting);
@@ -176,15 +183,20 @@ fn models(args: &PredictArgs) -> Result<Vec<PathBuf>> {
     match &all[..] {
         [_] => {}
         _ if args.serve => return usage("--serve keeps a single model".to_owned(), "name one run"),
-        _ if args.data.as_deref() == Some(STREAM) => {
+        _ if args.data.as_deref().is_some_and(is_stream) => {
             return usage(
                 format!("{} models read the rows in turn", all.len()),
-                "name a file instead of `-`",
+                "name a file instead of a pipe",
             );
         }
         _ => {}
     }
     Ok(all)
+}
+
+/// Whether rows can be read once only.
+fn is_stream(data: &str) -> bool {
+    data == STREAM || std::fs::metadata(data).is_ok_and(|of| !of.is_file() && !of.is_dir())
 }
 
 fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {

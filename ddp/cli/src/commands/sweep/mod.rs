@@ -113,7 +113,11 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     }
     drop(bar);
     let outcome = Outcome::new(&points, &args.out, failures, &pruned, n_epochs);
-    record::set_best(&args.out, outcome.best_runs())?;
+    if let Some((best, grows)) = outcome.best_point() {
+        // The table matters more.
+        let _ = record::set_best(&args.out, best, grows)
+            .inspect_err(|error| warn!("the best point is not recorded for `predict`: {error}"));
+    }
     let page = args.out.join(REPORT_FILE);
     let folders = outcome.folders(MAX_RUNS);
     let has_page = !folders.is_empty()

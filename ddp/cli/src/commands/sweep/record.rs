@@ -26,9 +26,18 @@ struct Record {
     /// Runs that continued after each rung of `--prune`, by its epoch.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     rungs: BTreeMap<u64, Vec<String>>,
-    /// Complete runs of the best point so far.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    best: Vec<String>,
+    /// The best point so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    best: Option<BestPoint>,
+}
+
+/// The best point so far.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct BestPoint {
+    /// Its complete runs.
+    pub(super) runs: Vec<String>,
+    /// Mean of the metric over them.
+    pub(super) mean: f64,
 }
 
 /// Runs that continued after each rung so far, by its epoch.
@@ -44,7 +53,7 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
     let path = out.join(FILE);
     let config = config.to_saved_toml();
     let runs = points.runs.iter().map(|run| (run.name.clone(), run.sets())).collect();
-    let mut record = Record { config, runs, rungs: Rungs::new(), best: Vec::new() };
+    let mut record = Record { config, runs, rungs: Rungs::new(), best: None };
     if let Ok(bytes) = read_regular(&path, MAX_BYTES) {
         let other = |what: String| CommandError::OtherSweep { path: out.to_owned(), what };
         let old: Record =
@@ -78,13 +87,17 @@ pub(super) fn add_rung(out: &Path, rung: u64, kept: &[String]) -> Result<()> {
     write(&out.join(FILE), &record)
 }
 
-/// Records the complete runs of the best point.
+/// Records the best point, unless the one of an earlier start is better.
 ///
 /// # Errors
 /// See [`add_rung`].
-pub(super) fn set_best(out: &Path, best: Vec<String>) -> Result<()> {
-    let record = Record { best, ..own(out)? };
-    write(&out.join(FILE), &record)
+pub(super) fn set_best(out: &Path, best: BestPoint, grows: bool) -> Result<()> {
+    let record = own(out)?;
+    let is_better = |old: &BestPoint| if grows { old.mean > best.mean } else { old.mean < best.mean };
+    if record.best.as_ref().is_some_and(|old| old.runs != best.runs && is_better(old)) {
+        return Ok(());
+    }
+    write(&out.join(FILE), &Record { best: Some(best), ..record })
 }
 
 /// Folders of the complete runs of the best point, if `folder` is that of a sweep.
@@ -96,11 +109,10 @@ pub(super) fn best_runs(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
         return Ok(None);
     }
     let none = |reason: String| CommandError::NoBest { path: folder.to_owned(), reason };
-    let best = read(folder).map_err(none)?.best;
-    if best.is_empty() {
+    let Some(best) = read(folder).map_err(none)?.best else {
         return Err(none("none of its points is complete".to_owned()).into());
-    }
-    Ok(Some(best.iter().map(|name| folder.join(name)).collect()))
+    };
+    Ok(Some(best.runs.iter().map(|name| folder.join(name)).collect()))
 }
 
 /// The record of `out`, or why it can't be read.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::points::{Points, Run};
+use super::record::BestPoint;
 use crate::commands::runs::Summary;
 use crate::report::page::chart::figure;
 use crate::report::stdout::table;
@@ -37,6 +38,12 @@ struct Point {
     sd: Option<f64>,
     n_complete: usize,
     runs: Vec<Summary>,
+}
+
+impl Point {
+    fn is_complete(&self) -> bool {
+        self.n_complete == self.runs.len()
+    }
 }
 
 impl Outcome {
@@ -84,9 +91,10 @@ impl Outcome {
             (point.mean, point.sd) = mean_and_sd(&values);
         }
         let grows = metric.as_deref().is_some_and(grows);
-        // Points without a value come last.
-        let key = |point: &Point| point.mean.map_or(f64::INFINITY, |mean| if grows { -mean } else { mean });
-        of.sort_by(|a, b| key(a).total_cmp(&key(b)));
+        // Points without a value come last, and before them those whose mean lacks runs.
+        let value = |point: &Point| point.mean.map_or(f64::INFINITY, |mean| if grows { -mean } else { mean });
+        let lacks = |point: &Point| (point.mean.is_none(), !point.is_complete());
+        of.sort_by(|a, b| lacks(a).cmp(&lacks(b)).then(value(a).total_cmp(&value(b))));
         let saved_epochs = (saved, n_epochs * points.runs.len() as u64);
         Outcome { metric, points: of, pruned: of_rungs, saved_epochs }
     }
@@ -104,10 +112,11 @@ impl Outcome {
         complete.min_by(|a, b| key(a).total_cmp(&key(b)))
     }
 
-    /// Names of the complete runs of the best point.
-    pub(super) fn best_runs(&self) -> Vec<String> {
-        let runs = self.points.first().into_iter().flat_map(|point| &point.runs);
-        runs.filter(|run| run.state == "complete").map(|run| run.name.clone()).collect()
+    /// The best point, if all of its runs are complete, and whether higher means are better.
+    pub(super) fn best_point(&self) -> Option<(BestPoint, bool)> {
+        let point = self.points.first().filter(|point| point.is_complete())?;
+        let runs = point.runs.iter().map(|run| run.name.clone()).collect();
+        Some((BestPoint { runs, mean: point.mean? }, self.metric.as_deref().is_some_and(grows)))
     }
 
     fn runs(&self) -> impl Iterator<Item = &Summary> {

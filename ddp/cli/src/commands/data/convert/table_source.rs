@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ddp::config::DataConfig;
 use ddp::data::DataError;
-use ddp::report::units::grouped;
 use ddp::storage::user_file::special_kind;
 use ddp_tables::error::TableError;
 use ddp_tables::formats::error::{CellProblem, ColumnError, CsvError, RowsError};
@@ -183,13 +182,17 @@ impl TableSource {
 
     /// Reports how many rows the filter kept, once all are read.
     fn check_filter(&self) -> Result<()> {
-        let counts = self.filter.as_ref().map(|filter| filter.take_counts());
-        let Some((n_kept, n_rows)) = counts.filter(|(_, n_rows)| *n_rows > 0) else { return Ok(()) };
+        let Some(filter) = &self.filter else { return Ok(()) };
+        let report = filter.report(&self.data.train);
+        let (n_kept, n_rows) = filter.take_counts();
+        if n_rows == 0 {
+            return Ok(());
+        }
         if n_kept == 0 {
             let source_name = self.data.train.clone();
             return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }).into());
         }
-        info!("data.filter keeps {} of the {} rows of {}", grouped(n_kept), grouped(n_rows), self.data.train);
+        report.iter().for_each(|report| info!("{report}"));
         Ok(())
     }
 
