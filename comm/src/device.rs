@@ -107,6 +107,18 @@ impl World {
         self.use_new_group(gpu, options)
     }
 
+    /// Joins the ranks' devices by [`World::connect_device`]: each has a GPU of its own if its host has enough for its ranks, else its CPUs.
+    /// Returns the device. Collective; call it once.
+    ///
+    /// # Errors
+    /// See [`World::connect_device`]; [`CommError::Disagreement`] if only some hosts have GPUs.
+    pub fn connect(&self) -> Result<Device> {
+        let has_own = Device::count() >= self.local_size();
+        let device = if has_own { Device::cuda(self.local_rank().0) } else { Device::Cpu };
+        self.connect_device(device, DeviceOptions::default())?;
+        Ok(device)
+    }
+
     /// Checks that the host's group is one for gradients: without MPI and shared memory it carries only what ranks agree on.
     fn check_host_group(&self) -> Result<()> {
         match (self.group(), self.launcher()) {

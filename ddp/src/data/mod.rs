@@ -58,7 +58,8 @@ pub use self::datasets::tensor_rows::TensorDataset;
 pub use self::datasets::wrapper::{Changes, DatasetWrapper};
 pub use self::error::DataError;
 pub use self::loader::{
-    BatchPlan, Batches, DataLoader, LoadedStep, LoaderOptions, PartitionKind, Shuffle, TensorBatch,
+    BatchPlan, Batches, DataLoader, LoadedStep, LoaderOptions, PartitionKind, RowsInBatches, Shuffle,
+    TensorBatch,
 };
 pub use self::order::partition::EvalPartition;
 pub use self::order::sampler::{GroupSampler, Sampler};

@@ -364,6 +364,33 @@ impl GradientSums {
         model.layout().forward_order().into_iter().map(of).collect()
     }
 
+    /// The mean gradient of the parameter of this name, in its shape.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for a name that is none of the model's; otherwise see [`GradientSums::named`].
+    pub fn get(&self, model: &Network, name: &str) -> Result<Tensor, KernelError> {
+        let all = self.named(model)?;
+        let names = || all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+        match all.iter().position(|(of, _)| of == name) {
+            Some(at) => Ok(all.into_iter().nth(at).expect("a position").1),
+            None => {
+                Err(KernelError::misuse("get", format!("no parameter {name}"), format!("one of {}", names())))
+            }
+        }
+    }
+
+    /// The gradient of the mean loss, flat as [`Network::weights`], zeros between parameters and without rows. Waits for the device.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`] from earlier work on a GPU.
+    pub fn mean(&self) -> Result<Tensor, KernelError> {
+        if self.n_passes > 0 || self.is_reduced {
+            self.flat.mul(self.scale()?)
+        } else {
+            self.flat.zeros_like()
+        }
+    }
+
     /// Forgets the rows that were added since the last step.
     #[doc(alias("zero_grad"))]
     pub fn reset(&mut self) {

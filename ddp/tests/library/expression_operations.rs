@@ -216,6 +216,12 @@ const CASES: &[Case] = cases![
         let parts = x.split(3, 1);
         x * &parts[1] + parts[0].sum_keepdim(1)
     }, |x, _w, _m| x.mul(&x.narrow(1, 3, 1)?)?.add(&kept(&x.narrow(1, 0, 3)?.sum(1)?, 1)?);
+    "slice": |x, own| {
+        x * x.slice((.., 1..3)).sum(keepdim(1)) + x.slice((.., -1)).unsqueeze(1) + own["m"].slice(0) + own["m"].slice((1.., 2)).sum(None)
+    }, |x, _w, m| {
+        let of_rows = x.mul(&x.slice((.., 1..3))?.sum(keepdim(1))?)?.add(&x.slice((.., -1))?.unsqueeze(1)?)?;
+        of_rows.add(&m.slice(0)?)?.add(&m.slice((1.., 2))?.sum(None)?)
+    };
     "flatten": |x, _own| (x * 2.0).flatten().reshape(&x.dims()), |x, _w, _m| x.mul(2.0);
     "comparisons": |x, own| x.masked_fill(x.ge(&own["w"]), 0.5) + x.where_(x.le(0.2), 1.0) + x.where_(x.ne(x), 2.0),
         |x, w, _m| x.masked_fill(&x.ge(w)?, 0.5)?.add(&x.where_(&x.le(0.2)?, &x.full_like(1.0)?)?)?.add(2.0);

@@ -151,12 +151,6 @@ fn layers(x: &Tensor) -> Result<Sequential> {
     Ok(layers.activation(Activation::Tanh).linear(1))
 }
 
-/// The device of this rank: its own GPU if there are enough for all ranks.
-fn device_of(world: &World) -> Device {
-    let has_own = Device::count() >= world.local_size();
-    if has_own { Device::cuda(world.local_rank().0) } else { Device::cpu() }
-}
-
 fn sizes(max_rows: usize, device: Device) -> Sizes {
     Sizes { max_rows, device, precision: Precision::F32 }
 }
@@ -175,8 +169,7 @@ fn train(world: &World) -> ddp::Result<(f64, f64, Vec<f32>)> {
     let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x, &y)?);
 
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 3e-3);
-    let device = device_of(world);
-    world.connect_device(device, DeviceOptions::default())?;
+    let device = world.connect()?;
     let sizes = sizes(GLOBAL_BATCH.div_ceil(world.world_size()), device);
     let options = TrainerOptions::default();
     let mut trainer = Trainer::for_layers(world, layers(&x)?, sizes, LossHead::mse(), &adamw, options)?;

@@ -7,10 +7,8 @@
 // The output of an example is its purpose.
 #![allow(clippy::print_stdout)]
 
-use std::sync::Arc;
-
-use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
-use ddp::distributed::{DeviceOptions, World};
+use ddp::data::TensorDataset;
+use ddp::distributed::World;
 use ddp::nn::{Activation, GradientSums, LossHead, Precision, Sequential, Sizes};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
@@ -19,19 +17,12 @@ const N_ROWS: usize = 2048;
 const GLOBAL_BATCH: usize = 64;
 const N_EPOCHS: u64 = 8;
 
-/// The device of this rank: its own GPU if there are enough for all ranks.
-fn device_of(world: &World) -> Device {
-    let has_own = Device::count() >= world.local_size();
-    if has_own { Device::cuda(world.local_rank().0) } else { Device::cpu() }
-}
-
 /// Trains on this rank; returns the mean loss of each epoch.
 fn train(world: &World) -> ddp::Result<Vec<f64>> {
-    let device = device_of(world);
-    world.connect_device(device, DeviceOptions::default())?;
+    let device = world.connect()?;
     let x = Tensor::randn(&[N_ROWS, 4], DType::F32, Device::cpu(), 1)?;
     let y = (&x * &x).sum(1)?.sqrt()?;
-    let rows = Arc::new(TensorDataset::new(&x, &y)?);
+    let rows = TensorDataset::new(&x, &y)?;
 
     let max_rows = GLOBAL_BATCH.div_ceil(world.world_size());
     let layers = Sequential::new(4).linear(32).activation(Activation::Tanh).linear(1);
@@ -41,8 +32,7 @@ fn train(world: &World) -> ddp::Result<Vec<f64>> {
     let mut optimizer = Optimizer::for_model(&adamw, &model)?;
     let (loss, mut grads) = (LossHead::mse(), GradientSums::for_model(&model)?);
 
-    let plan = BatchPlan { n_epochs: Some(N_EPOCHS), ..BatchPlan::new(GLOBAL_BATCH) };
-    let mut loader = DataLoader::new(world, rows, &plan, LoaderOptions::new(device))?;
+    let mut loader = rows.batches(GLOBAL_BATCH).epochs(N_EPOCHS).across(world).on(device)?;
     let mut losses = Vec::new();
     for _ in 0..N_EPOCHS {
         let mut sum = 0.0;

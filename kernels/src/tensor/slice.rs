@@ -96,8 +96,16 @@ fn after(last: isize) -> Option<isize> {
 }
 
 impl Slice {
+    /// Whether it takes one element, whose axis the result lacks.
+    pub fn is_index(self) -> bool {
+        self.is_index
+    }
+
     /// First element and end in an axis of this length.
-    fn within(self, op: &'static str, len: usize) -> Result<Range<usize>> {
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfRange`], for the operation `op`.
+    pub fn within(self, op: &'static str, len: usize) -> Result<Range<usize>> {
         let from_start = |place: isize| if place < 0 { place.saturating_add_unsigned(len) } else { place };
         let (start, end) = (from_start(self.start), self.end.map_or(len as isize, from_start));
         let len_signed = len as isize;

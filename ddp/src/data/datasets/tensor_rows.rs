@@ -1,6 +1,6 @@
 //! Rows from tensors of a program.
 
-use ddp_kernels::{DType, Tensor};
+use ddp_kernels::{DType, Device, Tensor};
 
 use crate::data::datasets::dataset::{Dataset as _, RowLayout, TargetLayout, numbered_columns};
 use crate::data::datasets::resident::{ResidentRows, Targets};
@@ -61,6 +61,39 @@ impl ResidentRows {
             layout: RowLayout::new(numbered_columns(n_features), target_layout),
             source: "tensors".to_owned(),
         })
+    }
+
+    /// Rows of values from records of a program: `fill` writes the features and targets of each, which are 0 before.
+    ///
+    /// ```
+    /// use ddp::data::{Dataset, TensorDataset};
+    ///
+    /// let houses = [(120.0_f32, 3.0_f32, 410.0_f32), (60.0, 2.0, 205.0)];
+    /// let rows = TensorDataset::from_fn(&houses, 2, 1, |house, x, y| {
+    ///     x.copy_from_slice(&[house.0, house.1]);
+    ///     y[0] = house.2;
+    /// })?;
+    /// assert_eq!((rows.len(), rows.layout().n_features()), (2, 2));
+    /// # Ok::<(), ddp::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`ResidentRows::new`].
+    pub fn from_fn<T>(
+        records: &[T],
+        n_features: usize,
+        n_targets: usize,
+        mut fill: impl FnMut(&T, &mut [f32], &mut [f32]),
+    ) -> Result<Self> {
+        let mut x = vec![0.0; records.len() * n_features];
+        let mut y = vec![0.0; records.len() * n_targets];
+        for (n, record) in records.iter().enumerate() {
+            let (x, y) = (&mut x[n * n_features..][..n_features], &mut y[n * n_targets..][..n_targets]);
+            fill(record, x, y);
+        }
+        let tensor =
+            |values: &[f32], columns| Tensor::from_slice(values, &[records.len(), columns], Device::Cpu);
+        Self::new(&tensor(&x, n_features)?, &tensor(&y, n_targets)?)
     }
 
     /// Gives the rows weights, `[N]` of f32, finite and not negative, by which their losses count.

@@ -14,6 +14,7 @@ mod ring;
 mod step;
 pub mod device_feed;
 mod batches;
+mod rows_in_batches;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ use self::host_batch::HostBatch;
 pub use self::plan::{BatchPlan, Job, Shuffle};
 use self::plan::{passes, ranges};
 use self::ring::Ring;
+pub use self::rows_in_batches::RowsInBatches;
 pub use self::step::LoadedStep;
 use crate::config::{DataConfig, Placement};
 use crate::data::error::{DataError, Result};

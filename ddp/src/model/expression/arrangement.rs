@@ -1,7 +1,7 @@
 //! Shapes of values: views, permutations, parts and joins; products of matrices.
 
 use ddp_kernels::hint::with_hint;
-use ddp_kernels::{Axis, KernelError, Shape};
+use ddp_kernels::{Axis, KernelError, Shape, Slices};
 
 use super::graph::{Arg, Op};
 use super::shapes::{self, numel};
@@ -129,6 +129,37 @@ impl Var {
             }
             Ok(graph.narrow(x, axis, start, len))
         })
+    }
+
+    /// The elements in these ranges of the first axes; an index in place of a range takes one element, and its axis is gone. As
+    /// [`Tensor::slice`](ddp_kernels::Tensor::slice): `x.slice((.., 1..))`.
+    pub fn slice(&self, slices: impl Slices) -> Var {
+        const OP: &str = "slice";
+        let slices = slices.slices();
+        let n_axes = self.dims().len();
+        if slices.len() > n_axes {
+            let x = self.id;
+            return self.record(&self.dims(), |graph| {
+                let (operand, axis) = (graph.operand(x, "a").into(), n_axes as isize);
+                Err(KernelError::Axis { op: OP, operand, axis, problem: "has no axis", n_axes })
+            });
+        }
+        let mut part = self.clone();
+        // An index removes its axis, so the last one comes first.
+        for (axis, slice) in slices.into_iter().enumerate().rev() {
+            let len = part.dims()[axis];
+            let range = match slice.within(OP, len) {
+                Ok(range) => range,
+                Err(error) => return self.failed(error),
+            };
+            if range != (0..len) {
+                part = part.narrow(axis, range.start, range.len());
+            }
+            if slice.is_index() {
+                part = part.squeeze(axis);
+            }
+        }
+        part
     }
 
     /// Element `index` of the first axis, without that dimension.

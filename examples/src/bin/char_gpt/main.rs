@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, GroupSampler, LoaderOptions, Sampler, Shuffle, TensorDataset};
-use ddp::distributed::{DeviceOptions, World};
+use ddp::distributed::World;
 use ddp::nn::{
     Activation, GradcheckOptions, Linear, LinearSpec, LossHead, Network, Precision, Sequential, Sizes,
     gradcheck,
@@ -107,18 +107,11 @@ fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
     Ok(())
 }
 
-/// The device of this rank: its own GPU if there are enough for all ranks.
-fn device_of(world: &World) -> Device {
-    let has_own = Device::count() >= world.local_size();
-    if has_own { Device::cuda(world.local_rank().0) } else { Device::cpu() }
-}
-
 /// The losses of the rank, a generated text, and with `--double` the losses in f64.
 type Trained = (Vec<f64>, String, Vec<f64>);
 
 fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
-    let device = device_of(world);
-    world.connect_device(device, DeviceOptions::default())?;
+    let device = world.connect()?;
     let vocabulary = vocabulary();
     let codes = codes(&vocabulary);
     let (rows, global_rows) = (rows(&codes)?, CONTEXT * GLOBAL_SEQUENCES);
