@@ -107,14 +107,20 @@ impl World {
         self.use_new_group(gpu, options)
     }
 
-    /// Joins the ranks' devices by [`World::connect_device`]: each has a GPU of its own if its host has enough for its ranks, else its CPUs.
-    /// Returns the device. Collective; call it once.
+    /// Joins the ranks' devices by [`World::connect_device`]: each has a GPU of its own if its host has enough for its ranks, or if its
+    /// launcher shows each one GPU (`CUDA_VISIBLE_DEVICES`), else its CPUs. Returns the device. Collective; call it once.
     ///
     /// # Errors
     /// See [`World::connect_device`]; [`CommError::Disagreement`] if only some hosts have GPUs.
     pub fn connect(&self) -> Result<Device> {
-        let has_own = Device::count() >= self.local_size();
-        let device = if has_own { Device::cuda(self.local_rank().0) } else { Device::Cpu };
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+        let of_ranks = self.group().all_gather_bytes(visible.as_bytes())?;
+        let shows_one_each = Device::count() == 1 && of_ranks.iter().any(|of| *of != of_ranks[0]);
+        let device = match () {
+            () if Device::count() >= self.local_size() => Device::cuda(self.local_rank().0),
+            () if shows_one_each => Device::cuda(0),
+            () => Device::Cpu,
+        };
         self.connect_device(device, DeviceOptions::default())?;
         Ok(device)
     }

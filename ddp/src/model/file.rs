@@ -15,10 +15,12 @@
 //! ```
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ddp_kernels::cpu::mapped_file::MappedFile;
 use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef, ops};
@@ -228,9 +230,31 @@ pub struct ModelFile {
 /// The bytes of a model file.
 #[derive(Debug)]
 enum Bytes {
-    /// Mapped, so that the ranks of a host share them.
-    Mapped(MappedFile),
+    /// Mapped, so that the ranks of a host share them, with the file and its length and time of change when it was mapped.
+    Mapped {
+        map: MappedFile,
+        file: File,
+        was: Stamp,
+    },
     Owned(Vec<u8>),
+}
+
+/// Length and time of change of a file.
+type Stamp = (u64, SystemTime);
+
+fn stamp(file: &File) -> io::Result<Stamp> {
+    let of = file.metadata()?;
+    Ok((of.len(), of.modified()?))
+}
+
+impl Bytes {
+    /// Whether they are those that were read first: a file may be overwritten in place.
+    fn is_intact(&self) -> bool {
+        match self {
+            Bytes::Mapped { map, file, was } => map.is_intact() && stamp(file).is_ok_and(|now| now == *was),
+            Bytes::Owned(_) => true,
+        }
+    }
 }
 
 impl Deref for Bytes {
@@ -238,7 +262,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Bytes::Mapped(file) => file.bytes(),
+            Bytes::Mapped { map, .. } => map.bytes(),
             Bytes::Owned(bytes) => bytes,
         }
     }
@@ -251,9 +275,10 @@ impl ModelFile {
     /// [`ModelError::File`] for a missing or unreadable file, [`ModelError::ModelFile`] if it is not a complete safetensors file.
     pub fn read(path: &Path) -> Result<Self> {
         let file = user_file::open("model file", path)?;
-        let mapped = file.metadata().and_then(|of| MappedFile::map(&file, path, 0, of.len()));
+        let was = stamp(&file);
+        let mapped = was.and_then(|was| Ok((MappedFile::map(&file, path, 0, was.0)?, was)));
         let bytes = match mapped {
-            Ok(mapped) => Bytes::Mapped(mapped),
+            Ok((map, was)) => Bytes::Mapped { map, file, was },
             Err(_) => Bytes::Owned(user_file::read("model file", path)?),
         };
         SafeTensors::deserialize(&bytes).map_err(|e| {
@@ -283,13 +308,24 @@ impl ModelFile {
         fingerprint(&self.bytes)
     }
 
-    fn tensors(&self) -> SafeTensors<'_> {
-        SafeTensors::deserialize(&self.bytes).expect("checked when it was read")
+    /// Refuses a file that was changed in place since it was read first.
+    fn check_intact(&self) -> Result<()> {
+        if self.bytes.is_intact() {
+            return Ok(());
+        }
+        Err(bad_file(&self.path, "it was changed while it was in use".to_owned()))
     }
 
-    fn metadata(&self) -> HashMap<String, String> {
-        let (_, header) = SafeTensors::read_metadata(&self.bytes).expect("checked when it was read");
-        header.metadata().clone().unwrap_or_default()
+    fn tensors(&self) -> Result<SafeTensors<'_>> {
+        self.check_intact()?;
+        SafeTensors::deserialize(&self.bytes).map_err(|e| bad_file(&self.path, reason(&e)))
+    }
+
+    fn metadata(&self) -> Result<HashMap<String, String>> {
+        self.check_intact()?;
+        let (_, header) =
+            SafeTensors::read_metadata(&self.bytes).map_err(|e| bad_file(&self.path, reason(&e)))?;
+        Ok(header.metadata().clone().unwrap_or_default())
     }
 
     /// The embeddings in the order of the columns of codes, which are the last columns of the features; empty if the file lists
@@ -298,7 +334,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if the embeddings do not fit the features of the file.
     pub fn embeddings(&self) -> Result<Vec<EmbeddingSpec>> {
-        embeddings_of(&self.path, &self.metadata())
+        embeddings_of(&self.path, &self.metadata()?)
     }
 
     /// The config and the preprocessor next to the weights.
@@ -306,8 +342,8 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if this program did not write the file.
     pub fn info(&self) -> Result<ModelInfo> {
-        let tensors = self.tensors();
-        info(&self.path, &self.metadata(), |name| {
+        let tensors = self.tensors()?;
+        info(&self.path, &self.metadata()?, |name| {
             tensors.tensor(name).ok().map(|view| self.doubles(name, &view)).transpose()
         })
     }
@@ -317,7 +353,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelFile`] if the labels are damaged.
     pub fn labels(&self) -> Result<Option<LabelVocabulary>> {
-        labels_of(&self.metadata()).map_err(|reason| bad_file(&self.path, reason))
+        labels_of(&self.metadata()?).map_err(|reason| bad_file(&self.path, reason))
     }
 
     /// Width of the last layer of a model with this `config`.
@@ -326,7 +362,7 @@ impl ModelFile {
     /// [`ModelError::ModelFile`] if the file has no such layer.
     pub fn n_outputs(&self, config: &ModelConfig) -> Result<usize> {
         let name = format!("layers.{}.weight", config.n_hidden_linear());
-        match self.tensors().tensor(&name).as_ref().map(|view| view.shape()) {
+        match self.tensors()?.tensor(&name).as_ref().map(|view| view.shape()) {
             Ok(&[n_outputs, _]) => Ok(n_outputs),
             _ => Err(bad_file(&self.path, format!("it has no matrix {name}"))),
         }
@@ -380,7 +416,7 @@ impl ModelFile {
     /// Copies the weights of the layers before `end`, whose shapes were checked, a part of them at a time.
     fn copy_weights(&self, end: usize, layout: &ParamLayout, mut flat: TensorMut<'_>) -> Result<()> {
         const PART: usize = 1 << 20;
-        let tensors = self.tensors();
+        let tensors = self.tensors()?;
         for entry in layout.entries().iter().filter(|entry| entry.layer < end) {
             let view = tensors.tensor(&entry.name).expect("its shape was checked");
             let mut begin = entry.range().start;
@@ -391,12 +427,7 @@ impl ModelFile {
                 begin += values.len();
             }
         }
-        match &self.bytes {
-            Bytes::Mapped(file) if !file.is_intact() => {
-                Err(bad_file(&self.path, "it was cut off while it was read".to_owned()))
-            }
-            _ => Ok(()),
-        }
+        self.check_intact()
     }
 
     /// Compares names and shapes of the layers before `end` with those of the layout.
@@ -404,7 +435,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelMismatch`], with every difference.
     pub fn check_shapes(&self, end: usize, layout: &ParamLayout) -> Result<()> {
-        let tensors = self.tensors();
+        let tensors = self.tensors()?;
         let mut differences = Vec::new();
         let head = layout.entries().iter().map(|entry| entry.layer).max();
         let mut is_only_head = true;
@@ -459,7 +490,7 @@ impl ModelFile {
     /// # Errors
     /// [`ModelError::ModelMismatch`] for a missing one, or one of another shape.
     pub fn statistics(&self, layout: &ParamLayout) -> Result<Vec<(String, Tensor)>> {
-        let (tensors, mut found, mut differences) = (self.tensors(), Vec::new(), Vec::new());
+        let (tensors, mut found, mut differences) = (self.tensors()?, Vec::new(), Vec::new());
         for Statistic { name, len } in layout.statistics() {
             match tensors.tensor(name) {
                 Err(_) => differences.push(format!("{name} [{len}] is not in the file")),
@@ -474,6 +505,7 @@ impl ModelFile {
             }
         }
         if differences.is_empty() {
+            self.check_intact()?;
             return Ok(found);
         }
         let (path, differences) = (self.path.clone(), differences.join("\n  "));

@@ -56,6 +56,27 @@ fn round_trips_bit_for_bit() {
 }
 
 #[test]
+fn a_file_that_is_changed_in_place_is_refused() {
+    let (layout, weights) = model(vec![3, 5, 2]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.safetensors");
+    let bytes = to_bytes(&layout, &weights.to_vec::<f32>().unwrap(), &info());
+    std::fs::write(&path, &bytes).unwrap();
+    let file = ModelFile::read(&path).unwrap();
+    // A replaced file is another one: the old one is still mapped.
+    std::fs::write(dir.path().join("new"), [0]).unwrap();
+    std::fs::rename(dir.path().join("new"), &path).unwrap();
+    assert!(file.weights(&layout).is_ok());
+
+    std::fs::write(&path, &bytes).unwrap();
+    let file = ModelFile::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let message = file.weights(&layout).unwrap_err().to_string();
+    assert!(message.contains("changed while it was in use"), "{message}");
+    assert!(file.info().is_err() && file.labels().is_err() && file.statistics(&layout).is_err());
+}
+
+#[test]
 fn every_difference_is_listed() {
     let (layout, weights) = model(vec![3, 5, 2]);
     let dir = tempfile::tempdir().unwrap();

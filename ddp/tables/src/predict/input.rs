@@ -113,7 +113,9 @@ impl Input {
             }
         }
         let rows = source.open()?;
-        let range = spec.rows.start.min(rows.len())..spec.rows.end.min(rows.len());
+        // Arrays have no filter, but the first rows.
+        let n_rows = rows.len().min(of_model.data.max_rows.filter(|_| spec.filters).unwrap_or(usize::MAX));
+        let range = spec.rows.start.min(n_rows)..spec.rows.end.min(n_rows);
         if range.is_empty() {
             return Err(no_rows(spec, rows.len()).into());
         }

@@ -40,6 +40,9 @@ impl CellColumns {
     pub fn scan(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
         let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
         for (file, path) in files.iter().enumerate() {
+            if first.is_some() && spec.filter.is_some_and(|filter| filter.is_full()) {
+                break;
+            }
             let (mut reader, plan) = CellReader::open_planned(path, format, spec)?;
             let names = plan.all_names();
             let (first_plan, columns) =

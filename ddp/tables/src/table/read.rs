@@ -119,6 +119,9 @@ pub(crate) fn read_all(
 fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
     for path in files {
+        if first.is_some() && spec.filter.is_some_and(|filter| filter.is_full()) {
+            break;
+        }
         // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
         let columns =
             first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());

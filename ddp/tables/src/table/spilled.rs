@@ -106,6 +106,8 @@ pub(super) fn open(
 /// Writes the rows to a file in `folder`.
 fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder: &Path) -> Result<PathBuf> {
     let cells = CellColumns::scan(files, format, spec)?;
+    // The rows are read again.
+    spec.filter.iter().for_each(|filter| _ = filter.take_counts());
     let schema = Schema { source: spec.source.to_owned(), groups: cells.groups() };
     let mut staging = Staging::new(folder);
     let path = folder.join("rows.parquet");
@@ -171,7 +173,12 @@ mod tests {
         }
         let path = folder.path().join("rows.csv");
         fs::write(&path, text).unwrap();
-        for more in [&["data.eval=none"][..], &["data.split={column=\"side\"}"]] {
+        for more in [
+            &["data.eval=none"][..],
+            &["data.split={column=\"side\"}"],
+            &["data.split={column=\"side\"}", "data.max_rows=50000"],
+            &["data.split={column=\"side\"}", "data.max_rows=70000"],
+        ] {
             let sets = |mib: usize| -> Vec<String> {
                 let mut sets = vec![
                     format!("data.train={}", path.display()),

@@ -120,7 +120,8 @@ impl TableStream {
         let mut n_read = 0;
         while n_read < max_rows {
             let Some(reader) = &mut self.reader else {
-                let Some(path) = self.files.get(self.n_opened) else { break };
+                let is_full = spec.filter.is_some_and(|filter| filter.is_full());
+                let Some(path) = self.files.get(self.n_opened).filter(|_| !is_full) else { break };
                 let spec = SourceSpec { types: Some(&self.types), ..*spec };
                 let reader = RowReader::open(path, self.format, &spec)?;
                 same_names(&self.files[0], &self.plan.names, path, &reader.plan().names)?;

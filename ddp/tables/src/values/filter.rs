@@ -182,7 +182,10 @@ impl Filter {
         cell: &dyn Fn(usize) -> Cell<'a>,
         notation: &Notation,
     ) -> Result<bool, UnclearCell> {
-        let keeps = !self.is_full() && self.root.truth(cell, notation)? == Some(true);
+        if self.is_full() {
+            return Ok(false);
+        }
+        let keeps = self.root.truth(cell, notation)? == Some(true);
         self.n_seen.fetch_add(1, Access::Relaxed);
         self.n_kept.fetch_add(u64::from(keeps), Access::Relaxed);
         Ok(keeps)

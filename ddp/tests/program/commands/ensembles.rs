@@ -195,3 +195,20 @@ fn models_that_do_not_belong_together_are_refused() {
         refused(folder.path(), line, parts);
     }
 }
+
+#[test]
+fn the_first_rows_of_arrays_are_predicted_out_of_fold() {
+    let folder = temp_dir();
+    for fold in ["1/2", "2/2"] {
+        let out = fold.replace('/', "-");
+        let line = format!(
+            "train builtin:digits --epochs 1 --set data.max_rows=300 --set data.fold={fold} --out {out} --quiet --device cpu"
+        );
+        run_line_ok(folder.path(), &line);
+    }
+    let line = "predict --checkpoint 1-2 --checkpoint 2-2 --out-of-fold --out p.csv --device cpu";
+    let shown = run_line_ok(folder.path(), line).stderr;
+    assert!(shown.contains("300 rows -> p.csv, using 2 models"), "{shown}");
+    let text = fs::read_to_string(folder.path().join("p.csv")).unwrap();
+    assert!(text.lines().count() == 301 && text.lines().all(|line| !line.is_empty()), "{text}");
+}

@@ -115,7 +115,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let outcome = Outcome::new(&points, &args.out, failures, &pruned, n_epochs);
     if let Some((best, grows)) = outcome.best_point() {
         // The table matters more.
-        let _ = record::set_best(&args.out, best, grows)
+        let _ = record::set_best(&args.out, &points, best, grows)
             .inspect_err(|error| warn!("the best point is not recorded for `predict`: {error}"));
     }
     let page = args.out.join(REPORT_FILE);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ddp::config::Config;
+use ddp::run_folder::done::Done;
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::user_file::read_regular;
 use serde::{Deserialize, Serialize};
@@ -87,14 +88,21 @@ pub(super) fn add_rung(out: &Path, rung: u64, kept: &[String]) -> Result<()> {
     write(&out.join(FILE), &record)
 }
 
-/// Records the best point, unless the one of an earlier start is better.
+/// Records the best point, unless an earlier start had a better one of as many runs, none of which is one of `points`.
 ///
 /// # Errors
 /// See [`add_rung`].
-pub(super) fn set_best(out: &Path, best: BestPoint, grows: bool) -> Result<()> {
+pub(super) fn set_best(out: &Path, points: &Points, best: BestPoint, grows: bool) -> Result<()> {
     let record = own(out)?;
-    let is_better = |old: &BestPoint| if grows { old.mean > best.mean } else { old.mean < best.mean };
-    if record.best.as_ref().is_some_and(|old| old.runs != best.runs && is_better(old)) {
+    let stays = |old: &BestPoint| {
+        let is_there = |name: &String| Done::read(&out.join(name)).is_some();
+        let is_other = |name: &String| points.runs.iter().all(|run| run.name != *name);
+        let is_better = if grows { old.mean > best.mean } else { old.mean < best.mean };
+        is_better
+            && old.runs.len() == best.runs.len()
+            && old.runs.iter().all(|name| is_there(name) && is_other(name))
+    };
+    if record.best.as_ref().is_some_and(stays) {
         return Ok(());
     }
     write(&out.join(FILE), &Record { best: Some(best), ..record })

@@ -42,7 +42,8 @@ struct Point {
 
 impl Point {
     fn is_complete(&self) -> bool {
-        self.n_complete == self.runs.len()
+        let counts = |run: &Summary| run.state == "complete" && run.value.is_some_and(f64::is_finite);
+        self.runs.iter().all(counts)
     }
 }
 

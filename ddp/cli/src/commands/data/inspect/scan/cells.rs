@@ -103,7 +103,7 @@ pub(super) fn scan(
     let uses: Vec<[CellUse; 2]> = (0..names.len()).map(uses_of).collect();
     let max_rows = max_cells.map_or(usize::MAX, |cells| (cells / names.len().max(1)).max(MIN_ROWS_OF_SOME));
     for (file, path) in files.iter().enumerate() {
-        if collector.is_partial {
+        if collector.is_partial || file > 0 && spec.filter.is_some_and(|filter| filter.is_full()) {
             break;
         }
         let mut reader = match first.take() {
