@@ -277,7 +277,10 @@ def formats_hold_the_same_predictions(trial, base, draw):
 def models_predict_together(trial, base, draw):
     """A model and itself predict as the model alone, and out of fold it predicts exactly the rows that it was judged on."""
     law, program, ranks = "models predict together", trial.program, draw.choice([1, 2, 3])
-    device, proba = ["--device", program.device], ["--proba"] if trial.table.task in ("classification", "multilabel") else []
+    config = (base.out / "config.toml").read_text(encoding="utf-8")
+    # The loss may have made numbers of the labels.
+    has_classes = re.search(r'^task = "(classification|multilabel)"', config, re.M) and not trial.table.heads
+    device, proba = ["--device", program.device], ["--proba"] if has_classes else []
     kind, predicted = "proba_" if proba else "prediction", []
     for number, models in enumerate([1, 2]):
         out = trial.folder / f"together-{number}.csv"
@@ -286,7 +289,7 @@ def models_predict_together(trial, base, draw):
     if not trial.table.heads:
         numbers = [[[float(cell or "nan") for cell in row] for row in rows] for rows in predicted]
         check_predictions(law, "with itself", trial, *numbers)
-    if not re.search(r"^(eval_fraction|fold|split) = ", (base.out / "config.toml").read_text(encoding="utf-8"), re.M):
+    if not re.search(r"^(eval_fraction|fold|split) = ", config, re.M):
         return
     judged = program.run(1, "eval", "--checkpoint", base.out, "--json", *device)
     out = trial.folder / "out-of-fold.csv"

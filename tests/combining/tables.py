@@ -382,7 +382,7 @@ class Digits(Table):
     def __init__(self):
         self.task, self.format_name, self.is_array, self.is_text, self.has_header = "classification", "auto", True, False, True
         self.delimiter, self.decimal, self.eval_from, self.split, self.weight = ",", ".", "file", None, None
-        self.labels, self.n_classes, self.has_numbered_labels = [], 10, True
+        self.labels, self.n_classes, self.has_numbered_labels, self.n_rows = [], 10, True, 1797
         self.has_missing, self.has_missing_target, self.has_counts, self.heads = False, False, False, []
 
     def config(self, draw):
