@@ -9,7 +9,7 @@ use tracing::{debug, warn};
 
 use crate::group::nccl::{self, NCCL_MEMORY_STEP_BYTES, NcclGroup, NcclMemory, NcclOptions, UniqueId};
 use crate::register_buffers::RegisterBuffers;
-use crate::{CommError, Group, Rank, ReduceOp, Reporter, Result, World};
+use crate::{CommError, Group, Rank, Reporter, Result, World};
 
 /// Options of [`World::connect_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,55 +302,6 @@ impl World {
         let all = self.group().all_gather_bytes(&record)?;
         let first = all.iter().filter(|record| record[0] < 2).min_by_key(|record| record[0]);
         Ok(first.map(|record| String::from_utf8_lossy(&record[1..]).into_owned()))
-    }
-
-    /// Whether this is rank 0, which prints and writes for all.
-    pub fn is_first(&self) -> bool {
-        self.rank().0 == 0
-    }
-
-    /// Sums a tensor over the ranks, in place. Collective.
-    ///
-    /// # Errors
-    /// Same as [`Group::all_reduce`].
-    ///
-    /// Source: `torch.distributed.all_reduce`.
-    pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
-        self.tensor_group().all_reduce(ReduceOp::Sum, tensor.view_mut())
-    }
-
-    /// Copies the tensor of rank `root` to all ranks. Collective.
-    ///
-    /// # Errors
-    /// Same as [`Group::broadcast`].
-    ///
-    /// Source: `torch.distributed.broadcast`.
-    pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
-        self.tensor_group().broadcast(Rank(root), tensor.view_mut())
-    }
-
-    /// The tensors of all ranks one after the other along the first axis. Collective; they have one shape.
-    ///
-    /// # Errors
-    /// Same as [`Group::all_gather`].
-    ///
-    /// Source: `torch.distributed.all_gather_into_tensor`.
-    pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
-        let dims = match tensor.dims() {
-            [] => vec![self.world_size()],
-            [rows, rest @ ..] => [&[self.world_size() * rows], rest].concat(),
-        };
-        let mut all = Tensor::zeros(&dims, tensor.dtype(), tensor.device())?;
-        self.tensor_group().all_gather(tensor.view(), all.view_mut())?;
-        Ok(all)
-    }
-
-    /// Waits for all ranks. Collective.
-    ///
-    /// # Errors
-    /// Same as [`Group::barrier`].
-    pub fn barrier(&self) -> Result<()> {
-        self.group().barrier()
     }
 
     /// The group that exchanges tensors of this rank's device: the NCCL group once [`World::connect_device`] has joined GPUs, else

@@ -57,6 +57,7 @@ mod world;
 // What a world is used for.
 pub mod cores;
 mod device;
+mod tensors;
 pub mod failure;
 mod agree;
 mod host_share;

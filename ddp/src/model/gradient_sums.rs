@@ -352,31 +352,37 @@ impl GradientSums {
     pub fn named(&self, model: &Network) -> Result<Vec<(String, Tensor)>, KernelError> {
         self.check_model("named", model)?;
         let scale = self.scale()?;
-        let of = |entry: &ParamEntry| {
-            let gradient = self.flat.view().range(entry.start, entry.range().end)?;
-            let gradient = if self.n_passes > 0 || self.is_reduced {
-                gradient.mul(scale)?
-            } else {
-                gradient.to_tensor()?.zeros_like()?
-            };
-            Ok((entry.name.clone(), gradient.into_shape(&entry.dims)?))
-        };
+        let of = |entry: &ParamEntry| Ok((entry.name.clone(), self.gradient_of(entry, scale)?));
         model.layout().forward_order().into_iter().map(of).collect()
     }
 
     /// The mean gradient of the parameter of this name, in its shape.
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] for a name that is none of the model's; otherwise see [`GradientSums::named`].
+    /// [`KernelError::Misuse`] for another model, and for a name that is none of its parameters; [`KernelError::Cuda`] from earlier work on a
+    /// GPU.
     pub fn get(&self, model: &Network, name: &str) -> Result<Tensor, KernelError> {
-        let all = self.named(model)?;
-        let names = || all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        match all.iter().position(|(of, _)| of == name) {
-            Some(at) => Ok(all.into_iter().nth(at).expect("a position").1),
-            None => {
-                Err(KernelError::misuse("get", format!("no parameter {name}"), format!("one of {}", names())))
-            }
-        }
+        self.check_model("get", model)?;
+        let entries = model.layout().forward_order();
+        let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
+            let names = entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(KernelError::misuse(
+                "get",
+                format!("no parameter {name}"),
+                format!("one of {names}"),
+            ));
+        };
+        self.gradient_of(entry, self.scale()?)
+    }
+
+    fn gradient_of(&self, entry: &ParamEntry, scale: f64) -> Result<Tensor, KernelError> {
+        let gradient = self.flat.view().range(entry.start, entry.range().end)?;
+        let gradient = if self.n_passes > 0 || self.is_reduced {
+            gradient.mul(scale)?
+        } else {
+            gradient.to_tensor()?.zeros_like()?
+        };
+        gradient.into_shape(&entry.dims)
     }
 
     /// The gradient of the mean loss, flat as [`Network::weights`], zeros between parameters and without rows. Waits for the device.

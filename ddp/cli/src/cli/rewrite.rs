@@ -456,6 +456,13 @@ impl Pass<'_> {
             if !is_given("--checkpoint") {
                 named.extend(["--checkpoint".to_owned(), words[0].clone()]);
                 words = &words[1..];
+                // More models predict together.
+                while self.command.get_name() == "predict"
+                    && words.first().is_some_and(|word| is_run(Path::new(word)))
+                {
+                    named.extend(["--checkpoint".to_owned(), words[0].clone()]);
+                    words = &words[1..];
+                }
             }
             if !is_given("--data") && !words.is_empty() {
                 let Some(rows) = one_or_pattern(words) else { return };
@@ -489,6 +496,11 @@ impl Pass<'_> {
     fn note(&mut self, typed: &str, meaning: &str) {
         self.taken.push(format!("{typed} {meaning}"));
     }
+}
+
+/// Whether a path is the folder of a run or of a sweep.
+fn is_run(path: &Path) -> bool {
+    ["config.toml", "sweep.json"].iter().any(|file| path.join(file).is_file())
 }
 
 /// A flag and the value after its equals sign.

@@ -206,9 +206,14 @@ fn the_first_rows_of_arrays_are_predicted_out_of_fold() {
         );
         run_line_ok(folder.path(), &line);
     }
-    let line = "predict --checkpoint 1-2 --checkpoint 2-2 --out-of-fold --out p.csv --device cpu";
-    let shown = run_line_ok(folder.path(), line).stderr;
-    assert!(shown.contains("300 rows -> p.csv, using 2 models"), "{shown}");
+    // By flags, and by place.
+    for models in ["--checkpoint 1-2 --checkpoint 2-2", "1-2 2-2"] {
+        let line = format!("predict {models} --out-of-fold --out p.csv --overwrite --device cpu");
+        let shown = run_line_ok(folder.path(), &line).stderr;
+        assert!(shown.contains("300 rows -> p.csv, using 2 models"), "{shown}");
+    }
+    let line = "predict 1-2 2-2 builtin:digits --out all.csv --device cpu";
+    assert!(run_line_ok(folder.path(), line).stderr.contains("using 2 models"));
     let text = fs::read_to_string(folder.path().join("p.csv")).unwrap();
     assert!(text.lines().count() == 301 && text.lines().all(|line| !line.is_empty()), "{text}");
 }

@@ -217,7 +217,7 @@ fn check_streams(world: &World, args: &PredictArgs) -> Result<()> {
 fn open(args: &PredictArgs, path: &Path, is_active: bool) -> Result<SavedModel> {
     let mut saved = SavedModel::open_of(path, is_active)?;
     if args.out_of_fold {
-        // The rows are those of training.
+        // It reads the rows of training, whose format the config names.
         return Ok(saved);
     }
     let data = &mut saved.config.data;
