@@ -13,7 +13,7 @@ impl World {
     /// Sums a tensor over the ranks, in place. Collective.
     ///
     /// # Errors
-    /// Same as [`Group::all_reduce`].
+    /// Same as [`Group::all_reduce`](crate::Group::all_reduce).
     ///
     /// Source: `torch.distributed.all_reduce`.
     pub fn all_reduce(&self, tensor: &mut Tensor) -> Result<()> {
@@ -23,7 +23,7 @@ impl World {
     /// Copies the tensor of rank `root` to all ranks. Collective.
     ///
     /// # Errors
-    /// Same as [`Group::broadcast`].
+    /// Same as [`Group::broadcast`](crate::Group::broadcast).
     ///
     /// Source: `torch.distributed.broadcast`.
     pub fn broadcast(&self, tensor: &mut Tensor, root: usize) -> Result<()> {
@@ -33,7 +33,7 @@ impl World {
     /// The tensors of all ranks one after the other along the first axis. Collective; they have one shape.
     ///
     /// # Errors
-    /// Same as [`Group::all_gather`].
+    /// Same as [`Group::all_gather`](crate::Group::all_gather).
     ///
     /// Source: `torch.distributed.all_gather_into_tensor`.
     pub fn all_gather(&self, tensor: &Tensor) -> Result<Tensor> {
@@ -49,7 +49,7 @@ impl World {
     /// Waits for all ranks. Collective.
     ///
     /// # Errors
-    /// Same as [`Group::barrier`].
+    /// Same as [`Group::barrier`](crate::Group::barrier).
     pub fn barrier(&self) -> Result<()> {
         self.group().barrier()
     }
