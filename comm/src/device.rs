@@ -24,6 +24,9 @@ pub struct DeviceOptions {
     ///
     /// Source: Megatron-LM, `--deterministic-mode`.
     pub deterministic: bool,
+    /// Whether collectives run next to matmuls: on one host their thread blocks are then limited to as many as matmuls leave to them
+    /// ([`World::collective_blocks`]).
+    pub overlap: bool,
     /// Whether [`World::exchange_zeros`] registers its tensors with NCCL.
     pub register_buffers: RegisterBuffers,
     /// Time for which a rank waits for the collectives of a trial ([`World::trial_timeout`]).
@@ -36,6 +39,7 @@ impl Default for DeviceOptions {
             share_gpu: false,
             timeout: Some(Duration::from_secs(600)),
             deterministic: false,
+            overlap: true,
             register_buffers: RegisterBuffers::Auto,
             trial_timeout: Duration::from_secs(60),
         }
@@ -101,9 +105,19 @@ impl World {
             set_environment(&sharing_environment(self, devices[0].nccl_version));
         }
         let (rank, world_size) = (self.rank().0, self.world_size());
-        let DeviceOptions { timeout, register_buffers, trial_timeout, .. } = options;
+        let DeviceOptions { timeout, register_buffers, trial_timeout, deterministic, overlap, .. } = options;
         let shares_gpu = shared.is_some();
-        let options = NcclOptions { rank, world_size, shares_gpu, timeout, register_buffers, trial_timeout };
+        // Elsewhere matmuls are not made for what is left, and rings over hosts or in the deterministic mode take up to 24 blocks.
+        let limits_blocks = overlap && !deterministic && self.local_size() == world_size;
+        let options = NcclOptions {
+            rank,
+            world_size,
+            shares_gpu,
+            limits_blocks,
+            timeout,
+            register_buffers,
+            trial_timeout,
+        };
         self.use_new_group(gpu, options)
     }
 
@@ -263,7 +277,7 @@ impl World {
     /// [`Gpu::next_to_collectives`](ddp_kernels::cuda::Gpu::next_to_collectives); 0 on GPUs whose matmuls need not know, and without GPUs.
     pub fn collective_blocks(&self) -> u32 {
         match self.device_groups.get() {
-            Some(Group::Nccl(group)) => group.most_blocks(self.local_size() == self.world_size()),
+            Some(Group::Nccl(group)) => group.most_blocks(),
             _ => 0,
         }
     }

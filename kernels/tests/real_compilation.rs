@@ -5,8 +5,10 @@
 use ddp_kernels::cuda::library::{self, Library};
 use ddp_kernels::ops::{compile_all, kernel_sources};
 
-/// Ampere, Hopper, Blackwell for data centers, Blackwell for workstations.
-const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
+/// Turing, Ampere for data centers and workstations, Ada, Hopper, Blackwell for data centers (B200, B300), Blackwell for workstations and
+/// DGX Spark.
+const ARCHITECTURES: [&str; 9] =
+    ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120", "sm_121"];
 /// With more, an SM of 65,536 registers holds fewer than two blocks of 256 threads, which none of our kernels needs.
 const MAX_REGISTERS: u32 = 128;
 

@@ -75,7 +75,7 @@ fn load(info: &GpuInfo, source: &Source, format: KernelFormat) -> Result<sys::CU
         hint: Library::Nvrtc.hint().to_owned(),
     })?;
     let (major, minor) = info.compute_capability;
-    let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32), source);
+    let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32));
     let text = source.of_format(format);
     let key = cache_key(nvrtc, &text, &options);
     let cache = Cache::of_user();
@@ -124,9 +124,11 @@ fn architecture(nvrtc: &Nvrtc, device: i32) -> String {
     format!("--gpu-architecture=compute_{newest}")
 }
 
-fn options(architecture: &str, source: &Source) -> Vec<String> {
-    let contraction = format!("--fmad={}", source.contracts);
-    vec![architecture.to_owned(), "--std=c++17".to_owned(), contraction]
+/// The compiler's options. It contracts no multiplication and addition into one rounding: it would do so where it likes, in one of two loops
+/// over the same formula or in one lane of four (sm_90, NVRTC 13.0), so that a result would depend on the position and the address of a
+/// number. Kernels say `fused` where they want it.
+fn options(architecture: &str) -> Vec<String> {
+    [architecture, "--std=c++17", "--fmad=false"].map(str::to_owned).to_vec()
 }
 
 /// Result of compiling one file's kernels of one format.
@@ -155,7 +157,7 @@ pub(crate) fn compile(
     let nvrtc = Nvrtc::open(i32::MAX)?;
     let mut all = Vec::new();
     for source in sources {
-        let mut options = options(&format!("--gpu-architecture={architecture}"), source);
+        let mut options = options(&format!("--gpu-architecture={architecture}"));
         options.push("--ptxas-options=-v".to_owned());
         for format in KernelFormat::ALL {
             let file = format!("{}.cu", source.name);
@@ -220,7 +222,7 @@ fn fill(
     for &device in wanted.iter().filter(|device| known.contains(device)) {
         let architecture = architecture(nvrtc, device);
         for (source, format) in sources.iter().flat_map(|s| KernelFormat::ALL.map(|format| (*s, format))) {
-            let options = options(&architecture, source);
+            let options = options(&architecture);
             let text = source.of_format(format);
             let key = cache_key(nvrtc, &text, &options);
             let image = match cache.read(&key) {
@@ -256,7 +258,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("ddp-kernels-filled-{}", std::process::id()));
         let cache = Cache::at(&folder).unwrap();
         let image = |device| {
-            let options = options(&architecture(nvrtc, device), &SOURCE);
+            let options = options(&architecture(nvrtc, device));
             cache.read(&cache_key(nvrtc, &SOURCE.of_format(KernelFormat::F32), &options))
         };
         let filled = fill(nvrtc, &cache, &[90, 7], &[&SOURCE]).unwrap();

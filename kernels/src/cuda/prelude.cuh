@@ -46,6 +46,10 @@ __device__ __forceinline__ float float_of_f16_bits(u16 bits) {
 }
 #endif
 
+// a * b + c, rounded once. The compiler contracts nothing by itself (module.rs).
+__device__ __forceinline__ float fused(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ __forceinline__ double fused(double a, double b, double c) { return fma(a, b, c); }
+
 __device__ __forceinline__ float to_float(float x) { return x; }
 __device__ __forceinline__ double to_float(double x) { return x; }
 __device__ __forceinline__ float to_float(bf16 x) { return __uint_as_float((u32)x.bits << 16); }

@@ -9,7 +9,6 @@ pub(crate) struct Source {
     pub(super) name: &'static str,
     preamble: &'static str,
     text: &'static str,
-    pub(super) contracts: bool,
 }
 
 impl Source {
@@ -30,13 +29,7 @@ impl Source {
         preamble: &'static str,
         text: &'static str,
     ) -> Self {
-        Source { name, preamble, text, contracts: true }
-    }
-
-    /// The same kernels without contraction of a multiplication and an addition into one rounding: the compiler contracts where it
-    /// likes, so that two loops over the same formula can give different bits.
-    pub(crate) const fn without_contraction(self) -> Self {
-        Source { contracts: false, ..self }
+        Source { name, preamble, text }
     }
 
     /// The lines before the text, where kernels of this format are wanted, or of all.

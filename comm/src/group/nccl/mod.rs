@@ -22,22 +22,21 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
+pub(crate) use api::version_name;
+use api::{Api, datatype, operation};
+use communicator::{Communicator, Failed, Options};
+pub(crate) use communicator::{UniqueId, new_unique_id};
 use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, WAITING};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
+pub(crate) use memory::NcclMemory;
+pub use memory::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 
 use super::buffer::{RawMut, RawRef};
 use super::pause::Pause;
 use super::traffic::Counter;
 use crate::register_buffers::RegisterBuffers;
 use crate::{Call, CallKind, CommError, Departure, Rank, Result};
-use api::{Api, datatype, operation};
-use communicator::{Communicator, Failed, Options};
-
-pub(crate) use api::version_name;
-pub(crate) use communicator::{UniqueId, new_unique_id};
-pub(crate) use memory::NcclMemory;
-pub use memory::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 
 /// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
 const MARKS: usize = 128;
@@ -88,6 +87,8 @@ pub(crate) struct NcclOptions {
     pub(crate) world_size: usize,
     /// Whether another rank uses the same GPU.
     pub(crate) shares_gpu: bool,
+    /// Whether collectives leave multiprocessors to the matmuls next to them.
+    pub(crate) limits_blocks: bool,
     /// Time for which a rank waits for the others.
     pub(crate) timeout: Option<Duration>,
     /// Whether [`NcclGroup::zeros`] should register its tensors.
@@ -130,10 +131,11 @@ impl NcclGroup {
     /// # Errors
     /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive.
     pub(crate) fn join(gpu: &'static Gpu, id: &UniqueId, options: NcclOptions) -> Result<Self> {
-        let NcclOptions { rank, world_size, shares_gpu, timeout, .. } = options;
+        let NcclOptions { rank, world_size, shares_gpu, limits_blocks, timeout, .. } = options;
         let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
         let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
-        let max_ctas = if shares_gpu { Some(SHARED_GPU_MAX_CTAS) } else { most_ctas(gpu) };
+        let max_ctas =
+            if shares_gpu { Some(SHARED_GPU_MAX_CTAS) } else { most_ctas(gpu).filter(|_| limits_blocks) };
         Ok(NcclGroup {
             ready: Event::new(gpu)?,
             done: done?,
@@ -196,15 +198,14 @@ impl NcclGroup {
         })
     }
 
-    /// Most thread blocks that a collective holds while it runs; 0 where matmuls need not know.
-    ///
-    /// - `is_one_host`: whether all ranks are on one host
-    pub(crate) fn most_blocks(&self, is_one_host: bool) -> u32 {
-        let Some(most) = most_ctas(self.gpu).filter(|_| !self.options.shares_gpu) else { return 0 };
+    /// Most thread blocks that a collective holds while it runs; 0 where matmuls need not know, or NCCL takes as many as it wants.
+    pub(crate) fn most_blocks(&self) -> u32 {
+        let NcclOptions { shares_gpu, limits_blocks, .. } = self.options;
+        let Some(most) = most_ctas(self.gpu).filter(|_| limits_blocks && !shares_gpu) else { return 0 };
         let most = most_ctas_of_user().unwrap_or(most as u32);
         let info = self.gpu.info();
         // A switch reduces for more than two GPUs.
-        if self.registers_buffers() && is_one_host && info.has_multicast && self.world_size > 2 {
+        if self.registers_buffers() && info.has_multicast && self.world_size > 2 {
             let of_all: usize = if info.compute_capability.0 > 9 { 64 } else { 40 };
             return most.min(of_all.div_ceil(self.world_size) as u32);
         }

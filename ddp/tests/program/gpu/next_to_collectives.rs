@@ -24,6 +24,9 @@ fn matmuls(n_gpus: usize, n_free: usize, line: &str, env: &[(&str, &str)]) -> Op
     let env: Vec<_> = env.iter().copied().chain([("VGPU_COUNTS", counted.to_str().unwrap())]).collect();
     on_gpus(n_gpus, n_gpus, &args, &env)?.ok();
     let counts = counts(&counted);
+    // NCCL is limited where matmuls make use of it, and free elsewhere.
+    let is_limited = counts.keys().any(|name| name.starts_with("nccl_max_ctas:"));
+    assert_eq!(is_limited, counts.keys().any(|name| name.starts_with("matmul_on:")), "{line}: {counts:?}");
     let sum = |begins: &str| counts.iter().filter(|(name, _)| name.starts_with(begins)).map(|(_, n)| n).sum();
     let meant = counts.get(&format!("matmul_on:{n_free}")).copied().unwrap_or(0.0);
     let on: f64 = sum("matmul_on:");

@@ -224,6 +224,16 @@ impl Key {
         self.matmul.may_be_fused() && !(sums_columns && a.min(bias) < BIAS_GRADIENT_ALIGNMENT)
     }
 
+    /// Alignment in bytes of the operand that is aligned to least.
+    pub(in crate::cuda) fn least_alignment(&self) -> u32 {
+        let AlignedTo { a, b, c, bias, aux } = self.aligned_to;
+        a.min(b).min(c).min(bias).min(aux)
+    }
+
+    /// The key of a matmul with these operands.
+    ///
+    /// In the deterministic mode a matrix counts as aligned to its rows at most: rows of a batch begin anywhere in it, at addresses that
+    /// depend on how many ranks share the batch, and another alignment can mean another order of sums.
     pub(in crate::cuda) fn new(matmul: Matmul, operands: Operands, conditions: Conditions) -> Self {
         let of = |address: CUdeviceptr| match address {
             0 => MAX_ALIGNMENT as u32,
@@ -231,12 +241,17 @@ impl Key {
         };
         let Operands { a, b, c, bias, aux } = operands;
         // Every matrix of a batch is aligned to the smaller of the alignments of the first matrix and of the distance between them.
-        let Matmul { batch, m, n, k, inputs, output, .. } = matmul;
-        let each = |address: CUdeviceptr, numel: usize, dtype: DType| match batch {
-            2.. => of(address | (numel * dtype.size_bytes()) as CUdeviceptr),
-            _ => of(address),
+        let Matmul { batch, m, n, k, transpose_a, transpose_b, inputs, output, .. } = matmul;
+        let each = |address: CUdeviceptr, (rows, cols): (usize, usize), dtype: DType| {
+            let row_bytes = (cols * dtype.size_bytes()) as CUdeviceptr;
+            let distance = if batch > 1 { rows as CUdeviceptr * row_bytes } else { 0 };
+            of(address | distance | if conditions.is_deterministic { row_bytes } else { 0 })
         };
-        let (a, b, c) = (each(a, m * k, inputs), each(b, k * n, inputs), each(c, m * n, output));
+        let stored =
+            |rows: usize, cols: usize, transpose: bool| if transpose { (cols, rows) } else { (rows, cols) };
+        let a = each(a, stored(m, k, transpose_a), inputs);
+        let b = each(b, stored(k, n, transpose_b), inputs);
+        let c = each(c, (m, n), output);
         let aligned_to = AlignedTo { a, b, c, bias: of(bias), aux: of(aux) };
         Key { matmul, aligned_to, conditions }
     }

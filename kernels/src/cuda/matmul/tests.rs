@@ -12,7 +12,7 @@ use crate::cuda::cublas_lt::Status;
 use crate::cuda::library::{self, Library};
 use crate::ops::testing::{devices, random, tensor};
 use crate::ops::{MatmulMode, addmm};
-use crate::{DType, Device, Tensor};
+use crate::{DType, Device, Tensor, TensorRef};
 
 /// Held by a test while it sets [`Gpu::set_deterministic`], which all tests of the process see.
 pub(super) fn lock_determinism() -> MutexGuard<'static, ()> {
@@ -143,4 +143,65 @@ fn short_results_are_split_into_f32_parts() {
         }
         gpu.set_deterministic(false);
     }
+}
+
+/// Rows of 13 features: a shard of 5 of them begins at any multiple of 4 bytes, by the shards before it.
+#[test]
+fn deterministic_matmuls_do_not_depend_on_where_their_rows_begin() {
+    let (n_shards, rows, features, outputs) = (4, 5, 13, 8);
+    let x = random::<f32>(n_shards * rows * features, 1);
+    let (w, d) = (random::<f32>(features * outputs, 2), random::<f32>(rows * outputs, 3));
+    let _alone = lock_determinism();
+    for device in devices() {
+        let Device::Cuda(index) = device else { continue };
+        let gpu = Gpu::get(index).unwrap();
+        let whole = tensor(&x, &[n_shards * rows, features], device);
+        let (w, d) = (tensor(&w, &[features, outputs], device), tensor(&d, &[rows, outputs], device));
+        let bits = |x: TensorRef<'_>| {
+            let mut y = Tensor::zeros(&[rows, outputs], DType::F32, device).unwrap();
+            addmm(1.0, x, false, w.view(), false, 0.0, y.view_mut()).unwrap();
+            let mut d_w = Tensor::zeros(&[features, outputs], DType::F32, device).unwrap();
+            addmm(1.0, x, true, d.view(), false, 0.0, d_w.view_mut()).unwrap();
+            [y.to_vec::<f32>().unwrap(), d_w.to_vec::<f32>().unwrap()].concat()
+        };
+        let differing = || {
+            let differs = |shard: &usize| {
+                let (start, end) = (shard * rows, (shard + 1) * rows);
+                let alone = tensor(&x[start * features..end * features], &[rows, features], device);
+                bits(whole.view().rows(start, end).unwrap()) != bits(alone.view())
+            };
+            (0..n_shards).filter(differs).count()
+        };
+        let is_virtual = gpu.info().is_virtual();
+        if is_virtual {
+            assert!(differing() > 0, "the virtual cuBLASLt has other sums for what is aligned to less");
+        }
+        gpu.set_deterministic(true);
+        let n = differing();
+        gpu.set_deterministic(false);
+        assert_eq!(n, 0, "shards whose bits depend on the shards before them");
+    }
+}
+
+/// What the heuristic offers for less than 16 bytes can break the device, so that it is not tried.
+#[test]
+fn algorithms_for_operands_at_odd_addresses_are_not_compared() {
+    let matmul = Matmul {
+        batch: 1,
+        m: 5,
+        n: 8,
+        k: 13,
+        transpose_a: false,
+        transpose_b: false,
+        inputs: DType::F32,
+        output: DType::F32,
+        mode: MatmulMode::Strict,
+        epilogue: Epilogue::None,
+    };
+    let least = |a: u64, is_deterministic| {
+        let operands = Operands { a, b: 256, c: 512, bias: 0, aux: 0 };
+        Key::new(matmul, operands, Conditions { is_deterministic, n_free: 0 }).least_alignment()
+    };
+    assert_eq!([256, 512 + 16, 512 + 8].map(|a| least(a, false)), [256, 16, 8]);
+    assert_eq!([256, 512 + 16, 512 + 8].map(|a| least(a, true)), [4, 4, 4], "rows of 52 bytes");
 }

@@ -3,8 +3,7 @@
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::memory_use::MemoryUse;
-use crate::cuda::blas::Epilogue;
-use crate::cuda::blas::{Blas, Choice, Key, Matmul, Operands, Plan, Scales, Subject};
+use crate::cuda::blas::{Blas, Choice, Epilogue, Key, Matmul, Operands, Plan, Scales, Subject};
 use crate::cuda::cublas_lt::{CublasLt, Heuristic, Status};
 use crate::cuda::driver::driver;
 use crate::cuda::event::Timer;
@@ -13,8 +12,14 @@ use crate::cuda::graph::Graph;
 use crate::cuda::memory::DeviceBuffer;
 use crate::{KernelError, Result};
 
-/// Most algorithms that are compared.
-const MAX_CANDIDATES: usize = 8;
+/// Most algorithms that are compared: of products that take [`LONG_US`] the first ones only, whose order the heuristic knows better
+/// and whose every measurement costs more.
+const MAX_CANDIDATES: usize = 32;
+const MAX_LONG_CANDIDATES: usize = 8;
+const LONG_US: f64 = 1e3;
+/// Least alignment in bytes of operands whose algorithms are compared. The heuristic offers algorithms for less, of which some read 16
+/// bytes at once: "misaligned address" on an H100 with cuBLASLt 13.1, after which the process can use the device no more.
+const TIMED_ALIGNMENT: u32 = 16;
 /// Measurements of each option, of which the shortest counts: whatever disturbs one makes it longer.
 const N_REPEATS: usize = 3;
 /// A measurement takes as many calls as fill this time, µs: a single small one is lost in the noise. They are replayed as a graph, as
@@ -118,6 +123,10 @@ impl Blas {
         scales: Scales,
         operands: Operands,
     ) -> Result<()> {
+        if key.least_alignment() < TIMED_ALIGNMENT {
+            self.choices().settle(Subject::Algorithm, key, None);
+            return Ok(());
+        }
         let Ok(mut candidates) = plan.candidates(self.handle, key, MAX_CANDIDATES) else { return Ok(()) };
         candidates.retain(|candidate| candidate.state.result().is_ok());
         let among = fingerprint(candidates.iter().map(|candidate| words(self.lt, candidate)));
@@ -161,6 +170,9 @@ impl Blas {
         for candidate in candidates {
             plan.algorithm = candidate.algorithm;
             let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            if times.len() >= MAX_LONG_CANDIDATES && best >= LONG_US {
+                break;
+            }
             let mut run = || {
                 // SAFETY: the outputs are scratch of the sizes that the matmul has, freed after it in the stream, and the caller
                 // guarantees the inputs.

@@ -8,7 +8,7 @@ struct Relu {
 struct Tanh {
     static __device__ float value(float x) { return tanhf(x); }
     static __device__ double value(double x) { return tanh(x); }
-    template <class M> static __device__ M derivative(M y) { return 1 - y * y; }
+    template <class M> static __device__ M derivative(M y) { return fused(-y, y, (M)1); }
 };
 __device__ __forceinline__ float exponential(float x) { return expf(x); }
 __device__ __forceinline__ double exponential(double x) { return exp(x); }
@@ -21,7 +21,7 @@ struct Silu {
     template <class M> static __device__ M value(M x) { return x * sigmoid(x); }
     template <class M> static __device__ M derivative(M x) {
         M s = sigmoid(x);
-        return s * (1 + x * (1 - s));
+        return s * fused(x, 1 - s, (M)1);
     }
 };
 __device__ __forceinline__ float error_function(float x) { return erff(x); }
@@ -30,16 +30,16 @@ struct Gelu {
     template <class M> static __device__ M cdf(M x) { return (M)0.5 * (1 + error_function(x * (M)0.7071067811865475244)); }
     template <class M> static __device__ M value(M x) { return x * cdf(x); }
     template <class M> static __device__ M derivative(M x) {
-        return cdf(x) + x * exponential((M)-0.5 * x * x) * (M)0.3989422804014327;
+        return fused(x * exponential((M)-0.5 * x * x), (M)0.3989422804014327, cdf(x));
     }
 };
 struct GeluTanh {
-    template <class M> static __device__ M inner(M x) { return (M)0.7978845608028654 * (x + (M)0.044715 * x * x * x); }
+    template <class M> static __device__ M inner(M x) { return (M)0.7978845608028654 * fused((M)0.044715 * x * x, x, x); }
     template <class M> static __device__ M value(M x) { return (M)0.5 * x * (1 + Tanh::value(inner(x))); }
     template <class M> static __device__ M derivative(M x) {
         M t = Tanh::value(inner(x));
-        M d_inner = (M)0.7978845608028654 * (1 + (M)0.134145 * x * x);
-        return (M)0.5 * (1 + t) + (M)0.5 * x * (1 - t * t) * d_inner;
+        M d_inner = (M)0.7978845608028654 * fused((M)0.134145 * x, x, (M)1);
+        return fused((M)0.5 * x * fused(-t, t, (M)1), d_inner, (M)0.5 * (1 + t));
     }
 };
 __device__ __forceinline__ float square_root(float x) { return sqrtf(x); }

@@ -246,7 +246,7 @@ __device__ __forceinline__ void apply(const T* x, const MATH(T)* gamma, const MA
         }
         auto normalized = [&](Pack<T, N> v) {
 #pragma unroll
-            for (int j = 0; j < N; j++) v.v[j] = Format<T>::from((to_float(v.v[j]) - m[j]) * scale[j] + shift[j]);
+            for (int j = 0; j < N; j++) v.v[j] = Format<T>::from(fused(to_float(v.v[j]) - m[j], scale[j], shift[j]));
             return v;
         };
         // Several rows at a time, so that their loads overlap.
@@ -376,7 +376,7 @@ __device__ __forceinline__ void gradient(const T* x, const MATH(T)* gamma, const
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 M h = (to_float(v.v[j]) - m[j]) * s[j];
-                g.v[j] = Format<T>::from(scale[j] * (to_float(g.v[j]) - (mean_d[j] + h * mean_dh[j])));
+                g.v[j] = Format<T>::from(scale[j] * (to_float(g.v[j]) - fused(h, mean_dh[j], mean_d[j])));
             }
             return g;
         };

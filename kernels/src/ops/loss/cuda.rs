@@ -6,9 +6,9 @@ use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, PARTIAL_SUMS};
 use crate::{DType, Result, TensorRef};
 
 /// The sums of a loss have the same bits with and without a gradient.
-pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu")).without_contraction();
+pub(crate) static SOURCE: Source = Source::new("loss", include_str!("kernel.cu"));
 pub(crate) static WEIGHTED_SOURCE: Source =
-    Source::with_row_weights("loss_weighted", include_str!("kernel.cu")).without_contraction();
+    Source::with_row_weights("loss_weighted", include_str!("kernel.cu"));
 
 /// Names of a loss's kernels, by the dtypes of operands and gradient.
 pub(crate) struct Kernels {

@@ -28,8 +28,8 @@
 
 // The angle less whole turns: near zero, the fast functions err by at most 2^-21. Adding 1.5 * 2^23 rounds to a whole number.
 __device__ __forceinline__ float within_a_turn(float angle) {
-    float turns = angle * (float)(1 / TWO_PI) + 12582912.0f;
-    return angle - (turns - 12582912.0f) * (float)TWO_PI;
+    float turns = fused(angle, (float)(1 / TWO_PI), 12582912.0f);
+    return fused(12582912.0f - turns, (float)TWO_PI, angle);
 }
 // Cosine and sine of an angle; the compiler drops what is not used.
 template <class M> struct Wave;
@@ -158,9 +158,9 @@ __device__ __forceinline__ void forward(const T* x, const Params<MATH(T)>& p, T*
                     M w = chunk.w[k][at.lane], b = chunk.b[k][at.lane];
 #pragma unroll
                     for (int r = 0; r < ROWS; r++) {
-                        M c = Wave<M>(w * to_float(in[r]) + b).cosine;
+                        M c = Wave<M>(fused(w, (M)to_float(in[r]), b)).cosine;
 #pragma unroll
-                        for (int j = 0; j < GROUP; j++) sum[r][j] += chunk.weight[k][j][at.lane] * c;
+                        for (int j = 0; j < GROUP; j++) sum[r][j] = fused(chunk.weight[k][j][at.lane], c, sum[r][j]);
                     }
                 }
             }
@@ -218,8 +218,8 @@ __device__ __forceinline__ void backward_input(const T* x, const Params<MATH(T)>
                         M of_cosine = 0;
 #pragma unroll
                         for (int j = 0; j < GROUP; j++)
-                            of_cosine += to_float(of_column[r].v[1 + j]) * (w * chunk.weight[k][j][at.lane]);
-                        sum[r] -= of_cosine * Wave<M>(w * to_float(in[r]) + b).sine;
+                            of_cosine = fused((M)to_float(of_column[r].v[1 + j]), w * chunk.weight[k][j][at.lane], of_cosine);
+                        sum[r] = fused(-of_cosine, Wave<M>(fused(w, (M)to_float(in[r]), b)).sine, sum[r]);
                     }
                 }
             }
@@ -321,15 +321,15 @@ __device__ __forceinline__ void backward(const T* x, const Params<MATH(T)>& p, c
                 }
 #pragma unroll
                 for (int c = 0; c < COSINES; c++) {
-                    const Wave<M> wave(w[c] * value + b[c]);
+                    const Wave<M> wave(fused(w[c], value, b[c]));
                     M of_cosine = 0;
 #pragma unroll
                     for (int j = 0; j < GROUP; j++) {
-                        of_cosine += of_output[j] * weight[c][j];
-                        of_weight[c][j] += of_output[j] * wave.cosine;
+                        of_cosine = fused(of_output[j], weight[c][j], of_cosine);
+                        of_weight[c][j] = fused(of_output[j], wave.cosine, of_weight[c][j]);
                     }
-                    of_b[c] += of_cosine * wave.sine;
-                    of_w[c] += value * (of_cosine * wave.sine);
+                    of_b[c] = fused(of_cosine, wave.sine, of_b[c]);
+                    of_w[c] = fused(value, of_cosine * wave.sine, of_w[c]);
                 }
             }
         }

@@ -96,11 +96,14 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
 #pragma unroll
         for (int j = 0; j < N; j++) {
             v[k * N + j] -= m;
-            squares += counts * v[k * N + j] * v[k * N + j];
+            squares = fused(counts * v[k * N + j], v[k * N + j], squares);
         }
     }
 #pragma unroll 2
-    for (size_t c = rest; !WHOLE && c < n; c += blockDim.x) squares += (to_float(x[c]) - m) * (to_float(x[c]) - m);
+    for (size_t c = rest; !WHOLE && c < n; c += blockDim.x) {
+        const M from_mean = to_float(x[c]) - m;
+        squares = fused(from_mean, from_mean, squares);
+    }
     M r = 1 / root(block_sum(squares, scratch) / (M)n + eps);
 
 #pragma unroll
@@ -114,15 +117,15 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
         Pack<T, N> pack;
 #pragma unroll
         for (int j = 0; j < N; j++) {
-            M one = v[k * N + j] * r * scale[j];
-            pack.v[j] = Format<T>::from(CENTERED ? one + shift[j] : one);
+            const M one = v[k * N + j] * r;
+            pack.v[j] = Format<T>::from(CENTERED ? fused(one, scale[j], shift[j]) : one * scale[j]);
         }
         store_pack(y + c, 0, pack);
     }
 #pragma unroll 2
     for (size_t c = rest; !WHOLE && c < n; c += blockDim.x) {
-        M one = (to_float(x[c]) - m) * r * gamma[c];
-        y[c] = Format<T>::from(CENTERED ? one + beta[c] : one);
+        const M one = (to_float(x[c]) - m) * r;
+        y[c] = Format<T>::from(CENTERED ? fused(one, gamma[c], beta[c]) : one * gamma[c]);
     }
     if (threadIdx.x == 0) {
         if (CENTERED) *mean = m;
@@ -202,8 +205,8 @@ __device__ __forceinline__ void backward_chunk(const T* x, const MATH(T)* gamma,
                 const M one = to_float(unpacked<T>(next_d[k]).v[j]);
                 h[i] = (to_float(unpacked<T>(next_x[k]).v[j]) - m) * r;
                 g[i] = one * weight[j];
-                of_row[0] += g[i] * h[i];
-                column[0][i] += one * h[i];
+                of_row[0] = fused(g[i], h[i], of_row[0]);
+                column[0][i] = fused(one, h[i], column[0][i]);
                 if (CENTERED) {
                     of_row[K - 1] += g[i];
                     column[K - 1][i] += one;
@@ -214,8 +217,8 @@ __device__ __forceinline__ void backward_chunk(const T* x, const MATH(T)* gamma,
 #pragma unroll 2
         for (size_t c = rest; !WHOLE && c < n; c += blockDim.x) {
             const M one = to_float(row_d[c]), one_h = (to_float(row_x[c]) - m) * r;
-            of_row[0] += one * gamma[c] * one_h;
-            d_gamma[c] = (row > begin || accumulate ? d_gamma[c] : 0) + one * one_h;
+            of_row[0] = fused(one * gamma[c], one_h, of_row[0]);
+            d_gamma[c] = fused(one, one_h, row > begin || accumulate ? d_gamma[c] : 0);
             if (CENTERED) {
                 of_row[K - 1] += one * gamma[c];
                 d_beta[c] = (row > begin || accumulate ? d_beta[c] : 0) + one;
@@ -228,13 +231,13 @@ __device__ __forceinline__ void backward_chunk(const T* x, const MATH(T)* gamma,
             if (k * at.step >= at.left) continue;
             Pack<T, N> pack;
 #pragma unroll
-            for (int j = 0; j < N; j++) pack.v[j] = Format<T>::from(r * (g[k * N + j] - mean_g - h[k * N + j] * mean_gh));
+            for (int j = 0; j < N; j++) pack.v[j] = Format<T>::from(r * fused(-h[k * N + j], mean_gh, g[k * N + j] - mean_g));
             store_pack(row_d + at.first + k * at.step, 0, pack);
         }
 #pragma unroll 2
         for (size_t c = rest; !WHOLE && c < n; c += blockDim.x) {
             const M one_h = (to_float(row_x[c]) - m) * r;
-            row_d[c] = Format<T>::from(r * (to_float(row_d[c]) * gamma[c] - mean_g - one_h * mean_gh));
+            row_d[c] = Format<T>::from(r * fused(-one_h, mean_gh, to_float(row_d[c]) * gamma[c] - mean_g));
         }
     }
 #pragma unroll

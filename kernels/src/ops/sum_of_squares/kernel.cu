@@ -10,7 +10,7 @@
 template <class T> __device__ __forceinline__ double squares(Pack<T> v) {
     MATH(T) sum = 0;
 #pragma unroll
-    for (int j = 0; j < Pack<T>::size; j++) sum += to_float(v.v[j]) * to_float(v.v[j]);
+    for (int j = 0; j < Pack<T>::size; j++) sum = fused(to_float(v.v[j]), to_float(v.v[j]), sum);
     return (double)sum;
 }
 template <class T, bool packed> __device__ __forceinline__ double sum_of(const T* x, size_t n) {

@@ -1,13 +1,13 @@
 //! The search for an algorithm. There is one algorithm with and one without a workspace; which is offered depends on
 //! the preference, so that a caller meets both. The one with a workspace splits its sum, where that is long, and adds the parts in
 //! place if it may. A search can be made to refuse, see [`refused`].
+use std::sync::LazyLock;
+
 use super::desc::{self, Kind};
 use super::problem::{Descriptors, Problem, misuse};
-use super::record;
 use super::types::Type;
-use super::{INVALID_VALUE, NOT_SUPPORTED, Status};
+use super::{INVALID_VALUE, NOT_SUPPORTED, Status, record};
 use crate::config::CONFIG;
-use std::sync::LazyLock;
 
 /// `cublasLtMatmulAlgo_t`: opaque to the caller, who may copy it.
 pub(crate) type Algo = [u64; 8];
@@ -94,6 +94,11 @@ impl Choice {
     /// Index in the result of the search, from 0.
     pub(crate) fn index(&self) -> u64 {
         self.index
+    }
+
+    /// Whether it was searched for factors that the widest access cannot read.
+    pub(crate) fn is_narrow(&self) -> bool {
+        self.alignments[..2].iter().any(|alignment| *alignment < WIDEST_ACCESS)
     }
 
     /// Number of microseconds by which it is slower than the fastest algorithm: `VGPU_LT_SLOW`, such as `0=500,DRELU=200@1` for

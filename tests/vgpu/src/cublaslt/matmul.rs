@@ -1,16 +1,16 @@
 //! A multiplication on a stream: its accesses are checked before it is computed.
+use std::sync::Arc;
+
 use super::heuristic::Choice;
 use super::problem::{Layout, Problem, misuse};
 use super::types::{BiasGradient, Compute, Type, d_gelu, round_to_tf32};
 use super::{INVALID_VALUE, Status};
 use crate::abi::lock;
 use crate::code::{ILLEGAL_ADDRESS, MISALIGNED_ADDRESS};
-use crate::counts;
-use crate::fault;
 use crate::mem::MEMORY;
 use crate::order::Stamp;
 use crate::stream::{Outcome, Stream, takes_longer};
-use std::sync::Arc;
+use crate::{counts, fault};
 
 /// Value that the workspace is filled with before each multiplication: a NaN in every type.
 const POISON: u8 = 0xFF;
@@ -202,6 +202,13 @@ impl Matmul {
         Ok(())
     }
 
+    /// The parts of the sum of `k` products, each as its first product and their number. Algorithms for operands that are aligned to less
+    /// than the widest access are others on hardware; here they add in another order.
+    fn parts(&self, k: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let middle = if self.choice.is_narrow() { k / 2 } else { 0 };
+        [(0, middle), (middle, k - middle)].into_iter().filter(|(_, n)| *n > 0)
+    }
+
     /// The matrices of a batch as separate multiplications.
     fn products(&self) -> impl Iterator<Item = Matmul> + '_ {
         let Problem { a, b, c, d, .. } = self.problem;
@@ -334,8 +341,14 @@ fn dot_f32(matmul: &Matmul, device: usize) -> Vec<f64> {
     let mut sums = vec![0f32; m * n];
     let ((a_row, a_col), (b_row, b_col)) = (strides(p.a.rows, p.trans_a), strides(p.b.rows, p.trans_b));
     let (a, b, out) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr());
-    // SAFETY: a and b hold m*k and k*n elements in these strides, sums m*n; none overlaps another.
-    unsafe { matrixmultiply::sgemm(m, k, n, 1.0, a, a_row, a_col, b, b_row, b_col, 0.0, out, 1, m as isize) };
+    for (first, k) in matmul.parts(k) {
+        let (first, beta) = (first as isize, if first == 0 { 0.0 } else { 1.0 });
+        let (a, b) = (a.wrapping_offset(first * a_col), b.wrapping_offset(first * b_row));
+        // SAFETY: from the part's first product on a and b hold m*k and k*n elements in these strides, sums m*n; none overlaps another.
+        unsafe {
+            matrixmultiply::sgemm(m, k, n, 1.0, a, a_row, a_col, b, b_row, b_col, beta, out, 1, m as isize)
+        };
+    }
     sums.into_iter().map(f64::from).collect()
 }
 
@@ -347,8 +360,14 @@ fn dot_f64(matmul: &Matmul, device: usize) -> Vec<f64> {
     let mut sums = vec![0f64; m * n];
     let ((a_row, a_col), (b_row, b_col)) = (strides(p.a.rows, p.trans_a), strides(p.b.rows, p.trans_b));
     let (a, b, out) = (a.as_ptr(), b.as_ptr(), sums.as_mut_ptr());
-    // SAFETY: a and b hold m*k and k*n elements in these strides, sums m*n; none overlaps another.
-    unsafe { matrixmultiply::dgemm(m, k, n, 1.0, a, a_row, a_col, b, b_row, b_col, 0.0, out, 1, m as isize) };
+    for (first, k) in matmul.parts(k) {
+        let (first, beta) = (first as isize, if first == 0 { 0.0 } else { 1.0 });
+        let (a, b) = (a.wrapping_offset(first * a_col), b.wrapping_offset(first * b_row));
+        // SAFETY: from the part's first product on a and b hold m*k and k*n elements in these strides, sums m*n; none overlaps another.
+        unsafe {
+            matrixmultiply::dgemm(m, k, n, 1.0, a, a_row, a_col, b, b_row, b_col, beta, out, 1, m as isize)
+        };
+    }
     sums
 }
 

@@ -10,22 +10,25 @@ mod reduce;
 mod register;
 mod wire;
 
-use crate::abi::{self, Void, api, lock};
-use crate::config::CONFIG;
-use crate::counts::Counter;
-use crate::driver::memory::alloc_in_steps;
-use crate::driver::{self, handle::Registry};
-use crate::report::note;
-use call::{Arguments, Operation, post};
-use comm::{Comm, misuse};
-use fault::{Fault, is_due};
-pub(crate) use register::fault_of_free;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use call::{Arguments, Operation, post};
+use comm::{Comm, misuse};
+use fault::{Fault, is_due};
+pub(crate) use register::fault_of_free;
 use wire::UniqueId;
+
+use crate::abi::{self, Void, api, lock};
+use crate::config::CONFIG;
+use crate::counts::{self, Counter};
+use crate::driver::handle::Registry;
+use crate::driver::memory::alloc_in_steps;
+use crate::driver::{self};
+use crate::report::note;
 
 /// `ncclResult_t`
 const UNHANDLED_CUDA_ERROR: i32 = 1;
@@ -76,6 +79,9 @@ pub(crate) struct Config {
     magic: c_uint,
     version: c_uint,
     blocking: c_int,
+    cga_cluster_size: c_int,
+    min_ctas: c_int,
+    max_ctas: c_int,
 }
 
 /// Value that `NCCL_CONFIG_INITIALIZER` writes.
@@ -122,6 +128,9 @@ fn init(
     let is_blocking = is_blocking(config)?;
     if n_ranks < 1 || !(0..n_ranks).contains(&rank) {
         return Err(misuse(INVALID_ARGUMENT, &format!("Invalid rank requested : {rank}/{n_ranks}")));
+    }
+    if let Some(n @ 1..) = config.map(|config| config.max_ctas) {
+        counts::add(&format!("nccl_max_ctas:{n}"), 1);
     }
     let comm = Comm::new(rank as u64, n_ranks as u64, device, is_blocking);
     let handle = COMMS.insert(comm.clone());

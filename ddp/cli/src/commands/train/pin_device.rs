@@ -29,6 +29,8 @@ pub(crate) struct Pinning {
     pub(crate) share_gpu: bool,
     /// Whether matmuls and reductions on GPUs use only deterministic algorithms.
     pub(crate) deterministic: bool,
+    /// Whether collectives run next to backward.
+    pub(crate) overlap: bool,
     /// Compute threads per rank; `None` for its share of the cores that it may run on.
     pub(crate) n_threads: Option<usize>,
     /// Whether the rank is bound to the CPUs near its GPU.
@@ -51,8 +53,16 @@ impl Pinning {
 
 /// Chooses the rank's device, connects it to the other ranks' devices, and starts the rank's compute threads.
 pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Result<DeviceChoice, Stop> {
-    let Pinning { share_gpu, deterministic, n_threads, bind, register_buffers, without, trial_timeout } =
-        pinning;
+    let Pinning {
+        share_gpu,
+        deterministic,
+        overlap,
+        n_threads,
+        bind,
+        register_buffers,
+        without,
+        trial_timeout,
+    } = pinning;
     let choose = || -> Result<DeviceChoice> {
         let request: DeviceRequest = device.parse()?;
         let choice = world.choose_device(request, share_gpu)?;
@@ -71,7 +81,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     world.collective_result(threads::join_pool(n_threads).map_err(Error::from))?;
     debug!("{}", cpu_words(n_threads, near, choice.device));
     let mut options =
-        DeviceOptions { share_gpu, deterministic, register_buffers, ..DeviceOptions::default() };
+        DeviceOptions { share_gpu, deterministic, overlap, register_buffers, ..DeviceOptions::default() };
     options.trial_timeout = trial_timeout.unwrap_or(options.trial_timeout);
     world.connect_device(choice.device, options).map_err(Error::from)?;
     turn_off_refused(world, choice.device)?;

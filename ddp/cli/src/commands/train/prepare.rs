@@ -269,6 +269,7 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
     let pinning = Pinning {
         share_gpu: args.share_gpu,
         deterministic: config.train.deterministic != Determinism::Off,
+        overlap: config.comm.overlap,
         n_threads: args.threads,
         bind: args.bind,
         register_buffers: config.comm.register_buffers,
