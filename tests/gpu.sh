@@ -2,6 +2,8 @@
 # tests/gpu.sh: everything that needs a real GPU, by one command that asks nothing.
 #
 #   tests/gpu.sh [--out FILE.jsonl]     about 300 s on an H100, at most 460 (--budget)
+#   tests/gpu.sh --quarter              what no record has yet, in one call of at most 520 s: collectives of ranks that share the GPU, each
+#                                       kernel of a step, every algorithm of cuBLASLt, PyTorch compiled in all formats, a minute of load
 #   tests/gpu.sh --dry-run              tiny sizes; also on the virtual GPU: tests/vgpu/run -- tests/gpu.sh --dry-run
 #   tests/gpu.sh --only speed           parts whose name holds this; --list names them; --help has the rest
 #

@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Gpu, Graph, Mapped, Marks, Moments, Origin, StreamKind, Timer};
+use ddp_kernels::cuda::{Beside, Gpu, Graph, Mapped, Marks, Moments, Origin, StreamKind, Timer};
 use ddp_kernels::ops::{
     LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepReport,
     StepScalars, UpdateInputs,
 };
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef, ops};
-use ddp_kernels::{Download, PinnedTensor, Upload};
+use ddp_kernels::{
+    DType, Device, Download, KernelError, MemoryUse, PinnedTensor, Tensor, TensorRef, Upload, ops,
+};
 
 /// The first GPU, for one test at a time: these tests count its memory and capture its stream.
 fn gpu() -> Option<(&'static Gpu, MutexGuard<'static, ()>)> {
@@ -492,4 +493,33 @@ fn a_large_tensor_goes_from_one_gpu_to_another() {
     let there = here.to(Device::Cuda(1)).unwrap();
     assert_eq!(there.device(), Device::Cuda(1));
     assert!(there.to_vec::<f32>().unwrap().iter().enumerate().all(|(i, &v)| v == i as f32));
+}
+
+/// Eager, and as a graph that is replayed.
+#[test]
+fn work_beside_begins_at_its_point_and_is_joined() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let (device, n) = (gpu.device(), 4096);
+    let beside = Beside::new(gpu, 2).unwrap();
+    let [x, y] = [1, 2].map(|seed| Tensor::randn(&[n], DType::F32, device, seed).unwrap());
+    let [mut a, mut b, mut sum] = [(); 3].map(|()| Tensor::zeros(&[n], DType::F32, device).unwrap());
+    let mut step = || -> Result<(), KernelError> {
+        ops::copy(x.view(), a.view_mut())?;
+        beside.reached(0)?;
+        ops::copy(y.view(), b.view_mut())?;
+        beside.reached(1)?;
+        // Reads what was written before the points, next to the compute stream.
+        beside.after(0, || ops::copy(a.view(), sum.view_mut()))?;
+        beside.after(1, || ops::add_assign(sum.view_mut(), b.view()))?;
+        beside.join()?;
+        ops::copy(sum.view(), a.view_mut())
+    };
+    step().unwrap();
+    let mut graph = Graph::capture(gpu, &mut step).unwrap();
+    for _ in 0..3 {
+        graph.launch().unwrap();
+    }
+    drop(graph);
+    let [x, y, a] = [&x, &y, &a].map(|tensor| tensor.to_vec::<f32>().unwrap());
+    assert!(x.iter().zip(&y).zip(a).all(|((x, y), a)| a == x + y));
 }

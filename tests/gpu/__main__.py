@@ -10,12 +10,16 @@ import typing
 from dataclasses import dataclass
 
 import checks
+import collectives
 import machine
+import probe
+import profile
 import quality
 import record_cublaslt
 import sanitizer
 import self_check
 import speed
+import sustained
 from session import ROOT, Session
 from torch_side import TorchSide
 
@@ -57,10 +61,32 @@ PARTS = [
 ]
 
 
+# What no record has yet, in one call of a quarter of an hour's machine: whether this build agrees with the CPU, then what a user of
+# several GPUs would miss most, then where the time is.
+QUARTER = [
+    Plan("machine", 5, machine.machine),
+    Plan("self-check", 10, self_check.self_check),
+    Plan("tests", 30, checks.test_programs),
+    Plan("exact", 12, quality.graphs_and_repeats),
+    Plan("collectives", 75, collectives.collectives),
+    Plan("own steps", 30, speed.own_steps),
+    Plan("profile", 40, profile.profile),
+    Plan("candidates", 25, record_cublaslt.candidates),
+    Plan("probe", 60, probe.probe),
+    Plan("PyTorch compiled", 70, speed.torch_steps),
+    Plan("traces", 8, profile.traces),
+    Plan("loader matrix", 35, speed.loader_matrix),
+    Plan("sustained", 62, sustained.sustained),
+    Plan("sanitizer", 50, sanitizer.sanitizer),
+]
+
+
 def options():
     p = argparse.ArgumentParser(prog="tests/gpu.sh", description="Everything that needs a real GPU: tests, training quality, speed beside PyTorch.")
     p.add_argument("--out", metavar="FILE.jsonl", help="the JSON lines to write, one per part [default: none]")
     p.add_argument("--budget", type=float, metavar="S", help="seconds after which no part is started and the running one is cut [default: 460; of a dry run 1800]")
+    p.add_argument("--quarter", action="store_true", help="what no record has yet, in one call of 520 s: collectives of ranks that share the GPU, each kernel of a step, "
+                   "cuBLASLt's further algorithms, ideas that are not built, PyTorch compiled in all formats, rows from the host, a minute of the large model")
     p.add_argument("--only", action="append", metavar="TEXT", help="only parts whose name holds TEXT; may be repeated")
     p.add_argument("--list", action="store_true", help="name the parts with their expected seconds and stop")
     p.add_argument("--dry-run", action="store_true", help="tiny sizes, to try the script itself; the one way to run on a virtual GPU")
@@ -68,7 +94,7 @@ def options():
     p.add_argument("--keep", action="store_true", help="keep the folder of the training runs and say where it is")
     opt = p.parse_args()
     if opt.budget is None:
-        opt.budget = 1800 if opt.dry_run else 460
+        opt.budget = 1800 if opt.dry_run else 520 if opt.quarter else 460
     return opt
 
 
@@ -134,15 +160,18 @@ def packed_kernels(work, root=ROOT):
 
 def main():
     opt = options()
+    parts = QUARTER if opt.quarter else PARTS
     if opt.list:
-        for plan in PARTS:
+        for plan in parts:
             print(f"{plan.name:16} {plan.predicted_s:3g} s expected, {plan.limit_s:3g} s at most")
-        print(f"{'all':16} {sum(plan.predicted_s for plan in PARTS):3g} s expected")
+        print(f"{'all':16} {sum(plan.predicted_s for plan in parts):3g} s expected")
         return 0
     work = tempfile.mkdtemp(prefix="ddp-gpu-")
     # Tests read their data relative to the root.
     out = os.path.abspath(opt.out) if opt.out else None
     opt.out = out
+    if out:
+        os.makedirs(os.path.dirname(out), exist_ok=True)
     os.chdir(ROOT)
     # Kernels are compiled once per run, and where that goes is known to be private.
     packed_kernels(work)
@@ -156,7 +185,7 @@ def main():
         # An older report must not be taken for this run's.
         session.write()
         session.torch = TorchSide(session)
-        for plan in PARTS:
+        for plan in parts:
             session.part(plan)
         session.report["ended"] = True
         session.report["table"] = [list(row) for row in session.table]

@@ -35,6 +35,15 @@ def smi():
     return found
 
 
+def smi_numbers():
+    """Clocks in MHz, power in W, temperature in °C and used memory in MiB of the first GPU, now."""
+    fields = ["clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "memory.used"]
+    outcome = command.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"], 5)
+    if not outcome.ok:
+        raise OSError(outcome.tail(200))
+    return dict(zip(fields, (value.strip() for value in outcome.stdout.split(","))))
+
+
 def machine(part):
     """The part that reports it."""
     session = part.session
@@ -46,7 +55,7 @@ def machine(part):
         part.results["system"]["name"] = platform.freedesktop_os_release().get("PRETTY_NAME")
     except (OSError, AttributeError):
         pass
-    part.results["ddp_train"] = part.run([session.binary, "--version"]).stdout.strip()
+    part.results["ddp_train"] = session.version
     if session.mpirun:
         part.results["mpirun"] = (part.run([*session.mpirun, "--version"]).stdout.splitlines() or ["?"])[0]
     part.results["devices"] = session.devices

@@ -36,9 +36,16 @@ class Part:
         self.session, self.name = session, name
         self.checks, self.results, self.tails = [], {}, []
         self.end = min(time.monotonic() + limit_s * session.patience, session.end)
+        # As the report has it, while the part runs and after it.
+        self.entry = {"part": name, "status": "running", "note": "", "ddp_train": session.version, "checks": self.checks, "results": self.results,
+                      "tails": self.tails}
 
     def remaining_s(self):
         return self.end - time.monotonic()
+
+    def save(self):
+        """Writes what was found so far, for a run that is cut within the part."""
+        self.session.write()
 
     def check(self, name, passed, detail=""):
         """Notes whether something holds; `detail` is the figures, or why not."""
@@ -86,6 +93,7 @@ class Session:
         self.patience = 5 if options.dry_run else 1
         self.end = self.started + options.budget
         self.binary = os.environ["DDP_TRAIN"]
+        self.version = command.run([self.binary, "--version"], 20).stdout.strip()
         self.mpirun = self._mpirun()
         self.tests = pathlib.Path(os.environ["DDP_GPU_TESTS"]) if os.environ.get("DDP_GPU_TESTS") else None
         self.report = {"format": 1, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "virtual": False,
@@ -113,6 +121,7 @@ class Session:
             return
         print(f"== {name} ({plan.predicted_s:g} s expected)", flush=True)
         part = Part(self, name, plan.limit_s)
+        self.report["parts"].append(part.entry)
         started = time.monotonic()
         status, note, stopped = "passed", "", None
         try:
@@ -131,8 +140,7 @@ class Session:
         if n_failed:
             status = "failed"
         seconds = time.monotonic() - started
-        self.report["parts"].append({"part": name, "status": status, "note": note, "predicted_s": plan.predicted_s,
-                                     "seconds": round(seconds, 2), "checks": part.checks, "results": part.results, "tails": part.tails})
+        part.entry.update({"status": status, "note": note, "predicted_s": plan.predicted_s, "seconds": round(seconds, 2)})
         for tail in part.tails[-3:]:
             print("  | " + "\n  | ".join(tail.splitlines()[-12:]))
         n_passed = len(part.checks) - n_failed

@@ -99,29 +99,53 @@ def steps(part):
             part.results["pytorch"] = f"skipped: needs {session.torch.why}"
             has_torch = False
 
+    time_forms(part, OUR_FORMS, torch_forms if has_torch else lambda *_: [], failed_forms)
+
+
+def own_steps(part):
+    """ddp-train's steps alone, in all formats."""
+    time_forms(part, OUR_FORMS, lambda *_: [], set())
+
+
+def torch_steps(part):
+    """PyTorch's steps alone, compiled in all formats."""
+    session = part.session
+    if not session.torch.start(min(60, part.remaining_s())):
+        raise Skipped(session.torch.why)
+    part.results["pytorch"] = session.torch.about
+    forms = ["eager"] if session.options.dry_run else ["graph", "compile", "compile+graph"]
+    time_forms(part, {}, lambda *_: forms, set())
+
+
+def time_forms(part, ours_forms, forms_of_torch, failed_forms):
+    """Times the forms of each case in turn, and leaves the figures after each."""
+    session = part.session
     samples = {}
     n_repeats = 1 if session.options.dry_run else 5
-    try:
-        for case in cases(session):
-            for dtype in case.dtypes:
-                for form in OUR_FORMS:
-                    samples[case.name, dtype, "ours", form] = ours(part, case, dtype, form, n_repeats)
-                for form in torch_forms(session, case, dtype) if has_torch else []:
-                    if (case.name, dtype, form) in failed_forms:
-                        continue
-                    for _ in range(n_repeats):
-                        line = session.torch.ask(torch_request(case, dtype, form, case.steps), part.remaining_s())
-                        if "error" in line:
-                            part.results[f"PyTorch cannot: {case.name} {dtype} {form}"] = line["error"]
-                            break
-                        step_ms = case.batch / line["samples_per_s"] * 1e3
-                        samples.setdefault((case.name, dtype, "torch", form), []).append({"step_ms": step_ms, "line": line})
-    finally:
-        # What is complete counts, also of a part that is cut.
-        samples = {key: runs for key, runs in samples.items() if runs}
-        part.results["repeats"] = n_repeats
-        part.results["samples"] = [{"case": key[0], "dtype": key[1], "side": key[2], "form": key[3], "runs": runs} for key, runs in samples.items()]
-        tell(part, samples)
+    for case in cases(session):
+        for dtype in case.dtypes:
+            for form in ours_forms:
+                samples[case.name, dtype, "ours", form] = ours(part, case, dtype, form, n_repeats)
+                leave(part, samples, n_repeats)
+            for form in forms_of_torch(session, case, dtype):
+                if (case.name, dtype, form) in failed_forms:
+                    continue
+                for _ in range(n_repeats):
+                    line = session.torch.ask(torch_request(case, dtype, form, case.steps), part.remaining_s())
+                    if "error" in line:
+                        part.results[f"PyTorch cannot: {case.name} {dtype} {form}"] = line["error"]
+                        break
+                    step_ms = case.batch / line["samples_per_s"] * 1e3
+                    samples.setdefault((case.name, dtype, "torch", form), []).append({"step_ms": step_ms, "line": line})
+                leave(part, samples, n_repeats)
+    tell(part, {key: runs for key, runs in samples.items() if runs})
+
+
+def leave(part, samples, n_repeats):
+    """What is complete counts, also of a part that is cut."""
+    part.results["repeats"] = n_repeats
+    part.results["samples"] = [{"case": key[0], "dtype": key[1], "side": key[2], "form": key[3], "runs": runs} for key, runs in samples.items() if runs]
+    part.save()
 
 
 def tell(part, samples):
@@ -232,24 +256,40 @@ def write_npy(path, descr, shape, block, repeats):
 
 def loader(part):
     """Rows of a file into the GPU's memory: from pinned memory, and gathered there."""
+    rates(part, (64, 1024), ("<f4",), (("host", None), ("device", None)))
+
+
+def loader_matrix(part):
+    """The same from pinned memory by width, format of the file and number of threads."""
+    tiny = part.session.options.dry_run
+    rates(part, (64,) if tiny else (64, 256, 1024), ("<f4", "<f2", "|u1"), [("host", threads) for threads in ((1,) if tiny else (1, 4, 16))])
+
+
+def rates(part, widths, formats, places):
+    """Rows a second of a file of each width and format, from each place by so many threads."""
     session = part.session
     part.results["ours"] = []
-    for features in (64, 1024):
-        rows = 1024 if session.options.dry_run else (256 << 20) // (4 * features)
+    for features, descr in ((features, descr) for features in widths for descr in formats):
+        item = int(descr[2])
+        rows = 1024 if session.options.dry_run else (256 << 20) // (item * features)
         block_rows = 256
-        block = array.array("f", (math.sin(i * 0.7) for i in range(block_rows * features))).tobytes()
+        numbers = array.array("f", (math.sin(i * 0.7) for i in range(block_rows * features))).tobytes()
+        # In short formats any bytes that are numbers: 1.0 and 1.0009765625 in f16.
+        block = {"<f4": numbers, "<f2": b"\x00\x3c\x01\x3c" * (block_rows * features // 2), "|u1": bytes(i % 251 for i in range(block_rows * features))}[descr]
         with tempfile.TemporaryDirectory() as folder:
             x, y = pathlib.Path(folder) / "x.npy", pathlib.Path(folder) / "y.npy"
-            write_npy(x, "<f4", (rows, features), block, rows // block_rows)
+            write_npy(x, descr, (rows, features), block, rows // block_rows)
             write_npy(y, "|u1", (rows,), bytes(i % 10 for i in range(block_rows)), rows // block_rows)
-            for placement in ("host", "device"):
+            for placement, threads in places:
                 keys = {"data.train": x, "data.labels": y, "data.classes": 10, "data.placement": placement, "train.batch_size": 1024}
                 sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
                 effort = ["--repeats", 2, "--repeat-ms", 1] if session.options.dry_run else ["--repeats", 5, "--repeat-ms", 200]
-                words = [session.binary, "bench", "loader", *sets, *effort, "--device", "cuda", "--json"]
-                lines = part.json_lines(f"bench loader, {features} features, {placement}", words, 30)
+                words = [session.binary, "bench", "loader", *sets, *effort, "--device", "cuda", "--json", *(["--threads", threads] if threads else [])]
+                title = f"{features} features, {descr[1:]}, {placement}" + (f", {threads} threads" if threads else "")
+                lines = part.json_lines(f"bench loader, {title}", words, 30)
                 if lines:
                     # Where files lie on this machine is nobody's business.
                     line = {key: value for key, value in lines[-1].items() if key != "source"}
-                    part.results["ours"].append(line)
-                    session.row(f"rows of {features} features, {placement}", f"{line['rows_per_s'] / 1e6:.1f} M rows/s, {line['gb_per_s']:.1f} GB/s")
+                    part.results["ours"].append({"format": descr[1:], "threads": threads, **line})
+                    part.save()
+                    session.row(f"rows of {title}", f"{line['rows_per_s'] / 1e6:.1f} M rows/s, {line['gb_per_s']:.1f} GB/s")

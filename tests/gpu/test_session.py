@@ -52,6 +52,15 @@ class Runs(unittest.TestCase):
         self.assertEqual(part["predicted_s"], 1.5)
         self.assertEqual(self.session.counts(), (1, 0, 1))
 
+    def test_what_a_part_found_is_written_while_it_runs(self):
+        def saving(part):
+            part.results["first"] = 1
+            part.save()
+            running = json.loads(self.out.read_text().splitlines()[-1])
+            part.check("is there", (running["status"], running["results"]) == ("running", {"first": 1}), running)
+
+        self.assertEqual(self.run_part("saving", 5, saving)["status"], "passed")
+
     def test_a_cut_part_with_a_failed_check_has_failed(self):
         def wrong(part):
             part.check("first", False)
@@ -67,6 +76,7 @@ class Runs(unittest.TestCase):
     def test_all_parts_together_fit_into_one_command(self):
         module = main_module()
         self.assertLessEqual(sum(plan.predicted_s for plan in module.PARTS), 400)
+        self.assertLessEqual(sum(plan.predicted_s for plan in module.QUARTER), 520)
         names = [plan.name for plan in module.PARTS]
         order = [names.index(name) for name in ("machine", "tests", "ranks", "exact", "speed step", "speed loader", "sanitizer")]
         self.assertEqual(order, sorted(order), "the most telling first")

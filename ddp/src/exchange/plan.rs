@@ -133,7 +133,10 @@ impl ExchangePlan {
                 let partition = RankPartition { kind, rank, world_size };
                 Box::new(FixedTree::new(partition, flat_len + TAIL_ELEMENTS, params))
             }
-            _ if world_size == 1 => Box::new(Alone { flat_len }),
+            _ if world_size == 1 => {
+                let updates = formats.device != Device::Cpu && overlap && options.updates_buckets;
+                Box::new(Alone::new(layout, updates.then_some(options.bucket_bytes)))
+            }
             (ZeroStage::Off, None) if shard_plan.is_divided() => {
                 Box::new(WithUpdate { shard_plan: shard_plan.clone(), world_size })
             }

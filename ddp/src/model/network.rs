@@ -394,6 +394,12 @@ impl Network {
         }
     }
 
+    /// The flat buffers of weights: in f32, and in the format of matmuls where that is another.
+    pub(crate) fn weight_tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        let Buffers { master_weights, compute_weights, .. } = &mut self.buffers;
+        std::iter::once(master_weights).chain(compute_weights)
+    }
+
     /// Moves the flat buffers of weights into tensors made by `make` from a length and a type, once nothing reads the old
     /// buffers.
     ///

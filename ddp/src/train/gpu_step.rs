@@ -17,12 +17,12 @@ use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
 use crate::exchange::trial::TrialFailure;
 use crate::train::error::{Result, TrainError};
-use crate::train::matmul_choices;
 use crate::train::options::{GraphMode, NonFinite};
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::{PlannedStep, StepInfo, StepOutcome, StepShape};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
 use crate::train::step_times::{StepPart, StepTimes, name_of_mark};
+use crate::train::{matmul_choices, update_place};
 
 /// Input slots: one is copied while the other computes.
 pub const N_SLOTS: usize = 2;
@@ -155,8 +155,12 @@ impl GpuStep {
         })?;
         // Scales are not part of the matmuls.
         let unscaled = StepShape { loss_scale: None, has_norm: false, ..shape.untimed() };
+        let is_first = self.chosen.is_empty();
         if self.chosen.insert(unscaled) {
             matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
+            if is_first {
+                update_place::choose(replica, self.gpu, || self.inputs(slot), unscaled, self.uses_graphs())?;
+            }
         }
         let step = |this: &GpuStep, replica: &mut Replica<'_>, marks: &mut Option<Marks>| {
             gpu.marking(marks, || replica.step(this.inputs(slot), shape, StepPurpose::Update))

@@ -45,6 +45,7 @@ mod step_inputs;
 mod update;
 mod step;
 mod matmul_choices;
+mod update_place;
 #[doc(hidden)]
 pub mod gpu_step;
 #[doc(hidden)]

@@ -72,6 +72,8 @@ pub(crate) struct Replica<'w> {
     pub(crate) within: Within,
     /// The registered buffers before the step under way, where another rank may be lost in it.
     buffers_before: Vec<Tensor>,
+    /// Where one GPU updates the weights of steps without a norm.
+    pub(crate) update_place: UpdatePlace,
     /// Measures the parts of steps on the CPU.
     pub(crate) clock: HostClock,
     pub(crate) options: TrainerOptions,
@@ -117,6 +119,7 @@ impl<'w> Replica<'w> {
             shares_of_buffers,
             within: Within::Nothing,
             buffers_before,
+            update_place: UpdatePlace::AfterBackward,
             clock: HostClock::new(),
             options,
         })
@@ -254,7 +257,8 @@ impl<'w> Replica<'w> {
     ) -> Result<()> {
         let (memory, outcome) = (inputs.scalars, inputs.outcome);
         let scalars = memory.view();
-        let updates = self.updates_buckets(shape, purpose);
+        let is_placed = self.world.world_size() > 1 || self.update_place != UpdatePlace::AfterBackward;
+        let updates = is_placed && self.updates_buckets(shape, purpose);
         let loss_scale = shape.loss_scale.map_or(1.0, f64::from_bits);
         let scale = loss_scale / self.expected_weight(shape.global_rows);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);
@@ -311,7 +315,7 @@ impl<'w> Replica<'w> {
 
     /// Whether the weights of each bucket are updated as soon as its gradients are reduced: where the update needs nothing of all
     /// gradients.
-    fn updates_buckets(&self, shape: StepShape, purpose: StepPurpose) -> bool {
+    pub(crate) fn updates_buckets(&self, shape: StepShape, purpose: StepPurpose) -> bool {
         purpose == StepPurpose::Update
             && !shape.has_norm
             && self.whole_parameters.is_none()
@@ -365,7 +369,14 @@ impl<'w> Replica<'w> {
         purpose: StepPurpose,
         update: Option<(&ScalarsMemory, Option<&Mapped>)>,
     ) -> Result<()> {
-        let n_blocks = self.blocks_next_to_backward(inputs.micro_step);
+        let n_blocks = match self.update_place {
+            UpdatePlace::BesideBackward { n_free }
+                if update.is_some() || purpose == StepPurpose::Rehearsal =>
+            {
+                n_free
+            }
+            _ => self.blocks_next_to_backward(inputs.micro_step),
+        };
         let Replica { world, model, optimizer, grads, sum_of_squares, rank_exchange, .. } = self;
         let outcome = update.and_then(|(_, outcome)| outcome);
         let report = outcome.map(|to| StepReport::new(to, None)).transpose()?;
@@ -500,6 +511,18 @@ impl<'w> Replica<'w> {
         }
         Ok(())
     }
+}
+
+/// Where one GPU updates the weights of steps whose update needs nothing of all gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UpdatePlace {
+    /// After backward.
+    AfterBackward,
+    /// Those of each bucket as soon as it is finished, while backward computes others.
+    BesideBackward {
+        /// Multiprocessors that the matmuls of backward leave free for it.
+        n_free: u32,
+    },
 }
 
 /// Updates the weights of each bucket once its gradients are reduced.

@@ -35,7 +35,7 @@ use crate::train::error::{Result, TrainError};
 use crate::train::gpu_step::{GpuStep, N_SLOTS};
 pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
 use crate::train::statistics::StatisticsRows;
-use crate::train::step::{Replica, StepPurpose, Within};
+use crate::train::step::{Replica, StepPurpose, UpdatePlace, Within};
 use crate::train::step_info::PlannedStep;
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
@@ -179,6 +179,14 @@ impl<'w> Trainer<'w> {
         let groups = ParamGroups::new(optimizer, model.layout())?;
         let optimizer = Optimizer::new(optimizer, groups, state_len, sizes.device)?;
         Self::new(world, model, loss, optimizer, options)
+    }
+
+    /// Updates the weights on one GPU beside backward, whose matmuls leave `n_free` multiprocessors free for it, or after backward
+    /// (None), in place of what was chosen by time in the first step. For tests.
+    #[doc(hidden)]
+    pub fn place_update(&mut self, n_free: Option<u32>) {
+        self.replica.update_place =
+            n_free.map_or(UpdatePlace::AfterBackward, |n_free| UpdatePlace::BesideBackward { n_free });
     }
 
     /// The model.

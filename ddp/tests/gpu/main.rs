@@ -13,3 +13,4 @@ mod gradients_in_bf16;
 mod heads;
 mod registered_buffers;
 mod training;
+mod update_place;

@@ -1,9 +1,10 @@
 //! One device of the process: its context, its streams, and its caches.
 //!
-//! Operations run on the compute stream, collectives on the communication stream, copies from pinned memory on the copy stream;
-//! events order them. Copies to pinned memory follow the work that they read, on the compute stream. Memory is freed in the
+//! Operations run on the compute stream, or beside it; collectives on the communication stream, copies from pinned memory on the copy
+//! stream; events order them. Copies to pinned memory follow the work that they read, on the compute stream. Memory is freed in the
 //! order of the compute stream, so a user of another stream makes the compute stream wait first.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -23,6 +24,11 @@ use crate::{Device, KernelError, Result};
 
 /// Bytes of host memory of a trial.
 const TRIAL_BYTES: usize = 4096;
+
+thread_local! {
+    /// Whether this thread enqueues operations on the second stream.
+    pub(super) static IS_BESIDE: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The streams of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -265,7 +271,7 @@ impl Gpu {
     /// The stream of this kind.
     pub fn stream(&self, kind: StreamKind) -> &Stream {
         match kind {
-            StreamKind::Compute => &self.compute,
+            StreamKind::Compute => self.compute(),
             StreamKind::Communication => match &self.urgent {
                 Ok(urgent) if !self.off.contains(GpuFeature::StreamPriorities) => urgent,
                 _ => &self.communication,
@@ -274,9 +280,14 @@ impl Gpu {
         }
     }
 
-    /// The stream of all operations.
+    /// The stream of all operations; of those [beside](super::Beside) it, the second stream.
     pub fn compute(&self) -> &Stream {
-        &self.compute
+        if IS_BESIDE.get() { &self.communication } else { &self.compute }
+    }
+
+    /// The second stream for operations.
+    pub(super) fn beside(&self) -> &Stream {
+        &self.communication
     }
 
     /// Blocks until all work enqueued on this device is complete: operations, copies and collectives.

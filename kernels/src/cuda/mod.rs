@@ -58,11 +58,13 @@ mod mapped;
 // Work that is enqueued on it.
 pub(crate) mod launch;
 pub(crate) mod column_grid;
+mod beside;
 mod graph;
 mod matmul;
 mod marks;
 pub mod peer;
 
+pub use beside::Beside;
 pub use blas::MatmulChoice;
 pub use context::Stream;
 pub use device::timed;

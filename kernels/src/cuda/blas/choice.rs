@@ -23,6 +23,8 @@ pub(in crate::cuda) enum Subject {
     Algorithm,
     /// One of [`Epilogue::forms`], of which the key has the first.
     Form,
+    /// The place of a step's update ([`Key::of_update`]).
+    Update,
 }
 
 /// The fastest of several options.
@@ -175,7 +177,10 @@ impl MatmulChoice {
             0 => String::new(),
             n_free => format!(" on {n_free} multiprocessors"),
         };
-        let matmul = format!("{:?} {rows}x{}x{} {} {}{next_to}", m.epilogue, m.n, m.k, of.0, of.1);
+        let matmul = match subject {
+            Subject::Update => format!("update of {} weights after {} rows", m.n, m.m),
+            _ => format!("{:?} {rows}x{}x{} {} {}{next_to}", m.epilogue, m.n, m.k, of.0, of.1),
+        };
         let chosen = match subject {
             Subject::Algorithm => format!("algorithm {} of {}", choice.index + 1, choice.n),
             Subject::Form if choice.index == 0 => "fused".to_owned(),
@@ -183,6 +188,7 @@ impl MatmulChoice {
                 None | Some(Epilogue::None) => "its parts".to_owned(),
                 Some(form) => format!("{form:?} and the other parts"),
             },
+            Subject::Update => format!("place {} of {}", choice.index + 1, choice.n),
         };
         MatmulChoice { matmul, chosen, us: choice.us, first_us: choice.first_us }
     }
@@ -281,6 +287,7 @@ fn parse(line: &str) -> Option<(About, Choice)> {
     let subject = match subject {
         "Algorithm" => Subject::Algorithm,
         "Form" => Subject::Form,
+        "Update" => Subject::Update,
         _ => return None,
     };
     let choice = Choice {

@@ -230,6 +230,25 @@ impl Key {
         a.min(b).min(c).min(bias).min(aux)
     }
 
+    /// The key under which the place of a step's update is chosen: for a step of `rows` rows whose matmuls take `inputs`, that updates
+    /// `n_weights` in `n_buckets`.
+    pub(in crate::cuda) fn of_update(rows: usize, n_weights: usize, n_buckets: usize, inputs: DType) -> Self {
+        let matmul = Matmul {
+            batch: 1,
+            m: rows,
+            n: n_weights,
+            k: n_buckets,
+            transpose_a: false,
+            transpose_b: false,
+            inputs,
+            output: DType::F32,
+            mode: MatmulMode::Strict,
+            epilogue: Epilogue::None,
+        };
+        let operands = Operands { a: 0, b: 0, c: 0, bias: 0, aux: 0 };
+        Key::new(matmul, operands, Conditions::default())
+    }
+
     /// The key of a matmul with these operands.
     ///
     /// In the deterministic mode a matrix counts as aligned to its rows at most: rows of a batch begin anywhere in it, at addresses that

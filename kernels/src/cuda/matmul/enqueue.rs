@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::timing::{cublas_error, fingerprint};
+use super::timing::{cublas_error, fastest, fingerprint};
 use crate::base::memory_use::MemoryUse;
 use crate::cuda::blas::{
-    Blas, Epilogue, Key, Matmul, MatmulChoice, Operands, Plan, Scales, Subject, WORKSPACE_BYTES,
+    Blas, Choice, Epilogue, Key, Matmul, MatmulChoice, Operands, Plan, Scales, Subject, WORKSPACE_BYTES,
     is_unsupported,
 };
 use crate::cuda::cublas_lt::CublasLt;
@@ -238,6 +238,37 @@ impl Gpu {
             blas.settle(self, Subject::Form, &key, among, measure)?;
         }
         Ok(blas.choices().get(Subject::Form, &key).map_or(0, |choice| choice.index))
+    }
+
+    /// Index of the fastest of several places of a step's update: as an earlier process on this machine has chosen, or by `times`.
+    ///
+    /// - `about`: rows of a step, updated weights, buckets of them, and the format of the factors of its matmuls
+    /// - `n`: number of places
+    /// - `times`: time of a step in µs with the update in each of them, None where it is impossible; empty if nothing can be measured
+    ///
+    /// # Errors
+    /// Those of `times`; [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    pub fn choose_update<E: From<KernelError>>(
+        &'static self,
+        about: (usize, usize, usize, crate::DType),
+        n: usize,
+        times: impl FnOnce() -> std::result::Result<Vec<Option<f64>>, E>,
+    ) -> std::result::Result<usize, E> {
+        let blas = self.blas()?;
+        let (rows, n_weights, n_buckets, inputs) = about;
+        let (key, among) = (Key::of_update(rows, n_weights, n_buckets, inputs), n as u64);
+        if !blas.choices().recall(Subject::Update, &key, among, Some(&blas.place(self))) {
+            let times = times()?;
+            let choice = fastest(&times).map(|(index, us, first_us)| Choice {
+                index,
+                n: times.len(),
+                among,
+                us,
+                first_us,
+            });
+            blas.choices().settle(Subject::Update, &key, choice);
+        }
+        Ok(blas.choices().get(Subject::Update, &key).map_or(0, |choice| choice.index))
     }
 
     /// Shortest time in µs of one call of `work` on the compute stream, after a first call that is not timed. Waits for the device.

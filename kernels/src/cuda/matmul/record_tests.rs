@@ -1,13 +1,13 @@
 //! Asks cuBLASLt every question of a training step and writes down its answers, one row each: what a real GPU supports, and how fast.
 //!
-//! `tests/gpu.sh` runs it; the virtual cuBLASLt answers as the newest record does.
+//! `tests/gpu.sh` runs it. The virtual cuBLASLt refuses what the newest record that is committed refuses; none is committed yet.
 
 use std::io::{self, Write};
 
 use super::tests;
 use crate::cuda::blas::problem::{AlignedTo, Conditions};
 use crate::cuda::blas::{Epilogue, Key, Matmul, Operands, Plan, Scales, choice, relu_mask_row_bits};
-use crate::cuda::cublas_lt::Status;
+use crate::cuda::cublas_lt::{Heuristic, Status};
 use crate::cuda::{Gpu, Timer};
 use crate::ops::MatmulMode;
 use crate::ops::testing::devices;
@@ -219,6 +219,70 @@ fn record(gpu: &'static Gpu, max_flops: usize, to: &mut impl Write) -> io::Resul
     Ok(())
 }
 
+/// Columns of the record of candidates; `ran` of `found` gave a time, the fastest is `index` among them, from 0.
+const CANDIDATE_COLUMNS: &str =
+    "format\tepilogue\tm\tn\tk\ttransposed\tfound\tran\tindex\tfirst_us\tfastest_us";
+
+/// Runs every algorithm of each question about operands aligned to 16 bytes and more, from question `from` on, and writes a row for each
+/// question as soon as it is answered: what breaks the device ends the process, after the row before it.
+fn record_each(gpu: &'static Gpu, max_flops: usize, from: usize, to: &mut impl Write) -> io::Result<()> {
+    let mut questions = questions(max_flops);
+    questions.retain(|(_, key)| key.aligned_to.a == 256 && !key.conditions.is_deterministic);
+    let arena = Arena::new(&questions, gpu.device());
+    let blas = gpu.blas().unwrap();
+    if from == 0 {
+        writeln!(to, "{CANDIDATE_COLUMNS}")?;
+    }
+    for (format, key) in questions.iter().skip(from) {
+        let operands = arena.operands(key);
+        // The matrices of a batch are aligned to less.
+        let key = &Key::new(key.matmul, operands, key.conditions);
+        let found = Plan::new(blas.lt, blas.handle, key)
+            .and_then(|plan| Ok((plan.candidates(blas.handle, key, N_ALGORITHMS)?, plan)));
+        let Matmul { n, k, epilogue, .. } = key.matmul;
+        let (m, transposed) = (choice::rows_name(&key.matmul), choice::transposes(&key.matmul));
+        let answer = match found {
+            Err(_) => "0\t0\t\t\t".to_owned(),
+            Ok((candidates, plan)) => {
+                let times = times_us(gpu, key, plan, &candidates, operands);
+                let ran = times.iter().flatten().count();
+                let fastest = times.iter().enumerate().filter_map(|(index, us)| Some((index, (*us)?)));
+                let fastest = fastest.min_by(|(_, a), (_, b)| a.total_cmp(b));
+                let first = times.iter().flatten().next().copied().unwrap_or(0.0);
+                let (index, us) = fastest.unwrap_or((0, 0.0));
+                format!("{}\t{ran}\t{index}\t{first:.2}\t{us:.2}", candidates.len())
+            }
+        };
+        let row = format!("{format}\t{epilogue:?}\t{m}\t{n}\t{k}\t{transposed}\t{answer}\n");
+        to.write_all(row.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Time of each algorithm in µs; None for one that the call refuses. Panics after an error of the device.
+fn times_us(
+    gpu: &'static Gpu,
+    key: &Key,
+    mut plan: Plan,
+    candidates: &[Heuristic],
+    operands: Operands,
+) -> Vec<Option<f64>> {
+    let (blas, timer) = (gpu.blas().unwrap(), Timer::new(gpu).unwrap());
+    let mut time = |candidate: &Heuristic| {
+        plan.algorithm = candidate.algorithm;
+        let run = || {
+            // SAFETY: the arena holds operands of every size, which outlive the work; the timer waits for it.
+            unsafe { blas.launch(gpu.compute(), &plan, key.matmul, Scales::overwrite(), operands) }
+        };
+        run().ok()?;
+        timer.start(gpu.compute()).unwrap();
+        (0..N_TIMED).try_for_each(|_| run()).ok()?;
+        timer.stop(gpu.compute()).unwrap();
+        Some(timer.elapsed_ms().unwrap() * 1e3 / N_TIMED as f64)
+    };
+    candidates.iter().map(&mut time).collect()
+}
+
 fn gpus() -> impl Iterator<Item = &'static Gpu> {
     let index = |device| if let Device::Cuda(index) = device { Some(index) } else { None };
     devices().into_iter().filter_map(index).take(1).map(|index| Gpu::get(index).unwrap())
@@ -240,6 +304,35 @@ fn every_question_has_an_answer_and_plain_matmuls_are_supported() {
             assert_eq!(row.len(), n_columns, "{row:?}");
             assert!(row[1] != "None" || row[8] == "0", "a plain matmul is not supported: {row:?}");
         }
+    }
+}
+
+#[test]
+fn every_algorithm_that_is_offered_runs() {
+    for gpu in gpus() {
+        let _alone = tests::lock_determinism();
+        let mut bytes = Vec::new();
+        record_each(gpu, SMALL / 100, 3, &mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        for row in text.lines().map(|line| line.split('\t').collect::<Vec<_>>()) {
+            assert_eq!((row.len(), row[6]), (CANDIDATE_COLUMNS.split('\t').count(), row[7]), "{row:?}");
+        }
+        assert!(text.lines().count() > 100);
+    }
+}
+
+/// Appends to the file that `DDP_CUBLASLT_CANDIDATES` names what the algorithms of the first GPU do, from question `DDP_CUBLASLT_FROM` on.
+#[test]
+#[ignore = "needs half a minute of a real GPU; tests/gpu.sh --quarter runs it"]
+fn record_candidates() {
+    let Some(path) = std::env::var_os("DDP_CUBLASLT_CANDIDATES") else {
+        panic!("DDP_CUBLASLT_CANDIDATES names no file")
+    };
+    let from = std::env::var("DDP_CUBLASLT_FROM").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    for gpu in gpus() {
+        let max_flops = if gpu.info().is_virtual() { SMALL / 100 } else { usize::MAX };
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        record_each(gpu, max_flops, from, &mut file).unwrap();
     }
 }
 

@@ -194,7 +194,7 @@ pub(super) fn cublas_error(gpu: &Gpu, lt: &CublasLt, call: &'static str, status:
 }
 
 /// The fastest option, or the first one if none is clearly faster; None if there is only one.
-fn fastest(times: &[Option<f64>]) -> Option<Fastest> {
+pub(super) fn fastest(times: &[Option<f64>]) -> Option<Fastest> {
     let timed = || times.iter().enumerate().filter_map(|(index, us)| Some((index, (*us)?)));
     let (first, first_us) = timed().next()?;
     let (index, us) = timed().min_by(|(_, a), (_, b)| a.total_cmp(b))?;

@@ -1,0 +1,148 @@
+//! Where one GPU updates the weights: after backward, or those of each finished bucket on a second stream while backward computes the
+//! gradients of others. An update moves bytes and backward multiplies, so that both can be done in less than the sum of their times; how
+//! much less, and how many multiprocessors matmuls should leave free for it, differs by model and GPU. So both are timed, once, before the
+//! first step, on the state of the run, which is then put back.
+
+use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Timer};
+use ddp_kernels::{KernelError, MemoryUse, Tensor, memory, ops};
+use tracing::debug;
+
+use crate::train::error::{Result, TrainError};
+use crate::train::step::{Replica, StepPurpose, UpdatePlace};
+use crate::train::step_info::StepShape;
+use crate::train::step_inputs::StepInputs;
+
+/// The places, the first of which is taken where nothing can be timed.
+const PLACES: [UpdatePlace; 4] = [
+    UpdatePlace::AfterBackward,
+    UpdatePlace::BesideBackward { n_free: 0 },
+    UpdatePlace::BesideBackward { n_free: 8 },
+    UpdatePlace::BesideBackward { n_free: 16 },
+];
+/// Measurements of each place, of which the shortest counts.
+const N_REPEATS: usize = 5;
+/// A measurement takes as many steps as fill this time, µs.
+const REPEAT_US: f64 = 1000.0;
+const MAX_STEPS: f64 = 10.0;
+
+/// Chooses the place for a world of one rank whose exchange has buckets to update, by the time of a whole step, or as an earlier process has
+/// chosen. The matmuls of the step were chosen; those for fewer multiprocessors are, here.
+///
+/// - `inputs`: rows and scalars of the first step
+/// - `shape`: its shape, without a norm and times
+/// - `in_graph`: whether steps are graphs
+pub(crate) fn choose<'a>(
+    replica: &mut Replica<'_>,
+    gpu: &'static Gpu,
+    inputs: impl Fn() -> StepInputs<'a>,
+    shape: StepShape,
+    in_graph: bool,
+) -> Result<()> {
+    let is_chosen = replica.world.world_size() == 1 && replica.updates_buckets(shape, StepPurpose::Update);
+    if !is_chosen || gpu.is_deterministic() || !gpu.uses(GpuFeature::TimedMatmuls) {
+        return Ok(());
+    }
+    let n_weights = replica.model.layout().flat_len();
+    let inputs_format = replica.model.flat_formats().activations;
+    let about = (shape.own_rows, n_weights, replica.grads.plan().n_buckets(), inputs_format);
+    let index = gpu.choose_update(about, PLACES.len(), || {
+        let kept = match Kept::of(replica) {
+            // Then the update follows backward.
+            Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => return Ok(Vec::new()),
+            kept => kept?,
+        };
+        let mut times = Vec::with_capacity(PLACES.len());
+        for place in PLACES {
+            times.push(step_us(replica, gpu, &inputs, (shape, place), in_graph)?);
+        }
+        kept.put_back(replica)?;
+        Ok::<_, TrainError>(times)
+    })?;
+    let place = PLACES[index];
+    replica.update_place = place;
+    if let UpdatePlace::BesideBackward { n_free: 1.. } = place {
+        gpu.choose_matmuls(|| replica.step(inputs(), shape, StepPurpose::Rehearsal))?;
+    }
+    memory::empty_cache_of(gpu.device())?;
+    gpu.store_matmul_choices()?;
+    debug!("weights are updated {place:?}");
+    Ok(())
+}
+
+/// Shortest time of a step in µs with its update in this place; None if no graph can be captured of it.
+fn step_us<'a>(
+    replica: &mut Replica<'_>,
+    gpu: &'static Gpu,
+    inputs: &impl Fn() -> StepInputs<'a>,
+    (shape, place): (StepShape, UpdatePlace),
+    in_graph: bool,
+) -> Result<Option<f64>> {
+    replica.update_place = place;
+    if let UpdatePlace::BesideBackward { n_free: 1.. } = place {
+        gpu.choose_matmuls(|| replica.step(inputs(), shape, StepPurpose::Rehearsal))?;
+    }
+    let timer = Timer::new(gpu)?;
+    let mut step = || replica.step(inputs(), shape, StepPurpose::Update);
+    step()?;
+    let mut graph = match in_graph.then(|| Graph::capture(gpu, &mut step)) {
+        Some(Ok(graph)) => Some(graph),
+        Some(Err(_)) => return Ok(None),
+        None => None,
+    };
+    let mut us_of = |n_steps: usize| -> Result<f64> {
+        timer.start(gpu.compute())?;
+        for _ in 0..n_steps {
+            match &mut graph {
+                Some(graph) => graph.launch()?,
+                None => step()?,
+            }
+        }
+        timer.stop(gpu.compute())?;
+        Ok(timer.elapsed_ms()? * 1e3 / n_steps as f64)
+    };
+    let once = us_of(1)?.min(us_of(1)?);
+    let n_steps = (REPEAT_US / once).clamp(1.0, MAX_STEPS) as usize;
+    let mut shortest = f64::INFINITY;
+    for _ in 0..N_REPEATS {
+        shortest = shortest.min(us_of(n_steps)?);
+    }
+    Ok(Some(shortest))
+}
+
+/// Copies of what a step changes.
+struct Kept {
+    /// Weights, optimizer state and averages.
+    tensors: Vec<Tensor>,
+    buffers: Vec<Tensor>,
+}
+
+impl Kept {
+    fn of(replica: &mut Replica<'_>) -> Result<Self> {
+        let buffers = replica.model.copy_of_buffers()?;
+        let mut tensors = Vec::new();
+        each_changed(replica, &mut |tensor| {
+            let mut copy =
+                Tensor::zeros_for(MemoryUse::Workspace, tensor.dims(), tensor.dtype(), tensor.device())?;
+            ops::copy(tensor.view(), copy.view_mut())?;
+            tensors.push(copy);
+            Ok(())
+        })?;
+        Ok(Kept { tensors, buffers })
+    }
+
+    fn put_back(self, replica: &mut Replica<'_>) -> Result<()> {
+        replica.model.restore_buffers(&self.buffers)?;
+        let mut copies = self.tensors.iter();
+        each_changed(replica, &mut |tensor| {
+            let copy = copies.next().expect("they are those of before");
+            Ok(ops::copy(copy.view(), tensor.view_mut())?)
+        })
+    }
+}
+
+/// Calls `work` with each tensor that an update changes.
+fn each_changed(replica: &mut Replica<'_>, work: &mut dyn FnMut(&mut Tensor) -> Result<()>) -> Result<()> {
+    replica.model.weight_tensors_mut().try_for_each(&mut *work)?;
+    replica.optimizer.state_mut().into_iter().try_for_each(|(_, tensor)| work(tensor))?;
+    replica.optimizer.ema_mut().map_or(Ok(()), work)
+}

@@ -1,0 +1,121 @@
+"""Ranks that share one GPU: every collective of the trainer, eager and in graphs, beside one rank and the CPU."""
+import array
+import math
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from runs import DIGITS, largest_relative, relative_distance, tensors_of, train
+from session import OutOfTime, Skipped
+from speed import write_npy
+
+# Name, settings, number of ranks, and how far the weights may be from those of one rank on the CPU, relative.
+KINDS = [
+    ("plain sums", [], 2, 1e-3),
+    ("ZeRO-1", ["comm.zero=1"], 2, 1e-3),
+    ("ZeRO-2", ["comm.zero=2"], 2, 1e-3),
+    ("ZeRO-1", ["comm.zero=1"], 4, 1e-3),
+    ("gradients in bf16", ["comm.dtype=bf16"], 4, 2e-2),
+    ("bf16 and gradients in bf16", ["comm.dtype=bf16", "train.precision=bf16"], 2, 5e-2),
+    ("batch norm over ranks", ['model.layers=[{kind="linear",out_features=64},{kind="batch_norm"},{kind="activation",activation="relu"}]'], 2, 1e-3),
+    ("small buckets, updated one by one", ["comm.bucket_mib=0.01"], 4, 1e-3),
+    ("clipped, accumulated", ["train.clip_grad_norm=0.5", "train.grad_accum_steps=2"], 2, 1e-3),
+]
+
+
+def collectives(part):
+    """Kinds of exchange, eager and graph; bits that must not depend on ranks; a rank that dies."""
+    session = part.session
+    if not session.mpirun:
+        raise Skipped("mpirun")
+    n = 6 if session.options.dry_run else 30
+    base = [*DIGITS, f"train.steps={n}", "log.every_steps=1", "optimizer.kind=sgd", "optimizer.lr=0.05"]
+    n_right = 0
+    for name, settings, ranks, bound in KINDS:
+        # Statistics and accumulation change what is computed, so that each has a reference of its own.
+        of_model = [s for s in base if not (s.startswith("model.hidden") and any("model.layers" in t for t in settings))]
+        reference = [s for s in settings if not s.startswith("comm.") and not s.startswith("train.precision")]
+        cpu = train(part, f"{name}-{ranks}-cpu".replace(" ", "-"), [*of_model, *reference], device="cpu")
+        bits = {}
+        for graph in ("off", "on"):
+            title = f"{name}, {ranks} ranks, graph {graph}"
+            gpu = train(part, title.replace(", ", "-").replace(" ", "-"), [*of_model, *settings], "--cuda-graph", graph, ranks=ranks, limit_s=40)
+            if not cpu or not gpu:
+                continue
+            bits[graph] = gpu.model_bytes()
+            loss, weight = largest_relative(gpu.losses, cpu.losses), relative_distance(gpu.weights(), cpu.weights())
+            part.results[title] = {"largest_relative_loss_gap": loss, "relative_weight_distance": weight, "train_s": gpu.end["train_s"]}
+            n_right += part.check(title, loss <= bound and weight <= bound, f"losses {loss:.1e}, weights {weight:.1e} of {bound:.0e}")
+        if len(bits) == 2:
+            part.results[f"{name}, {ranks} ranks: graph and eager have the same bits"] = bits["off"] == bits["on"]
+        part.save()
+    session.row("collectives of ranks that share the GPU", f"{n_right} of {2 * len(KINDS)} as one rank on the CPU")
+    same_bits(part, n)
+    lost_rank(part)
+
+
+def same_bits(part, n):
+    """`deterministic` twice and resumed, and "world" on 1, 2 and 4 ranks with rows of 13 numbers, which begin at any multiple of 4 bytes."""
+    session = part.session
+    folder = pathlib.Path(session.work)
+    rows = 512
+    write_npy(folder / "x13.npy", "<f4", (rows, 13), array.array("f", (math.sin(i * 0.7) for i in range(rows * 13))).tobytes(), 1)
+    write_npy(folder / "y13.npy", "|u1", (rows,), bytes(i % 10 for i in range(rows)), 1)
+    table = [f"data.train={folder / 'x13.npy'}", f"data.labels={folder / 'y13.npy'}", "data.classes=10", "data.eval=none",
+             "model.hidden=[64,32]", "train.seed=0", "train.global_batch_size=40", f"train.steps={n}", "log.every_steps=1"]
+    for precision in ("f32", "bf16"):
+        world = [*table, "train.deterministic=\"world\"", "train.micro_shards=8", f"train.precision={precision}"]
+        bits = {}
+        for ranks in (1, 2, 4):
+            run = train(part, f"world-{precision}-{ranks}", world, ranks=ranks, limit_s=40)
+            bits[ranks] = run and (run.model_bytes(), run.losses)
+        equal = {ranks: bits[ranks] == bits[1] for ranks in (2, 4) if bits[ranks] and bits[1]}
+        part.results[f"deterministic = \"world\", {precision}: bits of one rank"] = equal
+        part.check(f"\"world\" in {precision} has the same bits on 1, 2 and 4 ranks", len(equal) == 2 and all(equal.values()), str(equal))
+        part.save()
+    settings = [*table, "train.deterministic=true", "optimizer.kind=adamw", "optimizer.lr=1e-3"]
+    first, second = (train(part, f"deterministic-{i}", settings, ranks=2, limit_s=40) for i in (1, 2))
+    if first and second:
+        part.check("deterministic = true, twice on 2 ranks: the same bits", first.model_bytes() == second.model_bytes())
+    half = train(part, "deterministic-half", [*settings, "train.stop_after_epochs=1"], ranks=2, limit_s=40)
+    if half and first:
+        outcome = part.run([*session.mpirun, "-n", 2, session.binary, "train", "--resume", half.folder, "--set", "train.stop_after_epochs=1000",
+                            "--device", "cuda", "--share-gpu", "--progress", "none"], 40)
+        resumed = outcome.ok and tensors_of(half.folder / "model.safetensors")
+        part.check("deterministic = true, resumed: the same bits", resumed and resumed == first.model_bytes(), "" if outcome.ok else outcome.tail(400))
+    part.save()
+
+
+def lost_rank(part):
+    """SIGKILL of one of two ranks: the other ends within its limit and names it."""
+    session = part.session
+    if part.remaining_s() < 12:
+        raise OutOfTime
+    out = pathlib.Path(session.work) / "lost-rank"
+    words = [*session.mpirun, "-n", 2, session.binary, "train", "--device", "cuda", "--share-gpu", "--out", out, "--progress", "none"]
+    for setting in [*DIGITS, "train.steps=1000000", "log.every_steps=10"]:
+        words += ["--set", setting]
+    started = time.monotonic()
+    process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        metrics = out / "metrics.jsonl"
+        while time.monotonic() - started < 30 * session.patience and not (metrics.exists() and '"event":"step"' in metrics.read_text()):
+            time.sleep(0.2)
+        children = [int(pid) for pid in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()]
+        # mpirun's only children are the ranks, in the order of their start.
+        if not children:
+            return part.check("a rank is there to be killed", False, f"no child of mpirun; {process.poll()}")
+        killed = time.monotonic()
+        os.kill(children[-1], signal.SIGKILL)
+        text, _ = process.communicate(timeout=40 * session.patience)
+        seconds = time.monotonic() - killed
+        part.results["a rank is killed"] = {"ends_after_s": seconds, "status": process.returncode}
+        part.check("after SIGKILL of a rank the job ends", process.returncode != 0, f"{seconds:.1f} s, status {process.returncode}")
+    except subprocess.TimeoutExpired:
+        part.check("after SIGKILL of a rank the job ends", False, "it does not")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
