@@ -256,20 +256,21 @@ def write_npy(path, descr, shape, block, repeats):
 
 def loader(part):
     """Rows of a file into the GPU's memory: from pinned memory, and gathered there."""
-    rates(part, (64, 1024), ("<f4",), (("host", None), ("device", None)))
+    rates(part, (64, 1024), (("<f4", "f32"),), (("host", None), ("device", None)))
 
 
 def loader_matrix(part):
-    """The same from pinned memory by width, format of the file and number of threads."""
+    """The same from pinned memory by width, formats of the file and of the model, and number of threads."""
     tiny = part.session.options.dry_run
-    rates(part, (64,) if tiny else (64, 256, 1024), ("<f4", "<f2", "|u1"), [("host", threads) for threads in ((1,) if tiny else (1, 4, 16))])
+    formats = (("<f4", "f32"), ("<f4", "bf16"), ("<f2", "bf16"), ("|u1", "bf16"))
+    rates(part, (64,) if tiny else (64, 256, 1024), formats, [("host", threads) for threads in ((1,) if tiny else (1, 4, 16))])
 
 
 def rates(part, widths, formats, places):
-    """Rows a second of a file of each width and format, from each place by so many threads."""
+    """Rows a second of a file of each width and format for a model in another, from each place by so many threads."""
     session = part.session
     part.results["ours"] = []
-    for features, descr in ((features, descr) for features in widths for descr in formats):
+    for features, descr, precision in ((features, *kinds) for features in widths for kinds in formats):
         item = int(descr[2])
         rows = 1024 if session.options.dry_run else (256 << 20) // (item * features)
         block_rows = 256
@@ -281,15 +282,16 @@ def rates(part, widths, formats, places):
             write_npy(x, descr, (rows, features), block, rows // block_rows)
             write_npy(y, "|u1", (rows,), bytes(i % 10 for i in range(block_rows)), rows // block_rows)
             for placement, threads in places:
-                keys = {"data.train": x, "data.labels": y, "data.classes": 10, "data.placement": placement, "train.batch_size": 1024}
+                keys = {"data.train": x, "data.labels": y, "data.classes": 10, "data.placement": placement, "train.batch_size": 1024,
+                        "train.precision": precision}
                 sets = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
                 effort = ["--repeats", 2, "--repeat-ms", 1] if session.options.dry_run else ["--repeats", 5, "--repeat-ms", 200]
                 words = [session.binary, "bench", "loader", *sets, *effort, "--device", "cuda", "--json", *(["--threads", threads] if threads else [])]
-                title = f"{features} features, {descr[1:]}, {placement}" + (f", {threads} threads" if threads else "")
+                title = f"{features} features, {descr[1:]} for {precision}, {placement}" + (f", {threads} threads" if threads else "")
                 lines = part.json_lines(f"bench loader, {title}", words, 30)
                 if lines:
                     # Where files lie on this machine is nobody's business.
                     line = {key: value for key, value in lines[-1].items() if key != "source"}
-                    part.results["ours"].append({"format": descr[1:], "threads": threads, **line})
+                    part.results["ours"].append({"format": descr[1:], "precision": precision, "threads": threads, **line})
                     part.save()
                     session.row(f"rows of {title}", f"{line['rows_per_s'] / 1e6:.1f} M rows/s, {line['gb_per_s']:.1f} GB/s")

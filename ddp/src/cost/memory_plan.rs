@@ -246,9 +246,21 @@ impl RankPlan<'_> {
         step.map_or(bytes, |step| bytes.next_multiple_of(step))
     }
 
-    /// The format of rows that are gathered on the GPU.
-    pub(super) fn gathered_format(&self) -> DType {
+    /// The format in which a step's rows reach a model on the GPU: f32 where the GPU converts or normalizes rows that are sent.
+    pub(super) fn format_on_gpu(&self) -> DType {
+        let is_transformed =
+            self.data.train.layout().dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
+        if is_transformed && !self.keeps_rows_on_device {
+            return DType::F32;
+        }
         self.buffers(&self.layout()).input_format()
+    }
+
+    /// Bytes of a row that is sent to a GPU: of f32 features that nothing transforms, in the format of the model's input.
+    pub(super) fn sent_row_bytes(&self) -> usize {
+        let row = self.data.train.layout();
+        let sent = if row.dtype == DType::F32 { self.format_on_gpu() } else { row.dtype };
+        row.row_bytes() - row.n_features() * (row.dtype.size_bytes() - sent.size_bytes())
     }
 
     /// Rows of this rank in the largest step.
@@ -261,9 +273,9 @@ impl RankPlan<'_> {
         let train = self.data.train.layout();
         let converts = train.dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
         let shape = if self.keeps_rows_on_device {
-            DeviceShape::gathered(train).gathered_in(self.gathered_format())
+            DeviceShape::gathered(train).gathered_in(self.format_on_gpu())
         } else {
-            DeviceShape::sent(train, converts)
+            DeviceShape::sent(train, converts).sent_in(self.format_on_gpu())
         };
         let groups = &self.config.optimizer.groups;
         let n_schedules = groups.iter().filter(|group| group.schedule.is_some()).count();
@@ -271,7 +283,8 @@ impl RankPlan<'_> {
         let steps = N_SLOTS * (shape.size_bytes(self.step_rows()) + scalars);
         let eval = self.data.eval.as_ref().map_or(0, |eval| {
             let n_rows = self.partition.eval.max_rows.min(eval.len().div_ceil(self.partition.eval.n_parts));
-            2 * DeviceShape::sent(eval.layout(), converts).size_bytes(n_rows)
+            let format = self.buffers(&self.layout()).input_format();
+            2 * DeviceShape::sent(eval.layout(), converts).sent_in(format).size_bytes(n_rows)
         });
         let order = if self.numbers_rows_on_device() {
             DeviceOrder::size_bytes(self.shuffle().n_blocks())
@@ -285,7 +298,9 @@ impl RankPlan<'_> {
     /// Bytes of the data sets in host memory and of the loader buffers.
     fn rows_on_host(&self) -> usize {
         let normalizer = self.data.preprocessor.normalizer.clone();
-        let options = LoaderOptions::from_config(&self.config.data, self.device, self.n_threads, normalizer);
+        let mut options =
+            LoaderOptions::from_config(&self.config.data, self.device, self.n_threads, normalizer);
+        options.sent_in = self.buffers(&self.layout()).input_format();
         let eval = self.data.eval.as_ref().map_or(0, |eval| eval.resident_bytes());
         let buffers = if self.numbers_rows_on_device() {
             0

@@ -78,7 +78,7 @@ impl StepTime {
         let ratio = speed.step_ratio(flop);
         let inputs =
             speed.bytes_ms(traffic.rows) + if speed.is_gpu() { 2.0 * speed.operation_ms() } else { 0.0 };
-        let uploaded = if plan.keeps_rows_on_device { 0 } else { plan.step_rows() * row.row_bytes() };
+        let uploaded = if plan.keeps_rows_on_device { 0 } else { plan.step_rows() * plan.sent_row_bytes() };
         let mut time = StepTime {
             input_ms: ratio * (speed.start_ms() + inputs),
             forward_ms: ratio * of_passes(false),

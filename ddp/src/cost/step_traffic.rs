@@ -61,8 +61,8 @@ impl StepTraffic {
 
         let n_rounded = exchange.way().n_rounded();
         let of_gradient = if n_rounded.is_some() { DType::BF16.size_bytes() } else { single };
-        // Rows that are gathered in the format of activations are not converted by the first layer.
-        let is_converted = plan.keeps_rows_on_device && plan.gathered_format() != DType::F32;
+        // Rows that come in the format of activations are not converted by the first layer.
+        let is_converted = plan.device != Device::Cpu && plan.format_on_gpu() != DType::F32;
         let conversion =
             if is_converted { plan.step_rows() * row.n_features() * (single + short) } else { 0 };
         let has_norm = config.train.clip_grad_norm > 0.0
@@ -140,10 +140,10 @@ fn rows_moved(plan: &RankPlan<'_>) -> usize {
         Device::Cuda(_) if plan.keeps_rows_on_device => {
             // The row's number is written once, and read for the features, the targets and the weight.
             let n_parts = 2 + usize::from(row.has_weights);
-            let gathered = row.n_features() * plan.gathered_format().size_bytes();
+            let gathered = row.n_features() * plan.format_on_gpu().size_bytes();
             stored + gathered + targets + DType::I64.size_bytes() * (1 + n_parts)
         }
-        Device::Cuda(_) => stored + if converts { features + floats } else { 0 },
+        Device::Cuda(_) => plan.sent_row_bytes() + if converts { features + floats } else { 0 },
         Device::Cpu => stored + floats + targets,
     };
     plan.step_rows() * of_row

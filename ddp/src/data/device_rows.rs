@@ -15,8 +15,7 @@
 use std::ops::Range;
 
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, TensorRef, ops};
-use ddp_kernels::{PinnedTensor, Upload};
+use ddp_kernels::{DType, KernelError, MemoryUse, PinnedTensor, Tensor, TensorMut, TensorRef, Upload, ops};
 
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::{DeviceNormalizer, RowLayout, TargetLayout};
@@ -67,6 +66,14 @@ impl DeviceShape {
         match self.way {
             Way::Gathered => DeviceShape { dtype: format, ..self },
             Way::Sent | Way::Converted => self,
+        }
+    }
+
+    /// The same, but rows that are sent and not converted there are in `format`, f32 or that of the model's activations.
+    pub fn sent_in(self, format: DType) -> Self {
+        match self.way {
+            Way::Sent => DeviceShape { dtype: format, ..self },
+            Way::Gathered | Way::Converted => self,
         }
     }
 

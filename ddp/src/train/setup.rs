@@ -13,8 +13,8 @@
 //! ```
 
 use ddp_comm::{Rank, World};
-use ddp_kernels::Device;
 use ddp_kernels::cpu::threads;
+use ddp_kernels::{DType, Device};
 
 use crate::checkpoint::RunState;
 use crate::config::precision::Precision;
@@ -23,7 +23,7 @@ use crate::data::Loaded;
 use crate::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::model::file::ModelFile;
-use crate::model::{LossHead, ModelSpec, Network};
+use crate::model::{BufferPlan, LossHead, ModelSpec, Network};
 use crate::optim::loss_scaler::LossScalerConfig;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
@@ -237,10 +237,25 @@ pub fn loader(
 ) -> Result<(DataLoader, LoaderOptions)> {
     let cores = threads::current();
     let normalizer = data.preprocessor.normalizer.clone();
-    let loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
+    let mut loading = LoaderOptions::from_config(&config.data, device, cores, normalizer);
+    loading.sent_in = input_format(config, data, partition, world.world_size(), device);
     let plan =
         BatchPlan { cursor: state.map_or(0, |state| state.cursor), ..batch_plan(config, data, partition) };
     Ok((DataLoader::new(world, data.train.clone(), &plan, loading.clone())?, loading))
+}
+
+/// Format of input that the model of the run reads without conversion.
+pub fn input_format(
+    config: &Config,
+    data: &Loaded,
+    partition: &BatchPartition,
+    world_size: usize,
+    device: Device,
+) -> DType {
+    let spec = &model_spec(config, data);
+    let layout = &trainer_options(config, partition, GraphMode::Off).layout(spec, world_size);
+    let precision = config.train.precision;
+    BufferPlan { spec, layout, max_rows: partition.max_rows, device, precision }.input_format()
 }
 
 /// The steps of the run from its start.

@@ -115,7 +115,7 @@ fn rows_on_each_of_two_gpus_train_as_one() {
     }
 }
 
-/// Rows gathered in the format of activations have the same bits as rows that the first layer converts. If the first layer
+/// Rows gathered in the format of activations, and rows that the host rounds to it, have the same bits as rows that the first layer converts. If the first layer
 /// overwrites its input, it still converts them.
 #[test]
 fn rows_gathered_in_the_format_of_activations_train_as_converted_ones() {
@@ -134,12 +134,15 @@ fn rows_gathered_in_the_format_of_activations_train_as_converted_ones() {
             let model = Network::new(setup.spec.clone(), 4, Device::Cpu, precision).unwrap();
             assert_eq!(model.input_format(), if is_short { format } else { DType::F32 });
             let rows = Stored::rows(setup.rows(), DType::F32);
-            let [host, device] = [Placement::Host, Placement::Device].map(|placement| {
+            let trained = |placement, rounds_on_host| {
                 // Elsewhere a matmul may take another algorithm for rows at another address.
-                let gpu = Setup { on_gpus: true, deterministic: true, precision, placement, ..setup.clone() };
-                train(&gpu, &rows, 2)
-            });
-            assert!(device == host, "{precision:?}, {}", setup.spec.n_features());
+                let of = Setup { on_gpus: true, deterministic: true, precision, ..setup.clone() };
+                train(&Setup { placement, rounds_on_host, ..of }, &rows, 2)
+            };
+            let converted = trained(Placement::Host, false);
+            let (rounded, gathered) = (trained(Placement::Host, true), trained(Placement::Device, true));
+            assert!(gathered == converted, "{precision:?}, {}", setup.spec.n_features());
+            assert!(rounded == converted, "{precision:?}, {}, on the host", setup.spec.n_features());
         }
     }
 }

@@ -59,6 +59,8 @@ pub struct Setup {
     pub register_buffers: RegisterBuffers,
     /// Location of rows until their step.
     pub placement: Placement,
+    /// Whether the host rounds rows that it sends to a GPU to the format of the model's input.
+    pub rounds_on_host: bool,
     /// Transformation of features on the way to the model.
     pub normalizer: Option<Normalizer>,
     /// Fraction of the weights' average that a step keeps; 0 for no average.
@@ -154,6 +156,7 @@ impl Setup {
             deterministic: false,
             register_buffers: RegisterBuffers::Off,
             placement: Placement::Host,
+            rounds_on_host: true,
             normalizer: None,
             ema_decay: 0.0,
             restart_after: None,
@@ -392,7 +395,11 @@ impl Setup {
         let mut trainer = self.trainer(world, device);
 
         let normalizer = self.normalizer.clone();
-        let loading = LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
+        let mut loading =
+            LoaderOptions { placement: self.placement, normalizer, ..LoaderOptions::new(device) };
+        if self.rounds_on_host {
+            loading.sent_in = trainer.model().input_format();
+        }
         let mut loader = DataLoader::new(world, rows.clone(), &self.plan(), loading.clone()).unwrap();
         let (mut losses, mut grad_norms, mut n_skipped) = (Vec::new(), Vec::new(), 0);
         let votes: u64 = (0..world.world_size() as u64).map(|rank| rank + 3).sum();

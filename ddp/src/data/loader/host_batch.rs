@@ -41,8 +41,10 @@ enum Memory {
 
 #[derive(Debug)]
 pub(super) struct RowMemory {
-    /// `[B, features]` in the format of the dataset.
+    /// `[B, features]` in the format of the dataset, or in that in which they are sent.
     pub(super) x: HostTensor,
+    /// Some rows in the format of the dataset, if they are sent in a shorter one.
+    unrounded: Option<Tensor>,
     pub(super) targets: HostTensor,
     pub(super) weights: Option<HostTensor>,
     /// `x` in the model's format, if the model runs on the CPU and the format differs.
@@ -87,6 +89,22 @@ impl HostTensor {
     }
 }
 
+/// Bytes of features that are gathered before they are rounded: they stay in a core's cache.
+const UNROUNDED_BYTES: usize = 256 << 10;
+
+/// Rows of which the features are gathered before they are rounded to the format in which they wait; 0 if they are not.
+fn unrounded_rows(layout: &RowLayout, format: DType, n_rows: usize) -> usize {
+    if format == layout.dtype {
+        return 0;
+    }
+    (UNROUNDED_BYTES / (layout.n_features() * layout.dtype.size_bytes()).max(1)).clamp(1, n_rows.max(1))
+}
+
+/// Bytes of the memory for these rows.
+pub(super) fn rounded_bytes(layout: &RowLayout, format: DType, n_rows: usize) -> usize {
+    unrounded_rows(layout, format, n_rows) * layout.n_features() * layout.dtype.size_bytes()
+}
+
 /// Checks that the rows of a sampler are rows of the data.
 fn check_rows(rows: &[usize], n_rows: usize) -> Result<()> {
     let beyond = rows.iter().find(|&&row| row >= n_rows);
@@ -94,10 +112,16 @@ fn check_rows(rows: &[usize], n_rows: usize) -> Result<()> {
 }
 
 impl HostBatch {
-    /// Memory for up to `n_rows` rows: allocated now if a GPU copies from it, because that must not happen during a capture.
-    pub(super) fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self> {
+    /// Memory for up to `n_rows` rows with features in `format`: allocated now if a GPU copies from it, because that must not happen during
+    /// a capture.
+    pub(super) fn new(
+        layout: &RowLayout,
+        format: DType,
+        n_rows: usize,
+        gpu: Option<&'static Gpu>,
+    ) -> Result<Self> {
         let memory = match gpu {
-            Some(_) => Memory::Rows(Box::new(RowMemory::new(layout, n_rows, gpu)?)),
+            Some(_) => Memory::Rows(Box::new(RowMemory::new(layout, format, n_rows, gpu)?)),
             None => Memory::None,
         };
         Ok(HostBatch {
@@ -175,7 +199,8 @@ impl HostBatch {
             return Ok(());
         }
         if matches!(self.memory, Memory::None) {
-            self.memory = Memory::Rows(Box::new(RowMemory::new(dataset.layout(), max_rows, None)?));
+            let layout = dataset.layout();
+            self.memory = Memory::Rows(Box::new(RowMemory::new(layout, layout.dtype, max_rows, None)?));
         }
         let Memory::Rows(memory) = &mut self.memory else { unreachable!("made above") };
         memory.gather(dataset, &self.rows)?;
@@ -211,6 +236,14 @@ impl HostBatch {
         match &self.memory {
             Memory::Rows(memory) => Ok(memory.batch(start + rows.start..start + rows.end)?),
             Memory::None | Memory::Indices(_) | Memory::OnDevice => unreachable!("rows were gathered"),
+        }
+    }
+
+    /// Format in which features that are copied to a GPU wait; None if there are none.
+    pub(super) fn waiting_format(&self) -> Option<DType> {
+        match &self.memory {
+            Memory::Rows(memory) => Some(memory.x.view().dtype()),
+            Memory::None | Memory::Indices(_) | Memory::OnDevice => None,
         }
     }
 
@@ -267,13 +300,40 @@ pub(super) enum Sending<'a> {
     Nothing,
 }
 
+/// Rows `place` of `x`, and as many of the others from `start` on.
+fn part<'a>(
+    x: TensorMut<'a>,
+    targets: &'a mut HostTensor,
+    weights: &'a mut Option<HostTensor>,
+    place: Range<usize>,
+    start: usize,
+) -> Result<BatchMut<'a>, KernelError> {
+    let end = start + place.len();
+    Ok(BatchMut {
+        x: x.rows(place.start, place.end)?,
+        targets: targets.view_mut()?.rows(start, end)?,
+        weights: match weights {
+            Some(weights) => Some(weights.view_mut()?.rows(start, end)?),
+            None => None,
+        },
+    })
+}
+
 impl RowMemory {
-    fn new(layout: &RowLayout, n_rows: usize, gpu: Option<&'static Gpu>) -> Result<Self, KernelError> {
+    fn new(
+        layout: &RowLayout,
+        format: DType,
+        n_rows: usize,
+        gpu: Option<&'static Gpu>,
+    ) -> Result<Self, KernelError> {
+        let n_unrounded = unrounded_rows(layout, format, n_rows);
+        let unrounded = || Tensor::zeros(&[n_unrounded, layout.n_features()], layout.dtype, Device::Cpu);
         let n_rows = n_rows.max(1);
         let weights =
             if layout.has_weights { Some(HostTensor::new(&[n_rows], DType::F32, gpu)?) } else { None };
         Ok(RowMemory {
-            x: HostTensor::new(&[n_rows, layout.n_features()], layout.dtype, gpu)?,
+            x: HostTensor::new(&[n_rows, layout.n_features()], format, gpu)?,
+            unrounded: (n_unrounded > 0).then(unrounded).transpose()?,
             targets: HostTensor::new(&layout.targets.dims(n_rows), layout.targets.dtype(), gpu)?,
             weights,
             floats: None,
@@ -294,16 +354,17 @@ impl RowMemory {
     }
 
     fn gather(&mut self, dataset: &dyn Dataset, rows: &[usize]) -> Result<()> {
-        let n = rows.len();
-        let out = BatchMut {
-            x: self.x.view_mut()?.rows(0, n)?,
-            targets: self.targets.view_mut()?.rows(0, n)?,
-            weights: match &mut self.weights {
-                Some(weights) => Some(weights.view_mut()?.rows(0, n)?),
-                None => None,
-            },
+        let RowMemory { x, unrounded, targets, weights, .. } = self;
+        let Some(unrounded) = unrounded else {
+            return dataset.gather(rows, part(x.view_mut()?, targets, weights, 0..rows.len(), 0)?);
         };
-        dataset.gather(rows, out)
+        let most = unrounded.dims()[0];
+        for (index, rows) in rows.chunks(most).enumerate() {
+            let (start, n) = (index * most, rows.len());
+            dataset.gather(rows, part(unrounded.view_mut(), targets, weights, 0..n, start)?)?;
+            ops::cast(unrounded.view().rows(0, n)?, x.view_mut()?.rows(start, start + n)?)?;
+        }
+        Ok(())
     }
 
     /// Converts the features to the model's format, if it differs.

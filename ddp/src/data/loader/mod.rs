@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, KernelError};
+use ddp_kernels::{DType, Device, KernelError};
 
 pub use self::batches::{Batches, TensorBatch};
 pub use self::device_order::DeviceOrder;
 pub use self::device_table::DeviceTable;
 use self::filler::Filler;
-use self::host_batch::HostBatch;
+use self::host_batch::{HostBatch, rounded_bytes};
 pub use self::plan::{BatchPlan, Job, Shuffle};
 use self::plan::{passes, ranges};
 use self::ring::Ring;
@@ -38,7 +38,7 @@ use crate::data::error::{DataError, Result};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::data::order::partition::EvalPartition;
 pub use crate::data::order::partition::PartitionKind;
-use crate::data::{Dataset, DeviceNormalizer, Normalizer, Summary};
+use crate::data::{Dataset, DeviceNormalizer, Normalizer, RowLayout, Summary};
 
 /// Copies to a GPU that may be under way while the next batches are made ready.
 const MAX_IN_FLIGHT: usize = 3;
@@ -65,6 +65,9 @@ pub struct LoaderOptions {
     pub memory_bytes: usize,
     /// Transformation of features on the way.
     pub normalizer: Option<Normalizer>,
+    /// Format in which f32 features that nothing transforms are sent to a GPU: that of the model's input
+    /// ([`crate::model::Network::input_format`]), to which the host rounds them as the model would.
+    pub sent_in: DType,
 }
 
 impl LoaderOptions {
@@ -78,7 +81,21 @@ impl LoaderOptions {
             threads: None,
             cores: 1,
             normalizer: None,
+            sent_in: DType::F32,
         }
+    }
+
+    /// The format of the features of `layout` while they wait on the host.
+    pub fn waiting_format(&self, layout: &RowLayout) -> DType {
+        let is_sent_as_it_is =
+            self.device != Device::Cpu && layout.dtype == DType::F32 && self.normalizer.is_none();
+        if is_sent_as_it_is { self.sent_in } else { layout.dtype }
+    }
+
+    /// Bytes of a row of `layout` while it waits on the host.
+    fn waiting_row_bytes(&self, layout: &RowLayout) -> usize {
+        let saved = layout.dtype.size_bytes() - self.waiting_format(layout).size_bytes();
+        layout.row_bytes() - layout.n_features() * saved
     }
 
     /// Takes the settings from the config.
@@ -96,6 +113,7 @@ impl LoaderOptions {
             threads: (data.loader_threads > 0).then_some(data.loader_threads),
             cores,
             normalizer,
+            sent_in: DType::F32,
         }
     }
 }
@@ -260,14 +278,17 @@ impl DataLoader {
             let is_resident = rows.dataset().resident_bytes() > 0;
             auto_threads(matches!(rows, Rows::Gpu(..)), gpu.is_some(), options.cores, is_resident)
         });
-        let row_bytes = rows.dataset().layout().row_bytes();
+        let row_bytes = options.waiting_row_bytes(rows.dataset().layout());
         let HostBuffers { jobs_a_batch, n_buffers } =
             HostBuffers::new(max_rows * row_bytes, gpu.is_some(), n_threads, &options);
         let dataset = rows.dataset().clone();
         let buffer = || match (&rows, gpu) {
             _ if device_order.is_some() => Ok(HostBatch::on_device()),
             (Rows::Gpu(..), Some(gpu)) => HostBatch::indices(max_rows, gpu),
-            _ => HostBatch::new(dataset.layout(), max_rows * jobs_a_batch, gpu),
+            _ => {
+                let layout = dataset.layout();
+                HostBatch::new(layout, options.waiting_format(layout), max_rows * jobs_a_batch, gpu)
+            }
         };
         // On the CPU whoever fills batches normalizes too; on a GPU the GPU does.
         let on_host = normalizer.clone().filter(|_| gpu.is_none());
@@ -434,9 +455,14 @@ pub fn host_buffer_bytes(
     let n_threads = options
         .threads
         .unwrap_or_else(|| auto_threads(is_on_gpu, on_gpu, options.cores, dataset.resident_bytes() > 0));
-    let batch_bytes = max_rows * dataset.layout().row_bytes();
+    let layout = dataset.layout();
+    let batch_bytes = max_rows * options.waiting_row_bytes(layout);
     let HostBuffers { jobs_a_batch, n_buffers } = HostBuffers::new(batch_bytes, on_gpu, n_threads, options);
-    let buffer_bytes = if is_on_gpu { max_rows * size_of::<i64>() } else { batch_bytes * jobs_a_batch };
+    let buffer_bytes = if is_on_gpu {
+        max_rows * size_of::<i64>()
+    } else {
+        batch_bytes * jobs_a_batch + rounded_bytes(layout, options.waiting_format(layout), max_rows)
+    };
     n_buffers * buffer_bytes
 }
 

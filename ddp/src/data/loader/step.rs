@@ -72,7 +72,7 @@ impl LoadedStep<'_> {
         Ok((targets, weights))
     }
 
-    /// The rows in the model's format, on the CPU; for a batch that is sent to a GPU, the host's copies in their stored format.
+    /// The rows in the model's format, on the CPU; for a batch that is sent to a GPU, the host's copies in the format in which they are sent.
     ///
     /// # Errors
     /// [`DataError`](crate::data::DataError) if they cannot be read.
@@ -113,7 +113,9 @@ impl StepRows for LoadedStep<'_> {
         match self.rows {
             Rows::Gpu(..) => DeviceShape::gathered(layout),
             Rows::Host(_) => {
-                DeviceShape::sent(layout, layout.dtype != DType::F32 || self.normalizer.is_some())
+                let converts = layout.dtype != DType::F32 || self.normalizer.is_some();
+                let shape = DeviceShape::sent(layout, converts);
+                self.batch.waiting_format().map_or(shape, |format| shape.sent_in(format))
             }
         }
     }

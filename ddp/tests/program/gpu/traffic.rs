@@ -246,6 +246,20 @@ fn no_row_numbers_are_sent_of_blocks_on_the_gpu() {
     }
 }
 
+/// The host rounds rows in f32 to the format of activations while it gathers them: half as many bytes on the bus.
+#[test]
+fn rows_from_the_host_come_in_the_format_of_activations() {
+    for (precision, size) in [("f32", 4.0), ("bf16", 2.0), ("f16", 2.0)] {
+        let precision = format!("train.precision={precision}");
+        let settings = ["model.hidden=[128]", "data.placement=host", &precision];
+        let Some(step) = counts_of_a_step(1, &settings) else { return };
+        let row_bytes = N_FEATURES * size + 8.0;
+        assert_eq!(step.of("bytes:htod_pinned"), N_ROWS * row_bytes, "{precision}");
+        assert_eq!(step.of_all("kernel:cast_f32"), 0.0, "{precision}: nothing is left to convert");
+        assert_eq!(described(1, &settings).0["rows"], N_ROWS * row_bytes, "{precision}");
+    }
+}
+
 /// A table of rows on the GPU is filled through page-locked memory.
 #[test]
 fn rows_reach_the_gpu_through_pinned_memory() {

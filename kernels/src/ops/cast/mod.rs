@@ -64,8 +64,8 @@ fn cast_cpu(op: &'static str, from: TensorRef<'_>, to: TensorMut<'_>) -> Result<
         (DType::F16, DType::F64) => convert!(op, from, to, f16 => f64, x => f64::from(x.load())),
         (DType::F16, DType::BF16) => convert!(op, from, to, f16 => bf16, x => Cell::store(x.load())),
         (_, DType::F64) => convert!(op, from, to, f32 => f64, x => f64::from(x)),
-        (_, DType::BF16) => convert!(op, from, to, f32 => bf16, x => Cell::store(x)),
-        (_, DType::F16) => convert!(op, from, to, f32 => f16, x => Cell::store(x)),
+        (_, DType::BF16) => Cell::store_all(from.as_slice(op, "from")?, to.into_slice::<bf16>(op, "to")?),
+        (_, DType::F16) => Cell::store_all(from.as_slice(op, "from")?, to.into_slice::<f16>(op, "to")?),
         // The caller rejected other types and copies equal ones.
         (_, _) => {}
     }

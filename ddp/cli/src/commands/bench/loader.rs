@@ -10,6 +10,7 @@ use ddp::data::device_rows::DeviceRows;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use ddp::data::{Dataset, Loaded};
 use ddp::train::TrainError;
+use ddp::train::setup::{self, BatchPartition};
 use ddp::train::trainer::StepRows as _;
 use ddp_comm::World;
 use ddp_kernels::KeyedPermutation;
@@ -52,7 +53,9 @@ fn measure(
     let shuffle = Shuffle::new(&config.data, &**rows);
     let plan = BatchPlan { shuffle, seed: config.train.seed, ..BatchPlan::new(global_rows) };
     let normalizer = data.preprocessor.normalizer.clone();
-    let options = LoaderOptions::from_config(&config.data, place.device, place.threads, normalizer);
+    let mut options = LoaderOptions::from_config(&config.data, place.device, place.threads, normalizer);
+    let partition = BatchPartition::new(config, world, data, None)?;
+    options.sent_in = setup::input_format(config, data, &partition, world.world_size(), place.device);
     let mut consumer = Consumer {
         loader: DataLoader::new(world, rows.clone(), &plan, options)?,
         place: place.clone(),
