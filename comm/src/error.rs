@@ -487,8 +487,9 @@ fn nccl_hint(code: &str) -> &'static str {
     match code {
         // cudaErrorInsufficientDriver, for example of a wheel for CUDA 13 on a driver for CUDA 12.
         "ncclUnhandledCudaError" => {
-            "; an NCCL for a newer CUDA than the driver's fails like this: NCCL_DEBUG=VERSION shows its CUDA; in a virtual machine with a \
-             part of an NVSwitch's GPUs, try NCCL_NVLS_ENABLE=0"
+            "; where the memory of the GPU is full, NCCL fails like this at the first collective of a kind: take a smaller batch; an NCCL for a \
+             newer CUDA than the driver's does, too: NCCL_DEBUG=VERSION shows its CUDA; in a virtual machine with a part of an NVSwitch's \
+             GPUs, try NCCL_NVLS_ENABLE=0"
         }
         "ncclSystemError" => {
             "; between hosts, NCCL_SOCKET_IFNAME names the network interface to use; within one, /dev/shm may be too small: in a \

@@ -1,5 +1,6 @@
 """Figures about ideas that are not built, by PyTorch alone: whether they are worth it."""
 import json
+import os
 import sys
 
 from session import ROOT, Skipped
@@ -10,7 +11,7 @@ def probe(part):
     session = part.session
     if session.options.no_torch or not session.torch.start(min(30, part.remaining_s())):
         raise Skipped(session.torch.why or "PyTorch")
-    words = [sys.executable, ROOT / "tests" / "bench" / "gpu_probe.py", *(["--tiny", "--device", "cpu"] if session.options.dry_run else [])]
+    words = [os.environ.get("TORCH_PYTHON", sys.executable), ROOT / "tests" / "bench" / "gpu_probe.py", *(["--tiny", "--device", "cpu"] if session.options.dry_run else [])]
     outcome = part.run(words, max(10, part.remaining_s() - 3))
     lines = []
     for line in outcome.stdout.splitlines():

@@ -31,7 +31,7 @@ def kernels_of(text):
     for row in csv.DictReader(io.StringIO(text[start:] if start >= 0 else "")):
         try:
             value = float(row["Metric Value"].replace(",", ""))
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             continue
         scale = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1.0, "us": 1.0, "msecond": 1e3, "ms": 1e3, "second": 1e6, "s": 1e6}
         kernel = found[row["Kernel Name"].split("(")[0][:120]]

@@ -41,23 +41,28 @@ def candidates(part):
     path.unlink(missing_ok=True)
     words = [program, CANDIDATES_TEST, "--exact", "--ignored", "--test-threads=1"]
     broken = []
-    while part.remaining_s() > 3:
-        rows = path.read_text().splitlines() if path.exists() else []
-        outcome = part.run(words, part.remaining_s() - 1, {"DDP_CUBLASLT_CANDIDATES": str(path), "DDP_CUBLASLT_FROM": str(max(0, len(rows) - 1)),
-                                                           "RUST_BACKTRACE": "0"}, ROOT)
-        if outcome.ok or len(broken) == 20:
-            break
-        asked = path.read_text().splitlines()[-1] if path.exists() else ""
-        broken.append({"after": asked, "tail": outcome.tail(300)})
-        # Its row, so that the next process begins behind it.
-        with open(path, "a") as file:
-            file.write("broken\n")
-    rows = [row.split("\t") for row in path.read_text().splitlines()[1:]] if path.exists() else []
-    gains = sorted((float(row[-2]) / float(row[-1]) for row in rows if len(row) > 8 and float(row[-1] or 0) > 0), reverse=True)
-    part.results.update({"file": str(path), "questions": len(rows), "broken": broken, "largest_gains_over_the_first": [round(gain, 3) for gain in gains[:20]]})
-    part.check("no algorithm breaks the device", rows and not broken, f"{len(rows)} questions, {len(broken)} ended their process")
-    late = sum(len(row) > 8 and int(row[-3]) >= 8 for row in rows)
-    session.row("fastest algorithm of cuBLASLt", f"beyond the eighth in {late} of {len(rows)} questions" + (f"; at most {gains[0]:.2f}x the first" if gains else ""))
+    try:
+        while part.remaining_s() > 3:
+            rows = path.read_text().splitlines() if path.exists() else []
+            outcome = part.run(words, part.remaining_s() + 1, {"DDP_CUBLASLT_CANDIDATES": str(path), "DDP_CUBLASLT_FROM": str(max(0, len(rows) - 1)),
+                                                               "RUST_BACKTRACE": "0"}, ROOT)
+            if outcome.ok or len(broken) == 20:
+                break
+            asked = path.read_text().splitlines()[-1] if path.exists() else ""
+            broken.append({"after": asked, "tail": outcome.tail(300)})
+            # Its row, so that the next process begins behind it.
+            with open(path, "a") as file:
+                file.write("broken\n")
+    finally:
+        # Also of a part that was cut.
+        rows = [row.split("\t") for row in path.read_text().splitlines()[1:]] if path.exists() else []
+        # Refused questions have no times.
+        timed = [row for row in rows if len(row) == 11 and row[8] and float(row[10]) > 0]
+        gains = sorted((float(row[9]) / float(row[10]) for row in timed), reverse=True)
+        part.results.update({"file": str(path), "questions": len(rows), "broken": broken, "largest_gains_over_the_first": [round(gain, 3) for gain in gains[:20]]})
+        part.check("no algorithm breaks the device", rows and not broken, f"{len(rows)} questions, {len(broken)} ended their process")
+        late = sum(int(row[8]) >= 8 for row in timed)
+        session.row("fastest algorithm of cuBLASLt", f"beyond the eighth in {late} of {len(timed)} questions" + (f"; at most {gains[0]:.2f}x the first" if gains else ""))
 
 
 def record(part):

@@ -114,7 +114,12 @@ def torch_steps(part):
         raise Skipped(session.torch.why)
     part.results["pytorch"] = session.torch.about
     forms = ["eager"] if session.options.dry_run else ["graph", "compile", "compile+graph"]
-    time_forms(part, {}, lambda *_: forms, set())
+    try:
+        time_forms(part, {}, lambda *_: forms, set())
+    except OutOfTime:
+        # It would go on compiling while others are timed.
+        session.torch.close("PyTorch, which was not ready in time")
+        raise
 
 
 def time_forms(part, ours_forms, forms_of_torch, failed_forms):
@@ -122,23 +127,27 @@ def time_forms(part, ours_forms, forms_of_torch, failed_forms):
     session = part.session
     samples = {}
     n_repeats = 1 if session.options.dry_run else 5
-    for case in cases(session):
-        for dtype in case.dtypes:
-            for form in ours_forms:
-                samples[case.name, dtype, "ours", form] = ours(part, case, dtype, form, n_repeats)
-                leave(part, samples, n_repeats)
-            for form in forms_of_torch(session, case, dtype):
-                if (case.name, dtype, form) in failed_forms:
-                    continue
-                for _ in range(n_repeats):
-                    line = session.torch.ask(torch_request(case, dtype, form, case.steps), part.remaining_s())
-                    if "error" in line:
-                        part.results[f"PyTorch cannot: {case.name} {dtype} {form}"] = line["error"]
-                        break
-                    step_ms = case.batch / line["samples_per_s"] * 1e3
-                    samples.setdefault((case.name, dtype, "torch", form), []).append({"step_ms": step_ms, "line": line})
-                leave(part, samples, n_repeats)
-    tell(part, {key: runs for key, runs in samples.items() if runs})
+    try:
+        for case in cases(session):
+            for dtype in case.dtypes:
+                for form in ours_forms:
+                    samples[case.name, dtype, "ours", form] = ours(part, case, dtype, form, n_repeats)
+                    leave(part, samples, n_repeats)
+                for form in forms_of_torch(session, case, dtype):
+                    if (case.name, dtype, form) in failed_forms:
+                        continue
+                    for _ in range(n_repeats):
+                        line = session.torch.ask(torch_request(case, dtype, form, case.steps), part.remaining_s())
+                        if "error" in line:
+                            part.results[f"PyTorch cannot: {case.name} {dtype} {form}"] = line["error"]
+                            break
+                        step_ms = case.batch / line["samples_per_s"] * 1e3
+                        samples.setdefault((case.name, dtype, "torch", form), []).append({"step_ms": step_ms, "line": line})
+                    leave(part, samples, n_repeats)
+    finally:
+        # Also of a part that was cut.
+        leave(part, samples, n_repeats)
+        tell(part, {key: runs for key, runs in samples.items() if runs})
 
 
 def leave(part, samples, n_repeats):

@@ -94,6 +94,7 @@ impl Exchange for Alone {
             beside.after(index, || updates.update(model, bucket.clone(), of_bucket, sums))
         };
         let updated = self.buckets.iter().enumerate().try_for_each(update);
+        let updated = updated.and_then(|()| updates.backward_ended());
         // Also after an error: a capture must join its streams.
         let joined = beside.join();
         updated?;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Instant;
 
-use ddp_comm::{ReduceOp, Reporter, World};
+use ddp_comm::{Rank, ReduceOp, Reporter, World};
 use ddp_kernels::cuda::{Event, Gpu, Graph};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::ops::{self, KnownNumbers, Pattern};
@@ -22,6 +22,8 @@ use crate::exchange::way::{BufferReduction, Reduction};
 use crate::exchange::weight_gather::ShortGather;
 use crate::model::{Network, WeightsMut};
 
+/// Elements of each collective that a step has not, over all ranks.
+const RARE_ELEMENTS: usize = 1 << 20;
 /// Replays of each graph.
 const N_REPLAYS: u32 = 2;
 
@@ -44,6 +46,8 @@ pub(crate) struct ExchangeTrial<'a> {
     pub(crate) model: &'a mut Network,
     pub(crate) shard_plan: &'a ShardPlan,
     pub(crate) short_gather: Option<&'a ShortGather>,
+    /// Operands of [`Part::Rare`], one after the other; made by the trial.
+    pub(crate) rare: Vec<Tensor>,
 }
 
 /// Collectives in ranges of buffers that do not overlap: they are started one after the other, and then compared.
@@ -53,6 +57,9 @@ enum Part {
     Reductions(Vec<BufferReduction>),
     /// The gather of weights after an update.
     Gather,
+    /// An all-gather, an all-reduce and a broadcast, as evaluations, checks and checkpoints have them. From 2.22 on NCCL connects the ranks
+    /// for an algorithm at its first use, and takes memory for it: better here than after hours, on a GPU that is full.
+    Rare,
 }
 
 impl Part {
@@ -74,7 +81,11 @@ impl Part {
             }
         }
         parts.extend(gathers.then_some(Part::Gather));
-        if parts.is_empty() { vec![Part::Barrier] } else { parts }
+        if parts.is_empty() {
+            parts.push(Part::Barrier);
+        }
+        parts.push(Part::Rare);
+        parts
     }
 
     fn name(&self) -> &'static str {
@@ -82,6 +93,7 @@ impl Part {
             Part::Barrier => "a barrier",
             Part::Reductions(_) => "the reduction of gradients",
             Part::Gather => "the gather of weights",
+            Part::Rare => "a collective of evaluations and checkpoints",
         }
     }
 }
@@ -96,6 +108,10 @@ impl ExchangeTrial<'_> {
         let parts = Part::all(self.grads.plan().way().reductions(), self.shard_plan.is_sharded());
         let allocated = self.keep_own_shards().and_then(|kept| {
             let n = parts.len();
+            let n_ranks = self.world.world_size();
+            let len = RARE_ELEMENTS.next_multiple_of(n_ranks);
+            let operand = || Tensor::zeros_for(MemoryUse::Workspace, &[len], DType::F32, self.gpu.device());
+            self.rare = vec![operand()?, operand()?, operand()?];
             Ok((kept, Tensor::zeros_for(MemoryUse::Workspace, &[n], DType::I64, self.gpu.device())?))
         });
         let (kept, wrong) = match (self.first_failure(allocated.as_ref().err().map(cause))?, allocated) {
@@ -105,6 +121,7 @@ impl ExchangeTrial<'_> {
         let failure = self.try_parts(&parts, graphs, wrong)?;
         self.restore_own_shards(&kept)?;
         drop(kept);
+        self.rare.clear();
         if failure.is_none() {
             // The pool would keep the memory of the trial.
             memory::empty_cache_of(self.gpu.device())?;
@@ -235,6 +252,20 @@ impl ExchangeTrial<'_> {
                     }
                 }
             }
+            Part::Rare => {
+                let n_ranks = self.world.world_size();
+                let [gathered, summed, sent] = &mut self.rare[..] else { return Ok(()) };
+                for operand in [&mut *gathered, &mut *sent] {
+                    ops::fill(operand.view_mut(), Pattern::Line { start: f64::NAN, step: 0.0 })?;
+                }
+                let shard = gathered.numel() / n_ranks;
+                let own = gathered.view_mut().range(rank * shard, (rank + 1) * shard)?;
+                known.from(rank * shard).fill(own, None)?;
+                known.fill(summed.view_mut(), Some(rank))?;
+                if rank == 0 {
+                    known.fill(sent.view_mut(), None)?;
+                }
+            }
         }
         Ok(())
     }
@@ -267,6 +298,9 @@ impl ExchangeTrial<'_> {
                     let mut reads = short_gather.master_reads(index);
                     reads.try_for_each(|read| count(weights.master.as_ref(), read))?;
                 }
+            }
+            Part::Rare => {
+                self.rare.iter().try_for_each(|operand| count(operand.view(), &(0..operand.numel())))?;
             }
         }
         Ok(())
@@ -306,6 +340,15 @@ impl ExchangeTrial<'_> {
                 }
                 Ok(())
             }),
+            Part::Rare => {
+                let [gathered, summed, sent] = &mut self.rare[..] else { return Ok(()) };
+                group.scope(|scope| {
+                    scope.all_gather_in_place(gathered.view_mut())?;
+                    scope.all_reduce(ReduceOp::Sum, summed.view_mut())?;
+                    Ok::<_, ExchangeError>(())
+                })?;
+                Ok(group.broadcast(Rank(0), sent.view_mut())?)
+            }
         }
     }
 }

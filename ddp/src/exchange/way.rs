@@ -170,6 +170,14 @@ pub trait UpdateBucket: fmt::Debug {
         gradients: TensorRef<'_>,
         sums: TensorRef<'_>,
     ) -> Result<()>;
+
+    /// Called when backward is over and only updates are left of the step.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Kernel`] from an operation.
+    fn backward_ended(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Position of a micro-batch within its step.

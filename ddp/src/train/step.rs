@@ -128,8 +128,15 @@ impl<'w> Replica<'w> {
     /// Tries the collectives of a step ([`ExchangeTrial`]); on success, everything is as before. Collective.
     pub(crate) fn try_exchange(&mut self, gpu: &'static Gpu, graphs: bool) -> Result<Option<TrialFailure>> {
         let Replica { world, model, grads, shard_plan, short_gather, .. } = self;
-        let mut trial =
-            ExchangeTrial { world, gpu, grads, model, shard_plan, short_gather: short_gather.as_ref() };
+        let mut trial = ExchangeTrial {
+            world,
+            gpu,
+            grads,
+            model,
+            shard_plan,
+            short_gather: short_gather.as_ref(),
+            rare: Vec::new(),
+        };
         let failure = trial.run(graphs)?;
         if failure.is_none() {
             self.grads.clear()?;
@@ -369,14 +376,7 @@ impl<'w> Replica<'w> {
         purpose: StepPurpose,
         update: Option<(&ScalarsMemory, Option<&Mapped>)>,
     ) -> Result<()> {
-        let n_blocks = match self.update_place {
-            UpdatePlace::BesideBackward { n_free }
-                if update.is_some() || purpose == StepPurpose::Rehearsal =>
-            {
-                n_free
-            }
-            _ => self.blocks_next_to_backward(inputs.micro_step),
-        };
+        let n_blocks = self.blocks_next_to_backward(inputs.micro_step);
         let Replica { world, model, optimizer, grads, sum_of_squares, rank_exchange, .. } = self;
         let outcome = update.and_then(|(_, outcome)| outcome);
         let report = outcome.map(|to| StepReport::new(to, None)).transpose()?;
@@ -400,11 +400,18 @@ impl<'w> Replica<'w> {
         }
     }
 
-    /// Thread blocks of the collectives that reduce gradients while backward computes others; 0 where none does.
+    /// Thread blocks of the collectives that reduce gradients while backward computes others, or multiprocessors that are left free for
+    /// the update next to it; 0 where there is neither.
     fn blocks_next_to_backward(&self, micro_step: MicroStep) -> u32 {
         let TrainerOptions { overlap, zero, .. } = self.options;
         let reduces = micro_step.is_last || zero == ZeroStage::Gradients;
-        if overlap && reduces { self.world.collective_blocks() } else { 0 }
+        match self.update_place {
+            // Also where the norm of a step that is logged keeps its update after backward: bits do not depend on what is logged.
+            UpdatePlace::BesideBackward { n_free } if micro_step.is_last => n_free,
+            UpdatePlace::BesideBackward { .. } => 0,
+            UpdatePlace::AfterBackward if overlap && reduces => self.world.collective_blocks(),
+            UpdatePlace::AfterBackward => 0,
+        }
     }
 
     /// Sums the squares of the reduced gradients.
@@ -548,6 +555,13 @@ impl UpdateBucket for BucketUpdates<'_> {
         // Every rank holds the state of all weights.
         let state_start = bucket.start;
         Ok(self.optimizer.step_on(weights, gradients, scale, bucket, state_start)?)
+    }
+
+    fn backward_ended(&mut self) -> Result<(), ExchangeError> {
+        if let Device::Cuda(index) = self.scalars.view().device() {
+            Gpu::get(index)?.mark(StepPart::Update as u8)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where one GPU updates the weights: after backward, or those of each finished bucket on a second stream while backward computes the
 //! gradients of others. An update moves bytes and backward multiplies, so that both can be done in less than the sum of their times; how
-//! much less, and how many multiprocessors matmuls should leave free for it, differs by model and GPU. So both are timed, once, before the
-//! first step, on the state of the run, which is then put back.
+//! much less, and how many multiprocessors matmuls should leave free for it, differs by model and GPU. So whole steps are timed, once, before
+//! the first one, on the state of the run, which is then put back.
 
 use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Timer};
 use ddp_kernels::{KernelError, MemoryUse, Tensor, memory, ops};
@@ -19,8 +19,11 @@ const PLACES: [UpdatePlace; 4] = [
     UpdatePlace::BesideBackward { n_free: 8 },
     UpdatePlace::BesideBackward { n_free: 16 },
 ];
-/// Measurements of each place, of which the shortest counts.
+/// Measurements of each place, of which the shortest counts; of steps that take [`LONG_US`] one.
 const N_REPEATS: usize = 5;
+const LONG_US: f64 = 50e3;
+/// Steps of this time are not measured in other places: the start would be long, and the update is a small part of them.
+const TOO_LONG_US: f64 = 500e3;
 /// A measurement takes as many steps as fill this time, µs.
 const REPEAT_US: f64 = 1000.0;
 const MAX_STEPS: f64 = 10.0;
@@ -42,45 +45,86 @@ pub(crate) fn choose<'a>(
     if !is_chosen || gpu.is_deterministic() || !gpu.uses(GpuFeature::TimedMatmuls) {
         return Ok(());
     }
-    let n_weights = replica.model.layout().flat_len();
-    let inputs_format = replica.model.flat_formats().activations;
-    let about = (shape.own_rows, n_weights, replica.grads.plan().n_buckets(), inputs_format);
-    let index = gpu.choose_update(about, PLACES.len(), || {
-        let kept = match Kept::of(replica) {
-            // Then the update follows backward.
-            Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => return Ok(Vec::new()),
-            kept => kept?,
-        };
+    let kept = match Kept::of(replica) {
+        // Then the update follows backward.
+        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => return Ok(()),
+        kept => kept?,
+    };
+    let chosen = place(replica, gpu, &inputs, shape, in_graph);
+    // Also a rehearsal changes the statistics of layers.
+    kept.put_back(replica)?;
+    memory::empty_cache_of(gpu.device())?;
+    replica.update_place = match chosen {
+        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => UpdatePlace::AfterBackward,
+        place => place?,
+    };
+    gpu.store_matmul_choices()?;
+    debug!("weights are updated {:?}", replica.update_place);
+    Ok(())
+}
+
+/// The fastest place. Changes the state of the run.
+fn place<'a>(
+    replica: &mut Replica<'_>,
+    gpu: &'static Gpu,
+    inputs: &impl Fn() -> StepInputs<'a>,
+    shape: StepShape,
+    in_graph: bool,
+) -> Result<UpdatePlace> {
+    // Of a run and of what resumes it, whatever the rows of their first steps.
+    let max_rows = replica.model.max_rows();
+    let (config, n_state) = (replica.optimizer.config(), replica.optimizer.state().len());
+    let options = format!(
+        "{PLACES:?} {} {n_state} {:?} {in_graph} {} {}",
+        config.kind,
+        replica.model.precision(),
+        shape.partition.n_micro_batches(shape.global_rows),
+        replica.options.bucket_bytes,
+    );
+    let mut best = f64::INFINITY;
+    let index = gpu.choose_update(max_rows, replica.model.layout().flat_len(), &options, || {
         let mut times = Vec::with_capacity(PLACES.len());
         for place in PLACES {
-            times.push(step_us(replica, gpu, &inputs, (shape, place), in_graph)?);
+            let time = step_us(replica, gpu, inputs, (shape, place), in_graph, best)?;
+            times.push(time);
+            best = best.min(time.unwrap_or(best));
+            if best > TOO_LONG_US {
+                break;
+            }
         }
-        kept.put_back(replica)?;
         Ok::<_, TrainError>(times)
     })?;
-    let place = PLACES[index];
+    let place = PLACES.get(index).copied().unwrap_or(UpdatePlace::AfterBackward);
+    choose_matmuls(replica, gpu, inputs, shape, place)?;
+    Ok(place)
+}
+
+/// Chooses the matmuls of a step with its update in this place, where they were not.
+fn choose_matmuls<'a>(
+    replica: &mut Replica<'_>,
+    gpu: &'static Gpu,
+    inputs: &impl Fn() -> StepInputs<'a>,
+    shape: StepShape,
+    place: UpdatePlace,
+) -> Result<()> {
     replica.update_place = place;
     if let UpdatePlace::BesideBackward { n_free: 1.. } = place {
         gpu.choose_matmuls(|| replica.step(inputs(), shape, StepPurpose::Rehearsal))?;
     }
-    memory::empty_cache_of(gpu.device())?;
-    gpu.store_matmul_choices()?;
-    debug!("weights are updated {place:?}");
     Ok(())
 }
 
-/// Shortest time of a step in µs with its update in this place; None if no graph can be captured of it.
+/// Shortest time of a step in µs with its update in this place; None if no graph can be captured of it. Of a place that is far from the
+/// `best` time, the time of one step.
 fn step_us<'a>(
     replica: &mut Replica<'_>,
     gpu: &'static Gpu,
     inputs: &impl Fn() -> StepInputs<'a>,
     (shape, place): (StepShape, UpdatePlace),
     in_graph: bool,
+    best: f64,
 ) -> Result<Option<f64>> {
-    replica.update_place = place;
-    if let UpdatePlace::BesideBackward { n_free: 1.. } = place {
-        gpu.choose_matmuls(|| replica.step(inputs(), shape, StepPurpose::Rehearsal))?;
-    }
+    choose_matmuls(replica, gpu, inputs, shape, place)?;
     let timer = Timer::new(gpu)?;
     let mut step = || replica.step(inputs(), shape, StepPurpose::Update);
     step()?;
@@ -100,7 +144,14 @@ fn step_us<'a>(
         timer.stop(gpu.compute())?;
         Ok(timer.elapsed_ms()? * 1e3 / n_steps as f64)
     };
-    let once = us_of(1)?.min(us_of(1)?);
+    let once = us_of(1)?;
+    if once > LONG_US {
+        return Ok(Some(once));
+    }
+    let once = once.min(us_of(1)?);
+    if once > 1.5 * best {
+        return Ok(Some(once));
+    }
     let n_steps = (REPEAT_US / once).clamp(1.0, MAX_STEPS) as usize;
     let mut shortest = f64::INFINITY;
     for _ in 0..N_REPEATS {
@@ -109,7 +160,7 @@ fn step_us<'a>(
     Ok(Some(shortest))
 }
 
-/// Copies of what a step changes.
+/// Copies of what a step changes. No graph of the trainer is alive while they are, so that their memory is free again afterwards.
 struct Kept {
     /// Weights, optimizer state and averages.
     tensors: Vec<Tensor>,
@@ -143,6 +194,5 @@ impl Kept {
 /// Calls `work` with each tensor that an update changes.
 fn each_changed(replica: &mut Replica<'_>, work: &mut dyn FnMut(&mut Tensor) -> Result<()>) -> Result<()> {
     replica.model.weight_tensors_mut().try_for_each(&mut *work)?;
-    replica.optimizer.state_mut().into_iter().try_for_each(|(_, tensor)| work(tensor))?;
-    replica.optimizer.ema_mut().map_or(Ok(()), work)
+    replica.optimizer.state_mut().into_iter().try_for_each(|(_, tensor)| work(tensor))
 }

@@ -230,17 +230,16 @@ impl Key {
         a.min(b).min(c).min(bias).min(aux)
     }
 
-    /// The key under which the place of a step's update is chosen: for a step of `rows` rows whose matmuls take `inputs`, that updates
-    /// `n_weights` in `n_buckets`.
-    pub(in crate::cuda) fn of_update(rows: usize, n_weights: usize, n_buckets: usize, inputs: DType) -> Self {
+    /// The key under which the place of a step's update is chosen: for steps of at most `rows` rows a pass that update `n_weights`.
+    pub(in crate::cuda) fn of_update(rows: usize, n_weights: usize) -> Self {
         let matmul = Matmul {
             batch: 1,
             m: rows,
             n: n_weights,
-            k: n_buckets,
+            k: 1,
             transpose_a: false,
             transpose_b: false,
-            inputs,
+            inputs: DType::F32,
             output: DType::F32,
             mode: MatmulMode::Strict,
             epilogue: Epilogue::None,

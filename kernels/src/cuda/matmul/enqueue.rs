@@ -242,21 +242,22 @@ impl Gpu {
 
     /// Index of the fastest of several places of a step's update: as an earlier process on this machine has chosen, or by `times`.
     ///
-    /// - `about`: rows of a step, updated weights, buckets of them, and the format of the factors of its matmuls
-    /// - `n`: number of places
-    /// - `times`: time of a step in µs with the update in each of them, None where it is impossible; empty if nothing can be measured
+    /// - `rows`, `n_weights`: most rows of a pass, and updated weights
+    /// - `options`: the places, and whatever else the choice depends on: a choice among others is dropped
+    /// - `times`: time of a step in µs with the update in each place, None where it is impossible; empty if nothing can be measured
     ///
     /// # Errors
     /// Those of `times`; [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn choose_update<E: From<KernelError>>(
         &'static self,
-        about: (usize, usize, usize, crate::DType),
-        n: usize,
+        rows: usize,
+        n_weights: usize,
+        options: &str,
         times: impl FnOnce() -> std::result::Result<Vec<Option<f64>>, E>,
     ) -> std::result::Result<usize, E> {
         let blas = self.blas()?;
-        let (rows, n_weights, n_buckets, inputs) = about;
-        let (key, among) = (Key::of_update(rows, n_weights, n_buckets, inputs), n as u64);
+        let key = Key::of_update(rows, n_weights);
+        let among = fingerprint(options.bytes().map(|byte| [byte]));
         if !blas.choices().recall(Subject::Update, &key, among, Some(&blas.place(self))) {
             let times = times()?;
             let choice = fastest(&times).map(|(index, us, first_us)| Choice {

@@ -19,7 +19,7 @@ const MAX_LONG_CANDIDATES: usize = 8;
 const LONG_US: f64 = 1e3;
 /// Least alignment in bytes of operands whose algorithms are compared. The heuristic offers algorithms for less, of which some read 16
 /// bytes at once: "misaligned address" on an H100 with cuBLASLt 13.1, after which the process can use the device no more.
-const TIMED_ALIGNMENT: u32 = 16;
+pub(super) const TIMED_ALIGNMENT: u32 = 16;
 /// Measurements of each option, of which the shortest counts: whatever disturbs one makes it longer.
 const N_REPEATS: usize = 3;
 /// A measurement takes as many calls as fill this time, µs: a single small one is lost in the noise. They are replayed as a graph, as

@@ -56,7 +56,7 @@ impl Place {
     ) -> Result<Self, Stop> {
         let BenchPlaceArgs { share_gpu, deterministic, threads: n_threads, bind, safe, .. } = *args;
         let pinning =
-            Pinning { share_gpu, deterministic, overlap: true, n_threads, bind, ..Pinning::default() };
+            Pinning { share_gpu, deterministic, overlap: !safe, n_threads, bind, ..Pinning::default() };
         let pinning = if safe { pinning.without_features() } else { pinning };
         let device = pin_device(world, &args.device, pinning)?.device;
         Ok(world.collective_result(Self::check(world, device, work, dtypes))?)
