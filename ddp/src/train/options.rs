@@ -82,7 +82,8 @@ pub struct TrainerOptions {
     /// [`Checkpoints::save`]: crate::train::checkpoints::Checkpoints::save
     pub gathers_short_weights: bool,
     /// Number of micro-shards of every global batch, a power of two and at least the number of ranks. Their gradients are summed
-    /// along one fixed tree, so any number of ranks trains to the same bits.
+    /// along one fixed tree, so any number of ranks trains to the same bits; on GPUs in the deterministic mode
+    /// ([`Gpu::set_deterministic`](ddp_kernels::cuda::Gpu::set_deterministic)).
     pub micro_shards: Option<usize>,
     /// Loss scaling, for gradients in f16.
     pub loss_scaling: Option<LossScalerConfig>,

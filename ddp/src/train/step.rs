@@ -525,7 +525,7 @@ impl<'w> Replica<'w> {
 pub(crate) enum UpdatePlace {
     /// After backward.
     AfterBackward,
-    /// Those of each bucket as soon as it is finished, while backward computes others.
+    /// Beside backward, which computes the gradients of other buckets: as soon as a bucket is finished.
     BesideBackward {
         /// Multiprocessors that the matmuls of backward leave free for it.
         n_free: u32,

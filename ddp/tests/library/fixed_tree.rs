@@ -69,7 +69,8 @@ fn any_number_of_gpus_trains_to_the_same_bits() {
     let Some(_gpus) = gpus(2) else { return };
     for (index, (name, setup)) in setups().into_iter().enumerate() {
         let on = |graph, zero, world_size| {
-            let mut setup = Setup { on_gpus: true, ..sharded(&setup) };
+            // Elsewhere the place of a micro-shard in memory may choose another algorithm of its matmuls.
+            let mut setup = Setup { on_gpus: true, deterministic: true, ..sharded(&setup) };
             setup.options = TrainerOptions { graph, zero, bucket_bytes: 3000, ..setup.options };
             setup.train_on(world_size)
         };

@@ -56,7 +56,7 @@ impl Beside {
     /// neither allocate nor free memory of the device, nor use the scratch memory of reductions and matmuls.
     ///
     /// # Errors
-    /// Those of `work`; [`crate::KernelError::Cuda`].
+    /// Errors of `work`; [`crate::KernelError::Cuda`].
     pub fn after<E: From<crate::KernelError>>(
         &self,
         index: usize,

@@ -247,7 +247,7 @@ impl Gpu {
     /// - `times`: time of a step in µs with the update in each place, None where it is impossible; empty if nothing can be measured
     ///
     /// # Errors
-    /// Those of `times`; [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
+    /// Errors of `times`; [`crate::KernelError::DeviceUnavailable`] if cuBLASLt is missing.
     pub fn choose_update<E: From<KernelError>>(
         &'static self,
         rows: usize,

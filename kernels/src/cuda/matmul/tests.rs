@@ -183,7 +183,7 @@ fn deterministic_matmuls_do_not_depend_on_where_their_rows_begin() {
     }
 }
 
-/// What the heuristic offers for less than 16 bytes can break the device, so that it is not tried.
+/// Algorithms that the heuristic offers for less than 16 bytes can break the device.
 #[test]
 fn algorithms_for_operands_at_odd_addresses_are_not_compared() {
     let matmul = Matmul {
