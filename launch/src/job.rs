@@ -79,8 +79,19 @@ pub(crate) struct Finished {
     pub(crate) resident_bytes: u64,
 }
 
+/// Where the ranks of a job are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// This host, where each host of the job starts its own ranks.
+    pub(crate) of_host: Option<&'a HostPlace>,
+    /// Whether all ranks should run on this host.
+    pub(crate) is_local: bool,
+    /// The GPUs that they may use, as CUDA_VISIBLE_DEVICES names them; `None` for all.
+    pub(crate) visible: Option<&'a str>,
+}
+
 impl Job {
-    /// Starts `line`, the command line of `starter`, for the `n_ranks` ranks of the job `id`, or for as many on the host at `place`.
+    /// Starts `line`, the command line of `starter`, for the `n_ranks` ranks of the job `id`, or for as many on this host.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -88,14 +99,14 @@ impl Job {
         starter: &Starter,
         line: &CommandLine,
         n_ranks: usize,
-        place: Option<&HostPlace>,
         id: &str,
-        is_local: bool,
+        place: Place<'_>,
     ) -> io::Result<Self> {
+        let Place { of_host, is_local, visible } = place;
         // Any process id but 0 makes this process a subreaper.
         set_child_subreaper(Some(Pid::INIT))?;
-        let of_processes = match (starter, place) {
-            (_, Some(place)) => place.rank_variables(n_ranks),
+        let of_processes = match (starter, of_host) {
+            (_, Some(of_host)) => of_host.rank_variables(n_ranks),
             (Starter::Itself, None) => rank_variables(n_ranks)?,
             _ => vec![Vec::new()],
         };
@@ -112,7 +123,7 @@ impl Job {
             if !variables.is_empty() {
                 ddp_comm::without_launcher(&mut command);
             }
-            command.envs(variables);
+            command.envs(variables).envs(visible.map(|visible| ("CUDA_VISIBLE_DEVICES", visible)));
             if let Some([(_, stdout), (_, stderr)]) = &pipes {
                 command.env(JOINED, &joined).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
             }

@@ -9,6 +9,7 @@
 
 mod decision;
 mod error;
+mod faulty_gpus;
 mod hosts;
 mod messages;
 mod output;

@@ -15,6 +15,8 @@ use ddp::run_folder::{UPLOADING_FILE, run_id};
 use ddp::storage::user_file::{open_regular, read_regular};
 use serde::Deserialize;
 
+use crate::faulty_gpus::uuid_in;
+
 /// Maximum size of a config when it is read.
 const MAX_CONFIG_BYTES: u64 = 1 << 24;
 /// Number of bytes at the end of the metrics file that always contain the last event.
@@ -56,6 +58,7 @@ impl Stamp {
 struct LastEvent {
     event: String,
     exit_code: Option<u8>,
+    error: Option<String>,
 }
 
 impl RunWatch {
@@ -132,6 +135,14 @@ impl RunWatch {
     pub(crate) fn has_events(&self) -> bool {
         let now = Stamp::of(&self.out.join(METRICS_FILE));
         now.is_some_and(|now| now.len > 0) && now != self.metrics_before
+    }
+
+    /// UUID of the GPU that the report of a failure names.
+    pub(crate) fn failed_gpu(&self) -> Option<String> {
+        let line = last_line(&self.out.join(METRICS_FILE)).filter(|_| self.has_events())?;
+        let event: LastEvent = serde_json::from_str(&line).ok()?;
+        let error = event.error.filter(|_| event.event == "failed")?;
+        uuid_in(&error).map(str::to_owned)
     }
 
     /// Exit status in the last event of this attempt, which reports a failure, or a stop after its checkpoint.

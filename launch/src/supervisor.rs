@@ -10,13 +10,14 @@ use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
 use ddp::{exit_code, host_memory};
 use ddp_comm::{CommError, HostPlace, KeptMemory, World};
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{self, Gpu};
 use tracing::{debug, error, info, warn};
 
 use crate::decision::{Attempt, Decision, Ended, Reason, backoff_s, decide};
 use crate::error::{LaunchError, Result};
+use crate::faulty_gpus::FaultyGpus;
 use crate::hosts::{self, Agent, Host, n_slots, names};
-use crate::job::{Finished, Job, Request, StopRequests};
+use crate::job::{Finished, Job, Place, Request, StopRequests};
 use crate::messages::{self, Restart};
 use crate::run_watch::RunWatch;
 use crate::starter::{JobSpec, LauncherChoice, Machine, Starter};
@@ -35,6 +36,8 @@ pub struct JobOptions<'a> {
     pub hosts: Option<&'a str>,
     /// Minimum number of hosts to start with; `None` for all.
     pub min_hosts: Option<usize>,
+    /// Minimum number of ranks to go on with when GPUs of this host are left out; `None` for all.
+    pub min_ranks: Option<usize>,
     /// The starter of several ranks.
     pub launcher: LauncherChoice,
     /// Maximum number of restarts.
@@ -84,6 +87,7 @@ struct Supervisor<'a> {
     batches: Option<Batches>,
     /// Memory in which the ranks of this host keep the table that they have read, for the next start.
     kept: Option<KeptMemory>,
+    faulty_gpus: FaultyGpus,
 }
 
 impl<'a> Supervisor<'a> {
@@ -148,6 +152,7 @@ impl<'a> Supervisor<'a> {
             batches: None,
             // That of a sweep holds the table of all of its runs.
             kept: KeptMemory::of_launcher().map_or_else(|| KeptMemory::create().ok(), |_| None),
+            faulty_gpus: FaultyGpus::default(),
         })
     }
 
@@ -191,7 +196,8 @@ impl<'a> Supervisor<'a> {
                 reported,
                 was_stopped,
                 has_lost_hosts: hosts.len() < self.hosts.len(),
-                has_gained: step > step_before,
+                // Without a GPU that fails the next attempt is another one.
+                has_gained: (!is_over && self.leave_out_faulty_gpu()) || step > step_before,
                 n_restarts,
                 max_restarts: if self.place.is_some() { 0 } else { self.options.max_restarts },
             };
@@ -274,17 +280,48 @@ impl<'a> Supervisor<'a> {
         let job = JobSpec { n_ranks, hosts, binary: &self.binary, args: &args };
         let mut line = starter.command_line(&job, &self.machine, &self.agent);
         line.env.extend(self.kept.as_ref().map(KeptMemory::variable));
+        let visible = self.remaining_gpus().map(|(visible, _)| visible);
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
         let is_local = hosts.is_empty() && !self.machine.is_in_slurm;
-        let job = Job::start(&starter, &line, n_ranks, self.place.as_ref(), self.watch.job_id(), is_local);
+        let place = Place { of_host: self.place.as_ref(), is_local, visible: visible.as_deref() };
+        let job = Job::start(&starter, &line, n_ranks, self.watch.job_id(), place);
         let job = job.map_err(|source| LaunchError::NotRun { program, source })?;
         Ok((starter.name(), job.wait(requests, &self.watch)))
     }
 
-    /// Number of ranks of a job on `hosts`: all ranks, limited by the slots of these hosts.
+    /// Number of ranks of a job on `hosts`: all ranks, limited by the slots of these hosts, and on this host by the GPUs that remain.
     fn n_ranks_on(&self, hosts: &[Host]) -> usize {
-        if hosts.is_empty() { self.n_ranks } else { self.n_ranks.min(n_slots(hosts)) }
+        match self.remaining_gpus() {
+            Some((_, n_left)) => self.n_ranks.min(n_left),
+            None if hosts.is_empty() => self.n_ranks,
+            None => self.n_ranks.min(n_slots(hosts)),
+        }
+    }
+
+    /// The GPUs of this host that are not left out, as CUDA_VISIBLE_DEVICES names them, and their number; `None` if all are used.
+    fn remaining_gpus(&self) -> Option<(String, usize)> {
+        // Without a fault the supervisor of a job needs no driver.
+        let gpus = self.faulty_gpus.has_left_out().then(gpus_of_this_host)?;
+        self.faulty_gpus.remaining(&gpus)
+    }
+
+    /// Leaves out the GPU of this host whose fault the run has reported, after the second one: where it is not needed, or as many ranks
+    /// remain as the user wants at least. Returns whether it did.
+    fn leave_out_faulty_gpu(&mut self) -> bool {
+        let is_here = self.hosts.is_empty() && self.place.is_none() && !self.machine.is_in_slurm;
+        let Some(uuid) = self.watch.failed_gpu().filter(|_| is_here) else { return false };
+        let gpus = gpus_of_this_host();
+        // More ranks than GPUs share them, and none is left out.
+        if self.n_ranks > gpus.len() {
+            return false;
+        }
+        let least = self.options.min_ranks.unwrap_or(self.n_ranks).min(self.n_ranks);
+        let is_left_out = self.faulty_gpus.has_failed(&uuid, &gpus, least);
+        if is_left_out {
+            warn!("{uuid} has failed twice and is left out; nvidia-smi -q -i {uuid} may show why");
+        }
+        is_left_out
     }
 
     /// The hosts that respond.
@@ -341,6 +378,11 @@ impl<'a> Supervisor<'a> {
         }
         exit_code::SAVED
     }
+}
+
+/// UUIDs of the GPUs of this host that this process sees; none without a driver.
+fn gpus_of_this_host() -> Vec<String> {
+    cuda::devices().map_or_else(|_| Vec::new(), |gpus| gpus.into_iter().map(|gpu| gpu.uuid).collect())
 }
 
 /// The number of ranks for `-n auto` without `--hosts`.

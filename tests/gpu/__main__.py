@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import checks
 import collectives
+import combined
 import machine
 import probe
 import profile
@@ -69,15 +70,16 @@ QUARTER = [
     Plan("tests", 30, checks.test_programs),
     Plan("exact", 12, quality.graphs_and_repeats),
     Plan("collectives", 75, collectives.collectives),
+    Plan("combinations", 35, combined.combinations),
     Plan("own steps", 30, speed.own_steps),
     Plan("profile", 40, profile.profile),
     Plan("candidates", 25, record_cublaslt.candidates),
     Plan("probe", 60, probe.probe),
-    Plan("PyTorch compiled", 70, speed.torch_steps),
+    Plan("PyTorch compiled", 60, speed.torch_steps),
     Plan("traces", 8, profile.traces),
-    Plan("loader matrix", 35, speed.loader_matrix),
+    Plan("loader matrix", 25, speed.loader_matrix),
     Plan("sustained", 62, sustained.sustained),
-    Plan("sanitizer", 50, sanitizer.sanitizer),
+    Plan("sanitizer", 38, sanitizer.sanitizer),
 ]
 
 

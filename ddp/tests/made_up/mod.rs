@@ -520,7 +520,8 @@ pub fn assert_close(what: &str, got: &Trained, want: &Trained) {
     let weights =
         |t: &Trained| -> Vec<f64> { t.weights.iter().map(|&bits| f64::from(f32::from_bits(bits))).collect() };
     close("weights", &weights(got), &weights(want), 1e-6, 0.0);
-    close("losses", &got.losses, &want.losses, 0.0, 1e-6);
+    // A loss that has become small keeps the rounding of its outputs; the observed difference is 1e-6 where matmuls sum in two halves.
+    close("losses", &got.losses, &want.losses, 0.0, 2e-6);
     // All parts of the norm may err in the same direction. Near an optimum they cancel, and their rounding errors remain.
     let largest = want.grad_norms.iter().copied().fold(0.0, f64::max);
     close("grad_norms", &got.grad_norms, &want.grad_norms, 2e-6 * largest, 0.0);

@@ -373,9 +373,14 @@ impl KernelError {
     pub fn is_device_fault(&self) -> bool {
         match self {
             KernelError::Within { error, .. } => error.is_device_fault(),
-            KernelError::Cuda { code, .. } => DEVICE_FAULTS.contains(&code.as_str()),
+            KernelError::Cuda { code, .. } => KernelError::is_fault_code(code),
             _ => false,
         }
+    }
+
+    /// Whether an error of CUDA of this name is such a failure.
+    pub(crate) fn is_fault_code(code: &str) -> bool {
+        DEVICE_FAULTS.contains(&code)
     }
 
     /// Whether the driver cannot load what the installed NVRTC compiles.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
@@ -211,13 +211,31 @@ pub(super) fn check_status(device: u32, call: &'static str, status: c_int) -> cr
     Err(KernelError::Cuda { device: Device::Cuda(device), call, code: format!("error {status}"), text })
 }
 
-/// Converts a driver error, adding call and device.
+/// Names by which a person finds the cards of this process, with their indices.
+static IDENTITIES: Mutex<Vec<(u32, String)>> = Mutex::new(Vec::new());
+
+/// Notes the name by which a person finds the card of a device, for errors of a faulty one.
+pub(super) fn identify(device: u32, identity: String) {
+    IDENTITIES.lock().unwrap_or_else(PoisonError::into_inner).push((device, identity));
+}
+
+/// The name of [`identify`], with the words before it; empty for a device that was not opened.
+fn identity(device: u32) -> String {
+    let identities = IDENTITIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_device = identities.iter().find(|(index, _)| *index == device);
+    of_device.map_or_else(String::new, |(_, identity)| format!(" on {identity}"))
+}
+
+/// Converts a driver error, adding call and device, and of a fault of the device the card's name.
 ///
 /// # Errors
 /// [`KernelError::Cuda`] for any status other than success.
 pub fn check_driver<T>(device: u32, call: &'static str, result: Result<T, DriverError>) -> crate::Result<T> {
     result.map_err(|error| {
-        let (code, text) = describe(error);
+        let (code, mut text) = describe(error);
+        if KernelError::is_fault_code(&code) {
+            text += &identity(device);
+        }
         KernelError::Cuda { device: Device::Cuda(device), call, code, text }
     })
 }

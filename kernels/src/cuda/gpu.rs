@@ -12,7 +12,7 @@ use cudarc::driver::{result, sys};
 
 use super::blas::{Blas, Conditions};
 use super::context::{Context, Stream};
-use super::driver::{check_driver, driver};
+use super::driver::{check_driver, driver, identify};
 use super::feature::{FeaturesOff, GpuFeature};
 use super::graphs::Graphs;
 use super::info::GpuInfo;
@@ -127,6 +127,7 @@ impl Gpu {
 
     fn open(index: u32) -> Result<Gpu> {
         let info = GpuInfo::of(index)?;
+        identify(index, info.identity());
         let context = Context::open(index)?;
         let (least, most) =
             check_driver(index, "cuCtxGetStreamPriorityRange", result::stream::get_priority_range())?;

@@ -73,6 +73,14 @@ impl GpuInfo {
         })
     }
 
+    /// The card as a person finds it: model, UUID, address on the bus, and host.
+    pub(super) fn identity(&self) -> String {
+        let GpuInfo { name, uuid, pci_bus_id, .. } = self;
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = if host.trim().is_empty() { String::new() } else { format!(", host {}", host.trim()) };
+        format!("{name}, {uuid}, PCI {pci_bus_id}{host}")
+    }
+
     /// The CPUs near the device, which share its NUMA node; None if the system does not report them.
     pub fn local_cpus(&self) -> Option<CpuSet> {
         let path = format!("/sys/bus/pci/devices/{}/local_cpulist", self.pci_bus_id.to_lowercase());

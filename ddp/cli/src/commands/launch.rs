@@ -45,6 +45,7 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
         n_ranks,
         hosts: args.hosts.as_deref(),
         min_hosts: args.min_hosts,
+        min_ranks: args.min_ranks,
         launcher: match args.launcher {
             LauncherName::Auto => LauncherChoice::Auto,
             LauncherName::Mpi => LauncherChoice::Mpi,

@@ -31,7 +31,34 @@ fn a_failing_device_is_named() {
     // What starts the job again may give it another device.
     assert_eq!(outcome.status.code(), Some(75), "{outcome:#?}");
     assert!(outcome.stderr.contains("cuda:0: ") && outcome.stderr.contains("ECC"), "{outcome:#?}");
+    // The card to take out of service.
+    assert!(
+        [" on Virtual GPU, GPU-", ", PCI 0000:", ", host "].iter().all(|part| outcome.stderr.contains(part)),
+        "{outcome:#?}"
+    );
     assert!(outcome.stderr.contains("hint: the device's memory is faulty"), "{outcome:#?}");
+}
+
+/// A GPU that breaks in two attempts is left out of the third one, where fewer ranks are allowed.
+#[test]
+fn a_gpu_that_fails_twice_is_left_out() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let train = ["--device", "cuda", "--out", &out, "--set", "train.steps=60", "--set", "log.every_steps=1"];
+    for (min_ranks, status) in [("1", 0), ("2", 1)] {
+        let launch =
+            ["launch", "-n", "2", "--min-ranks", min_ranks, "--max-restarts", "3", "--", "--overwrite"];
+        let args = [&launch[..], &train].concat();
+        let Some(outcome) = under_virtual_gpus(2, &args, &[("VGPU_FAIL", "ecc:300,rank=1")]) else { return };
+        assert_eq!(outcome.status.code(), Some(status), "{min_ranks}: {outcome:#?}");
+        let is_left_out = outcome.stderr.contains(" has failed twice and is left out");
+        assert_eq!(is_left_out, min_ranks == "1", "{min_ranks}: {outcome:#?}");
+        assert_eq!(
+            outcome.stderr.contains("on 1 rank of this host"),
+            is_left_out,
+            "{min_ranks}: {outcome:#?}"
+        );
+    }
 }
 
 /// A collective that fails on one rank ends all of them; the message names NCCL and how to get more information. The same holds
