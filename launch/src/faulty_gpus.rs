@@ -8,6 +8,8 @@ const MAX_FAULTS: usize = 2;
 /// The GPUs that have failed in this job.
 #[derive(Debug, Default)]
 pub(crate) struct FaultyGpus {
+    /// UUIDs of all GPUs, as they were listed first: a broken one may be missing later, and keep others from being listed.
+    all: Vec<String>,
     /// Faults by UUID.
     n_faults: BTreeMap<String, usize>,
     /// UUIDs of those that are left out.
@@ -15,12 +17,20 @@ pub(crate) struct FaultyGpus {
 }
 
 impl FaultyGpus {
-    /// Notes a fault of the GPU `uuid`; returns whether it is left out from now on. Then at least `least` of the GPUs `all` remain.
-    pub(crate) fn has_failed(&mut self, uuid: &str, all: &[String], least: usize) -> bool {
+    /// Number of all GPUs, which `list` names, unless they were listed before.
+    pub(crate) fn n_listed(&mut self, list: impl FnOnce() -> Vec<String>) -> usize {
+        if self.all.is_empty() {
+            self.all = list();
+        }
+        self.all.len()
+    }
+
+    /// Notes a fault of the GPU `uuid`; returns whether it is left out from now on. Then at least `least` GPUs remain.
+    pub(crate) fn has_failed(&mut self, uuid: &str, least: usize) -> bool {
         let n_faults = self.n_faults.entry(uuid.to_owned()).or_default();
         *n_faults += 1;
-        let is_left_out = *n_faults >= MAX_FAULTS && all.iter().any(|other| other == uuid);
-        let n_left = self.others(all).filter(|other| *other != uuid).count();
+        let is_left_out = *n_faults >= MAX_FAULTS && self.all.iter().any(|other| other == uuid);
+        let n_left = self.others().filter(|other| *other != uuid).count();
         if is_left_out && n_left >= least.max(1) && !self.left_out.iter().any(|other| other == uuid) {
             self.left_out.push(uuid.to_owned());
             return true;
@@ -28,20 +38,16 @@ impl FaultyGpus {
         false
     }
 
-    /// Whether any is left out.
-    pub(crate) fn has_left_out(&self) -> bool {
-        !self.left_out.is_empty()
+    /// GPUs that are not left out.
+    fn others(&self) -> impl Iterator<Item = &str> {
+        let is_used = |uuid: &&str| !self.left_out.iter().any(|other| other == uuid);
+        self.all.iter().map(String::as_str).filter(is_used)
     }
 
-    /// GPUs of `all` that are not left out.
-    fn others<'a>(&self, all: &'a [String]) -> impl Iterator<Item = &'a str> {
-        all.iter().map(String::as_str).filter(|uuid| !self.left_out.iter().any(|other| other == uuid))
-    }
-
-    /// The GPUs that remain of `all`, as CUDA_VISIBLE_DEVICES names them, and their number; None if all do.
-    pub(crate) fn remaining(&self, all: &[String]) -> Option<(String, usize)> {
-        let others: Vec<&str> = self.others(all).collect();
-        (others.len() < all.len()).then(|| (others.join(","), others.len()))
+    /// The GPUs that remain, as CUDA_VISIBLE_DEVICES names them, and their number; None if all do.
+    pub(crate) fn remaining(&self) -> Option<(String, usize)> {
+        let others: Vec<&str> = self.others().collect();
+        (!self.left_out.is_empty()).then(|| (others.join(","), others.len()))
     }
 }
 
@@ -73,15 +79,18 @@ mod tests {
 
     #[test]
     fn a_gpu_is_left_out_after_two_faults_if_enough_remain() {
-        let all: Vec<String> = ["a", "b", "c"].map(str::to_owned).into();
         let mut gpus = FaultyGpus::default();
-        assert!(!gpus.has_failed("b", &all, 2), "once");
-        assert_eq!(gpus.remaining(&all), None);
-        assert!(gpus.has_failed("b", &all, 2));
-        assert_eq!(gpus.remaining(&all), Some(("a,c".to_owned(), 2)));
-        assert!(!gpus.has_failed("c", &all, 2) && !gpus.has_failed("c", &all, 2), "two are needed");
-        assert!(gpus.has_failed("c", &all, 1));
-        assert!(!gpus.has_failed("a", &all, 0) && !gpus.has_failed("a", &all, 0), "the last one stays");
-        assert!(!gpus.has_failed("x", &all, 0) && !gpus.has_failed("x", &all, 0), "of another host");
+        assert!(!gpus.has_failed("b", 0) && !gpus.has_failed("b", 0), "nothing is listed");
+        let mut gpus = FaultyGpus::default();
+        assert_eq!(gpus.n_listed(|| ["a", "b", "c"].map(str::to_owned).into()), 3);
+        assert_eq!(gpus.n_listed(Vec::new), 3, "as they were listed first");
+        assert!(!gpus.has_failed("b", 2), "once");
+        assert_eq!(gpus.remaining(), None);
+        assert!(gpus.has_failed("b", 2));
+        assert_eq!(gpus.remaining(), Some(("a,c".to_owned(), 2)));
+        assert!(!gpus.has_failed("c", 2) && !gpus.has_failed("c", 2), "two are needed");
+        assert!(gpus.has_failed("c", 1));
+        assert!(!gpus.has_failed("a", 0) && !gpus.has_failed("a", 0), "the last one stays");
+        assert!(!gpus.has_failed("x", 0) && !gpus.has_failed("x", 0), "of another host");
     }
 }

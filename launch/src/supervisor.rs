@@ -135,6 +135,11 @@ impl<'a> Supervisor<'a> {
             let starter = Starter::find(n_ranks, hosts.is_empty(), options.launcher, &machine)?;
             debug!("{}", starter.reason(options.launcher));
         }
+        let mut faulty_gpus = FaultyGpus::default();
+        if options.min_ranks.is_some() && hosts.is_empty() && options.training.may_use_gpus {
+            // Before one is broken and not listed any more.
+            faulty_gpus.n_listed(gpus_of_this_host);
+        }
         let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
         let job_id = place.as_ref().map(|place| place.address.chars().filter(is_plain).take(64).collect());
         let watch = RunWatch::new(&(options.training.open_folder)()?, job_id);
@@ -152,7 +157,7 @@ impl<'a> Supervisor<'a> {
             batches: None,
             // That of a sweep holds the table of all of its runs.
             kept: KeptMemory::of_launcher().map_or_else(|| KeptMemory::create().ok(), |_| None),
-            faulty_gpus: FaultyGpus::default(),
+            faulty_gpus,
         })
     }
 
@@ -187,6 +192,9 @@ impl<'a> Supervisor<'a> {
             let memory = kills.since().or_else(|| {
                 host_memory::limit().filter(|limit| ended.is_kill() && limit.is_near(resident_bytes))
             });
+            let may_restart = !is_over
+                && reported == Some(exit_code::RESTARTABLE)
+                && n_restarts < self.options.max_restarts;
             let attempt = Attempt {
                 is_done,
                 ended,
@@ -197,7 +205,7 @@ impl<'a> Supervisor<'a> {
                 was_stopped,
                 has_lost_hosts: hosts.len() < self.hosts.len(),
                 // Without a GPU that fails the next attempt is another one.
-                has_gained: (!is_over && self.leave_out_faulty_gpu()) || step > step_before,
+                has_gained: (may_restart && self.leave_out_faulty_gpu()) || step > step_before,
                 n_restarts,
                 max_restarts: if self.place.is_some() { 0 } else { self.options.max_restarts },
             };
@@ -280,7 +288,7 @@ impl<'a> Supervisor<'a> {
         let job = JobSpec { n_ranks, hosts, binary: &self.binary, args: &args };
         let mut line = starter.command_line(&job, &self.machine, &self.agent);
         line.env.extend(self.kept.as_ref().map(KeptMemory::variable));
-        let visible = self.remaining_gpus().map(|(visible, _)| visible);
+        let visible = self.faulty_gpus.remaining().map(|(visible, _)| visible);
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
         let is_local = hosts.is_empty() && !self.machine.is_in_slurm;
@@ -292,32 +300,25 @@ impl<'a> Supervisor<'a> {
 
     /// Number of ranks of a job on `hosts`: all ranks, limited by the slots of these hosts, and on this host by the GPUs that remain.
     fn n_ranks_on(&self, hosts: &[Host]) -> usize {
-        match self.remaining_gpus() {
+        match self.faulty_gpus.remaining() {
             Some((_, n_left)) => self.n_ranks.min(n_left),
             None if hosts.is_empty() => self.n_ranks,
             None => self.n_ranks.min(n_slots(hosts)),
         }
     }
 
-    /// The GPUs of this host that are not left out, as CUDA_VISIBLE_DEVICES names them, and their number; `None` if all are used.
-    fn remaining_gpus(&self) -> Option<(String, usize)> {
-        // Without a fault the supervisor of a job needs no driver.
-        let gpus = self.faulty_gpus.has_left_out().then(gpus_of_this_host)?;
-        self.faulty_gpus.remaining(&gpus)
-    }
-
     /// Leaves out the GPU of this host whose fault the run has reported, after the second one: where it is not needed, or as many ranks
     /// remain as the user wants at least. Returns whether it did.
     fn leave_out_faulty_gpu(&mut self) -> bool {
         let is_here = self.hosts.is_empty() && self.place.is_none() && !self.machine.is_in_slurm;
-        let Some(uuid) = self.watch.failed_gpu().filter(|_| is_here) else { return false };
-        let gpus = gpus_of_this_host();
+        let chooses = is_here && !self.options.training.names_gpu;
+        let Some(uuid) = self.watch.failed_gpu().filter(|_| chooses) else { return false };
         // More ranks than GPUs share them, and none is left out.
-        if self.n_ranks > gpus.len() {
+        if self.n_ranks > self.faulty_gpus.n_listed(gpus_of_this_host) {
             return false;
         }
         let least = self.options.min_ranks.unwrap_or(self.n_ranks).min(self.n_ranks);
-        let is_left_out = self.faulty_gpus.has_failed(&uuid, &gpus, least);
+        let is_left_out = self.faulty_gpus.has_failed(&uuid, least);
         if is_left_out {
             warn!("{uuid} has failed twice and is left out; nvidia-smi -q -i {uuid} may show why");
         }

@@ -26,6 +26,8 @@ pub struct Training<'a> {
     pub names_world: bool,
     /// Whether the ranks may compute on GPUs.
     pub may_use_gpus: bool,
+    /// Whether the arguments choose the GPU of a rank, or let ranks share one.
+    pub names_gpu: bool,
     /// Returns the run folder; creates it for a new run without a given name.
     pub open_folder: &'a dyn Fn() -> ddp::Result<PathBuf>,
 }
@@ -105,6 +107,7 @@ mod tests {
             names_folder: has("--out"),
             names_world: has("--expect-world"),
             may_use_gpus: false,
+            names_gpu: false,
             open_folder: &|| Ok(PathBuf::new()),
         }
     }

@@ -284,6 +284,7 @@ impl RankPlan<'_> {
         let eval = self.data.eval.as_ref().map_or(0, |eval| {
             let n_rows = self.partition.eval.max_rows.min(eval.len().div_ceil(self.partition.eval.n_parts));
             let format = self.buffers(&self.layout()).input_format();
+            let converts = eval.layout().dtype != DType::F32 || self.data.preprocessor.normalizer.is_some();
             2 * DeviceShape::sent(eval.layout(), converts).sent_in(format).size_bytes(n_rows)
         });
         let order = if self.numbers_rows_on_device() {

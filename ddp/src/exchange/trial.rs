@@ -23,7 +23,7 @@ use crate::exchange::weight_gather::ShortGather;
 use crate::model::{Network, WeightsMut};
 
 /// Elements of each collective that a step has not, over all ranks.
-const RARE_ELEMENTS: usize = 1 << 20;
+const RARE_ELEMENTS: usize = 1 << 18;
 /// Replays of each graph.
 const N_REPLAYS: u32 = 2;
 

@@ -47,7 +47,9 @@ pub(crate) fn choose<'a>(
     }
     let kept = match Kept::of(replica) {
         // Then the update follows backward.
-        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => return Ok(()),
+        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => {
+            return Ok(memory::empty_cache_of(gpu.device())?);
+        }
         kept => kept?,
     };
     let chosen = place(replica, gpu, &inputs, shape, in_graph);

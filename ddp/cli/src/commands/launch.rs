@@ -35,6 +35,7 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
         names_folder: train.args.out.is_some(),
         names_world: train.args.expect_world.is_some(),
         may_use_gpus: train.args.device != "cpu",
+        names_gpu: train.args.device.starts_with("cuda:") || train.args.share_gpu,
         open_folder: &|| train.run_folder(),
     };
     let n_ranks = match args.ranks {

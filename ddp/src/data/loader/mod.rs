@@ -87,8 +87,10 @@ impl LoaderOptions {
 
     /// The format of the features of `layout` while they wait on the host.
     pub fn waiting_format(&self, layout: &RowLayout) -> DType {
-        let is_sent_as_it_is =
-            self.device != Device::Cpu && layout.dtype == DType::F32 && self.normalizer.is_none();
+        let is_sent_as_it_is = self.device != Device::Cpu
+            && layout.dtype == DType::F32
+            && self.sent_in.size_bytes() < layout.dtype.size_bytes()
+            && self.normalizer.is_none();
         if is_sent_as_it_is { self.sent_in } else { layout.dtype }
     }
 
