@@ -105,6 +105,14 @@ pub enum LaunchError {
         min_hosts: usize,
         n_hosts: usize,
     },
+    /// More ranks are required than the job has.
+    #[error("--min-ranks {min_ranks}: the job has {n_ranks} {}", if *n_ranks == 1 { "rank" } else { "ranks" })]
+    #[diagnostic(help("use --min-ranks {n_ranks} or less"))]
+    TooManyMinRanks {
+        /// The flag's value.
+        min_ranks: usize,
+        n_ranks: usize,
+    },
     /// Too few hosts respond.
     #[error(
         "{n_answering} of {n_hosts} hosts answer, and {min_hosts} are needed; no answer from {}", silent.join(", ")
@@ -145,7 +153,8 @@ impl LaunchError {
             | LaunchError::TooFewSlots { .. }
             | LaunchError::OtherHosts
             | LaunchError::NoSharedFolder { .. }
-            | LaunchError::TooManyMinHosts { .. } => exit_code::USAGE,
+            | LaunchError::TooManyMinHosts { .. }
+            | LaunchError::TooManyMinRanks { .. } => exit_code::USAGE,
             LaunchError::TooFewHosts { .. } | LaunchError::Killed { .. } => exit_code::RESTARTABLE,
             LaunchError::UnderLauncher { .. }
             | LaunchError::NoLauncher { .. }

@@ -36,7 +36,7 @@ pub struct JobOptions<'a> {
     pub hosts: Option<&'a str>,
     /// Minimum number of hosts to start with; `None` for all.
     pub min_hosts: Option<usize>,
-    /// Minimum number of ranks to go on with when GPUs of this host are left out; `None` for all.
+    /// Minimum number of ranks with which the job continues when GPUs of this host are left out; `None` for all.
     pub min_ranks: Option<usize>,
     /// The starter of several ranks.
     pub launcher: LauncherChoice,
@@ -124,6 +124,9 @@ impl<'a> Supervisor<'a> {
                 n_ranks
             }
         };
+        if let Some(min_ranks) = options.min_ranks.filter(|min| *min > n_ranks) {
+            return Err(LaunchError::TooManyMinRanks { min_ranks, n_ranks });
+        }
         if !hosts.is_empty() && n_ranks > n_slots(&hosts) {
             return Err(LaunchError::TooFewSlots { n_ranks, n_slots: n_slots(&hosts) });
         }

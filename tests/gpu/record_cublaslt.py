@@ -35,7 +35,7 @@ def files(session, kind):
 
 def candidates(part):
     """Runs each algorithm that cuBLASLt offers for 16-byte operands, not the first alone. One that breaks the device ends its process: it
-    is noted, and the next process goes on after it."""
+    is noted, and the next process continues after it."""
     session = part.session
     program, path = files(session, "cublaslt_candidates")
     path.unlink(missing_ok=True)

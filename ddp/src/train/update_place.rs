@@ -1,4 +1,4 @@
-//! Where one GPU updates the weights: after backward, or those of each finished bucket on a second stream while backward computes the
+//! Where one GPU updates the weights: after backward, or bucket by bucket on a second stream while backward computes the
 //! gradients of others. An update moves bytes and backward multiplies, so that both can be done in less than the sum of their times; how
 //! much less, and how many multiprocessors matmuls should leave free for it, differs by model and GPU. So whole steps are timed, once, before
 //! the first one, on the state of the run, which is then put back.
@@ -187,7 +187,7 @@ impl Kept {
         replica.model.restore_buffers(&self.buffers)?;
         let mut copies = self.tensors.iter();
         each_changed(replica, &mut |tensor| {
-            let copy = copies.next().expect("they are those of before");
+            let copy = copies.next().expect("a step adds no tensor");
             Ok(ops::copy(copy.view(), tensor.view_mut())?)
         })
     }

@@ -45,8 +45,8 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "N", value_parser = count, requires = "hosts")]
     pub min_hosts: Option<usize>,
 
-    /// Fewest ranks to go on with on this host after a GPU has failed twice, which is then left out [default: all]
-    #[arg(long, value_name = "N", value_parser = count)]
+    /// Fewest ranks with which the job continues on this host after a GPU has failed twice, which is then left out [default: all]
+    #[arg(long, value_name = "N", value_parser = count, conflicts_with = "hosts")]
     pub min_ranks: Option<usize>,
 
     /// Arguments of `ddp-train train`; the word `train` may be left out

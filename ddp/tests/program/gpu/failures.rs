@@ -45,12 +45,14 @@ fn a_gpu_that_fails_twice_is_left_out() {
     let folder = temp_dir();
     let out = folder.path().join("out").to_str().unwrap().to_owned();
     let train = ["--device", "cuda", "--out", &out, "--set", "train.steps=60", "--set", "log.every_steps=1"];
-    for (min_ranks, status) in [("1", 0), ("2", 1)] {
+    for (min_ranks, status) in [("1", 0), ("2", 1), ("3", 2)] {
         let launch =
             ["launch", "-n", "2", "--min-ranks", min_ranks, "--max-restarts", "3", "--", "--overwrite"];
         let args = [&launch[..], &train].concat();
         let Some(outcome) = under_virtual_gpus(2, &args, &[("VGPU_FAIL", "ecc:300,rank=1")]) else { return };
         assert_eq!(outcome.status.code(), Some(status), "{min_ranks}: {outcome:#?}");
+        let is_refused = outcome.stderr.contains("--min-ranks 3: the job has 2 ranks");
+        assert_eq!(is_refused, status == 2, "{min_ranks}: {outcome:#?}");
         let is_left_out = outcome.stderr.contains(" has failed twice and is left out");
         assert_eq!(is_left_out, min_ranks == "1", "{min_ranks}: {outcome:#?}");
         assert_eq!(
@@ -118,7 +120,7 @@ fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
 }
 
 /// Graphs are destroyed before the communicator is aborted. A driver call that never returns from this hides no error message.
-/// The first three graphs, and nine collectives and more, are those of the trials before the first step.
+/// The first three graphs, and nine collectives and more, belong to the trials before the first step.
 #[test]
 fn an_error_of_a_replayed_step_is_told_though_its_graph_can_not_be_destroyed() {
     let folder = temp_dir();
