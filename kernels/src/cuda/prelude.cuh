@@ -24,6 +24,12 @@ struct f16 {
 #ifndef VIRTUAL_GPU
 // Begins to load the line of this address into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm("prefetch.global.L2 [%0];" : : "l"(p)); }
+// threadIdx.x from the hardware again: what is computed from it is computed again, too, and occupies no register meanwhile.
+__device__ __forceinline__ u32 thread_anew() {
+    u32 thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
 __device__ __forceinline__ u16 bf16_bits(float x) {
     u16 bits;
 #if __CUDA_ARCH__ >= 800

@@ -129,8 +129,9 @@ __device__ __forceinline__ double part(const T* x, const T* target, D* d, size_t
 #pragma unroll
         for (int j = 0; j < N; j++) {
             MATH(T) v = to_float(a.v[j]), t = to_float(b.v[j]);
-            sum += F::value(v, t, parameter);
+            // First, which takes fewer registers.
             g.v[j] = Format<D>::from(scale * F::derivative(v, t, parameter));
+            sum += F::value(v, t, parameter);
         }
         if (d) store_pack(d, i, g);
     }
@@ -261,8 +262,8 @@ __device__ __forceinline__ void ordinal_part(const T* x, const i64* labels, cons
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 M logit = to_float(v.v[j]), t = label > col + j ? (M)1 : (M)0;
-                loss_sum += (double)weight * (double)Bce::value(logit, t, logit);
                 g.v[j] = Format<D>::from(scale * (M)weight * Bce::derivative(logit, t, logit));
+                loss_sum += (double)weight * (double)Bce::value(logit, t, logit);
             }
         }
         weight_sum += N * (double)weight;

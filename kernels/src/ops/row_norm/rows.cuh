@@ -61,7 +61,7 @@ __device__ __forceinline__ Held held_part(size_t n, int held, int per_pack) {
     Held h;
     h.end = n < (size_t)most ? (int)n : most;
     h.step = (int)blockDim.x * per_pack;
-    h.first = (int)threadIdx.x * per_pack;
+    h.first = (int)thread_anew() * per_pack;
     h.left = h.end - h.first;
     return h;
 }
@@ -72,7 +72,7 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
     typedef MATH(T) M;
     // Unaligned rows are rare: they are read again from cache.
     const int held = N == 1 ? 0 : sizeof(T) == 8 ? 8 : 32, packs = held / N;
-    const Held at = held_part(n, held, N);
+    Held at = held_part(n, held, N);
     const size_t rest = at.end + threadIdx.x;
     // Without branches, so that all loads are in flight together. One more, as there are no arrays of 0.
     M v[held + 1], m = 0, sum = 0;
@@ -89,6 +89,8 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
         for (size_t c = rest; !WHOLE && c < n; c += blockDim.x) sum += to_float(x[c]);
         m = block_sum(sum, scratch) / (M)n;
     }
+    // Computed anew, so that it occupies no registers while the threads wait for each other.
+    at = held_part(n, held, N);
     M squares = 0;
 #pragma unroll
     for (int k = 0; k < packs; k++) {
@@ -106,6 +108,7 @@ __device__ __forceinline__ void forward_row(const T* x, const MATH(T)* gamma, co
     }
     M r = 1 / root(block_sum(squares, scratch) / (M)n + eps);
 
+    at = held_part(n, held, N);
 #pragma unroll
     for (int k = 0; k < packs; k++) {
         if (k * at.step >= at.end) break;

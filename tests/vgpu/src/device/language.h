@@ -116,6 +116,7 @@ VGPU_VECTOR(long long, longlong, 16, 16) VGPU_VECTOR(unsigned long long, ulonglo
 // glibc declares some of these itself, so they are macros.
 // What the prelude of the kernels has in the assembler of NVIDIA's devices. A NaN becomes the canonical one.
 inline void prefetch(const void*) {}
+inline unsigned thread_anew() { return threadIdx.x; }
 inline unsigned short bf16_bits(float x) {
     unsigned u = __builtin_bit_cast(unsigned, x);
     return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
