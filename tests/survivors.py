@@ -3,6 +3,7 @@
 weights, bit for bit, as runs that nobody disturbs.
 
   python tests/survivors.py [--binary FILE] [--base FILE] [--start launch|mpirun] [--trials 40] [--back 0] [--seed 1] [--out FILE]
+  tests/vgpu/run -n 4 -- python3 tests/survivors.py --device cuda ...        # ranks on GPUs, also virtual ones
 
 Each trial trains a small model of random settings on 2 to 4 ranks, kills one of them after a random time, and another one once more while the
 run continues, in a third of the trials. Steps lost: the last step that rank 0 has reported, less that of the newest checkpoint.
@@ -43,6 +44,13 @@ KINDS = {
     "saved in place": ["checkpoint.every_steps=20", "checkpoint.async=false"],
     "sum of shards": ["comm.zero=1"],
 }
+# Kinds that only GPUs have. The second one computes in buckets whose weights are updated one after the other.
+GPU_KINDS = {
+    "bf16": ["train.precision=bf16"],
+    "f16": ["train.precision=f16"],
+    "several buckets": ["comm.bucket_mib=0.01"],
+    "no overlap": ["comm.overlap=false"],
+}
 # Longest time of a run, on a machine that does other things too.
 LIMIT_S = 300
 JOBS = []
@@ -50,16 +58,18 @@ JOBS = []
 WITHOUT_SAVE = {"sum of shards"}
 
 
-def settings(kind, seed):
-    """Of one run: a second or two of training."""
+def settings(kind, seed, device):
+    """Of one run: a second or two of training, on virtual GPUs some more."""
+    of_kind = KINDS.get(kind) or GPU_KINDS.get(kind, [])
     # Most kinds save too rarely for a loss to find a checkpoint.
-    of_saves = [] if any(item.startswith("checkpoint.") for item in KINDS[kind]) else ["checkpoint.every_epochs=0"]
+    of_saves = [] if any(item.startswith("checkpoint.") for item in of_kind) else ["checkpoint.every_epochs=0"]
     of_model = [] if kind == "batch norm" else ["model.hidden=[96,64]"]
-    return [*of_model, "train.epochs=400", "log.every_steps=1", f"train.seed={seed}", "watchdog.timeout_s=2", *of_saves, *KINDS[kind]]
+    n_epochs = 400 if device == "cpu" else 40
+    return [*of_model, f"train.epochs={n_epochs}", "log.every_steps=1", f"train.seed={seed}", "watchdog.timeout_s=2", *of_saves, *of_kind]
 
 
-def command(binary, out, n_ranks, sets, start):
-    train = ["train", "--out", str(out), "--resume", "auto", "--quiet", "--threads", "1"]
+def command(binary, out, n_ranks, sets, start, device):
+    train = ["train", "--out", str(out), "--resume", "auto", "--quiet", "--threads", "1", "--device", device]
     for item in sets:
         train += ["--set", item]
     if start == "launch":
@@ -75,7 +85,7 @@ def begin(args, binary, out, n_ranks, sets):
     if not shutil.which("ssh"):
         env["OMPI_MCA_plm"] = "isolated"
     with open(f"{out}.stderr", "a") as stderr:
-        return subprocess.Popen(command(binary, out, n_ranks, sets, args.start), env=env, stdout=subprocess.DEVNULL, stderr=stderr)
+        return subprocess.Popen(command(binary, out, n_ranks, sets, args.start, args.device), env=env, stdout=subprocess.DEVNULL, stderr=stderr)
 
 
 def ranks_of(job):
@@ -159,7 +169,7 @@ def disturbed(args, binary, out, n_ranks, sets, kills):
 
 def back(binary, out, n_ranks, victim, seconds):
     """Seconds from the kill of a rank to the first step after the restart."""
-    line = command(binary, out, n_ranks, settings("plain", 1), "launch")
+    line = command(binary, out, n_ranks, settings("plain", 1, "cpu"), "launch", "cpu")
     line[line.index("--max-restarts") + 1] = "1"
     with open(f"{out}.stderr", "a") as stderr:
         job = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=stderr)
@@ -204,6 +214,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     release_program.add_binary(parser)
     parser.add_argument("--base", help="another build, for comparison")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--start", choices=["launch", "mpirun"], default="launch", help="what starts the ranks")
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
@@ -213,7 +224,7 @@ def main():
     args = parser.parse_args()
     draw = random.Random(args.seed)
     until_back = times_back(args) if args.back else None
-    kinds = args.kinds.split(",") if args.kinds else list(KINDS)
+    kinds = args.kinds.split(",") if args.kinds else [*KINDS, *(GPU_KINDS if args.device == "cuda" else [])]
     results, wrong = [], []
     for index in range(args.trials):
         kind, n_ranks, seed = kinds[index % len(kinds)], draw.choice([2, 3, 4]), draw.randrange(1000)
@@ -222,7 +233,7 @@ def main():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="ddp-survivors-"))
         result = {"kind": kind, "ranks": n_ranks, "seed": seed, "kills": [[rank, round(s, 3)] for rank, s in kills]}
         try:
-            sets = settings(kind, seed)
+            sets = settings(kind, seed, args.device)
             reference = folder / "reference"
             disturbed(args, args.binary, reference, n_ranks, sets, [])
             result["losses"] = disturbed(args, args.binary, folder / "run", n_ranks, sets, kills)

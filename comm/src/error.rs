@@ -443,7 +443,11 @@ impl CommError {
 
     /// Whether the loss of another rank may be the reason.
     pub fn may_follow_loss(&self) -> bool {
-        matches!(self, CommError::PeerLeft { .. } | CommError::RankLost | CommError::Mpi { .. })
+        match self {
+            CommError::PeerLeft { .. } | CommError::RankLost | CommError::Mpi { .. } => true,
+            CommError::Nccl { aborted, .. } | CommError::DeviceTimeout { aborted, .. } => *aborted,
+            _ => false,
+        }
     }
 
     /// The rank that reports this error.

@@ -142,12 +142,27 @@ impl<'a> Autosave<'a> {
         let best = match (keeps_best_apart, newest) {
             (false, _) => None,
             (true, _) if best.is_some() => best,
-            (true, Some(newest)) if newest.manifest().run.best == run.best => {
-                Some(Arc::new(newest.weights_of_best(trainer.model().layout())?))
+            (true, newest) => {
+                // The ranks that had them are lost.
+                let known = newest.filter(|newest| newest.manifest().run.best.is_some());
+                let known_best = known.as_ref().and_then(|newest| newest.manifest().run.best.clone());
+                if known_best != run.best {
+                    warn!(
+                        "the weights of the best evaluation were lost with the ranks that kept them: the run goes on with {}",
+                        known_best.as_ref().map_or("no best evaluation".to_owned(), |best| format!(
+                            "the best one of its newest checkpoint, of step {}",
+                            best.step
+                        ))
+                    );
+                }
+                run.best = known_best;
+                known
+                    .map(|newest| newest.weights_of_best(trainer.model().layout()))
+                    .transpose()?
+                    .map(Arc::new)
             }
-            (true, _) => return Ok(false),
         };
-        RankSave::save_alone(self.world, settings(config, data), trainer, store, run, best.as_deref())?;
+        RankSave::save_alone(self.world, settings(config, data), trainer, store, run, best)?;
         Ok(true)
     }
 

@@ -6,9 +6,10 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use ddp_comm::{Slice, Track, World};
-use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Labels, Mapped, Marks, Origin};
+use ddp_kernels::cuda::{Event, GateState, Gpu, GpuFeature, Graph, Labels, Mapped, Marks, Origin};
 use ddp_kernels::ops::{STEP_SUMS_LEN, StepReport, StepScalars};
 use tracing::warn;
 
@@ -26,6 +27,8 @@ use crate::train::{matmul_choices, update_place};
 
 /// Input slots: one is copied while the other computes.
 pub const N_SLOTS: usize = 2;
+/// Time between two looks at a device that ends its work.
+const DRAIN_PAUSE: Duration = Duration::from_micros(200);
 /// Bytes of a step's sums.
 const SUMS_BYTES: usize = STEP_SUMS_LEN * size_of::<f32>();
 
@@ -380,9 +383,21 @@ impl GpuStep {
         if self.pending.len() <= in_flight {
             return Ok(None);
         }
+        let Some((_, slot)) = self.pending.front() else { return Ok(None) };
+        let outcome = &self.outcomes[*slot];
+        // Until then the step is under way.
+        world.tensor_group().wait_until(|| outcome.is_there())?;
+        self.take_outcome(world, nonfinite)
+    }
+
+    /// Takes the outcome of the oldest step, which is there.
+    fn take_outcome(
+        &mut self,
+        world: &World,
+        nonfinite: NonFinite,
+    ) -> Result<Option<(StepInfo, StepOutcome)>> {
         let Some((step, slot)) = self.pending.pop_front() else { return Ok(None) };
         let outcome = &mut self.outcomes[slot];
-        world.tensor_group().wait_until(|| outcome.is_there())?;
         outcome.wait()?;
         let tail: [f32; STEP_SUMS_LEN] = outcome.read(0);
         if let Some(marks) = self.marks[slot].as_ref().filter(|_| step.shape.is_timed)
@@ -395,6 +410,60 @@ impl GpuStep {
         }
         let squares = step.shape.has_norm.then(|| outcome.read::<f64, 1>(SUMS_BYTES)[0]);
         Ok(Some((step.info, step.outcome(&tail, squares, nonfinite)?)))
+    }
+}
+
+/// Steps that were enqueued when another rank was lost.
+pub(crate) struct Settled {
+    /// Those that are complete, oldest first.
+    pub(crate) complete: Vec<(StepInfo, StepOutcome)>,
+    /// The number of the oldest one whose update was not applied.
+    pub(crate) undone: Option<u64>,
+}
+
+impl GpuStep {
+    /// Ends what waits for a lost rank, and waits for the device. None if it holds no step in whole: an update was applied in part, or
+    /// the device is still busy after `limit`.
+    ///
+    /// - `n_steps`: steps that were enqueued in whole
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` for failed work of the device; errors of an outcome.
+    pub(crate) fn settle(
+        &mut self,
+        world: &World,
+        n_steps: u64,
+        nonfinite: NonFinite,
+        limit: Duration,
+    ) -> Result<Option<Settled>> {
+        if let Some((_, newest)) = self.pending.back() {
+            let outcome = &self.outcomes[*newest];
+            // It is there, or the communicator is aborted now.
+            let _ = world.tensor_group().wait_until(|| outcome.is_there());
+        }
+        let (idle, since) = (Event::new(self.gpu)?, Instant::now());
+        idle.record(self.gpu.compute())?;
+        while !idle.is_done()? {
+            if since.elapsed() > limit {
+                return Ok(None);
+            }
+            std::thread::sleep(DRAIN_PAUSE);
+        }
+        let Some(GateState { last_applied, first_stopped }) = self.gpu.gate_state()? else { return Ok(None) };
+        let is_stopped = |step: u64| first_stopped.is_some_and(|first| step >= first);
+        if is_stopped(last_applied) || last_applied > n_steps {
+            return Ok(None);
+        }
+        let mut settled = Settled { complete: Vec::new(), undone: None };
+        while let Some((step, _)) = self.pending.front() {
+            if is_stopped(step.info.step) {
+                settled.undone = Some(step.info.step);
+                self.pending.clear();
+                break;
+            }
+            settled.complete.extend(self.take_outcome(world, nonfinite)?);
+        }
+        Ok(Some(settled))
     }
 }
 

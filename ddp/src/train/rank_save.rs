@@ -83,14 +83,20 @@ impl RankSave {
         trainer: &Trainer<'_>,
         store: CheckpointStore,
         run: &mut RunState,
-        best: Option<&Vec<f32>>,
+        best: Option<Arc<Vec<f32>>>,
     ) -> Result<()> {
         trainer.take(run)?;
         let owned: Vec<Range<usize>> =
             trainer.state_shards_to_restore().into_iter().map(|shard| shard.flat).collect();
         let options = options(world, settings, trainer, &store, 1, &owned);
         let mut saver = Saver::of_survivor(store, options, world.rank().0);
-        save_in_place(&mut saver, run, &trainer.whole_state()?, best)??;
+        let state = trainer.whole_state()?;
+        match trainer.model().device() {
+            Device::Cpu => save_in_place(&mut saver, run, &state, best.as_deref())??,
+            Device::Cuda(_) => {
+                saver.save_snapshot(run, &snapshot(SnapshotBuffers::default(), &state, best)?)?
+            }
+        };
         Ok(())
     }
 

@@ -45,8 +45,10 @@ pub(crate) enum Within {
     Nothing,
     /// Before the update: weights and optimizer state are those of the step before.
     Gradients,
-    /// Some of them may be updated.
+    /// Some of them may be updated. On a GPU its gate tells what is.
     Update,
+    /// The ranks may hold different bits.
+    Comparison,
 }
 
 /// Model, loss, gradients and optimizer of one rank.
@@ -70,8 +72,8 @@ pub(crate) struct Replica<'w> {
     shares_of_buffers: Vec<Tensor>,
     /// Place within the step under way, for the loss of another rank in it.
     pub(crate) within: Within,
-    /// The registered buffers before the step under way, where another rank may be lost in it.
-    buffers_before: Vec<Tensor>,
+    /// The registered buffers before the steps under way, by their number, where another rank may be lost in them.
+    buffers_before: Vec<Vec<Tensor>>,
     /// Where one GPU updates the weights of steps without a norm.
     pub(crate) update_place: UpdatePlace,
     /// Measures the parts of steps on the CPU.
@@ -103,8 +105,6 @@ impl<'w> Replica<'w> {
         let rank_exchange = RankExchange::new(world, &model)?;
         let shares_of_buffers =
             model.averaged_buffers_mut().map(|buffer| buffer.zeros_like()).collect::<Result<_, _>>()?;
-        let is_watched = world.world_size() > 1 && model.device() == Device::Cpu;
-        let buffers_before = if is_watched { model.copy_of_buffers()? } else { Vec::new() };
         Ok(Replica {
             world,
             model,
@@ -118,7 +118,7 @@ impl<'w> Replica<'w> {
             rank_exchange,
             shares_of_buffers,
             within: Within::Nothing,
-            buffers_before,
+            buffers_before: Vec::new(),
             update_place: UpdatePlace::AfterBackward,
             clock: HostClock::new(),
             options,
@@ -234,24 +234,41 @@ impl<'w> Replica<'w> {
         if self.short_gather.is_some() {
             self.model.set_has_whole_weights(false);
         }
-        if !self.buffers_before.is_empty() {
-            self.model.copy_buffers_to(&mut self.buffers_before)?;
+        if let Some(place) = self.place_of_buffers(step) {
+            self.model.copy_buffers_to(&mut self.buffers_before[place])?;
         }
         self.within = Within::Gradients;
         Ok(())
     }
 
-    /// Undoes the step under way, after `n_steps` steps; returns false if its update has begun.
-    pub(crate) fn undo_step(&mut self, n_steps: u64) -> Result<bool> {
-        match std::mem::replace(&mut self.within, Within::Nothing) {
-            Within::Nothing => {}
-            Within::Gradients => {
-                self.model.restore_buffers(&self.buffers_before)?;
-                self.optimizer.set_n_steps(n_steps);
-            }
-            Within::Update => return Ok(false),
+    /// Lets the steps from now on be undone, of which up to `n_in_flight` are under way at a time.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`].
+    pub(crate) fn prepare_to_undo(&mut self, n_in_flight: usize) -> Result<()> {
+        if self.buffers_before.is_empty() {
+            let copies = (0..n_in_flight).map(|_| self.model.copy_of_buffers());
+            self.buffers_before = copies.collect::<Result<_, _>>()?;
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Undoes the passes of the step `step` and of those after it, whose updates were not applied.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` from a copy.
+    pub(crate) fn undo_passes(&mut self, step: u64) -> Result<()> {
+        self.within = Within::Nothing;
+        self.optimizer.set_n_steps(step - 1);
+        if let Some(place) = self.place_of_buffers(step) {
+            self.model.restore_buffers(&self.buffers_before[place])?;
+        }
+        Ok(())
+    }
+
+    /// The place of the registered buffers before step `step` among the copies.
+    fn place_of_buffers(&self, step: u64) -> Option<usize> {
+        Some(step.checked_rem(self.buffers_before.len() as u64)? as usize)
     }
 
     /// Computes one step; on a GPU asynchronous: enqueues it or adds it to the graph that is being captured, waits for nothing and

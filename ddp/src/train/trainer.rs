@@ -365,7 +365,7 @@ impl<'w> Trainer<'w> {
     pub fn compare_replicas(&mut self) -> Result<Option<ReplicaDifferences>> {
         self.gather_weights()?;
         // Until all agree, this rank's bits may be the wrong ones: none to save after a loss.
-        self.replica.within = Within::Update;
+        self.replica.within = Within::Comparison;
         let Replica { world, model, optimizer, shard_plan, .. } = &self.replica;
         let check = match &mut self.replica_check {
             Some(check) => check,
@@ -412,7 +412,10 @@ impl<'w> Trainer<'w> {
         let planned = self.replica.plan(rows, request, info, self.scaler.as_ref().map(LossScaler::scale));
         self.replica.begin_step(step)?;
         match &mut self.gpu {
-            Some(gpu) => gpu.enqueue(&mut self.replica, rows, planned)?,
+            Some(gpu) => {
+                gpu.enqueue(&mut self.replica, rows, planned)?;
+                self.replica.within = Within::Nothing;
+            }
             None => {
                 let outcome = self.run_on_cpu(rows, planned)?;
                 self.done.push_back((info, outcome));

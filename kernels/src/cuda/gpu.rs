@@ -14,6 +14,7 @@ use super::blas::{Blas, Conditions};
 use super::context::{Context, Stream};
 use super::driver::{check_driver, driver, identify};
 use super::feature::{FeaturesOff, GpuFeature};
+use super::gate::Gate;
 use super::graphs::Graphs;
 use super::info::GpuInfo;
 use super::module::Modules;
@@ -69,6 +70,8 @@ pub struct Gpu {
     pub(super) recording: Mutex<Option<Recording>>,
     /// Address of the scratch memory, made by the first reduction.
     pub(super) scratch: OnceLock<sys::CUdeviceptr>,
+    /// Made by [`Gpu::gate_updates`].
+    pub(super) gate: OnceLock<Gate>,
     /// Held from the launch that leaves sums in the scratch memory to the launch that reads them.
     pub(super) chunk_sums: Mutex<()>,
 }
@@ -149,6 +152,7 @@ impl Gpu {
             graphs: Graphs::default(),
             recording: Mutex::new(None),
             scratch: OnceLock::new(),
+            gate: OnceLock::new(),
             chunk_sums: Mutex::new(()),
         })
     }

@@ -14,6 +14,7 @@ use cudarc::driver::{result, sys};
 use super::blas::WORKSPACE_BYTES;
 use super::driver::check_driver;
 use super::feature::GpuFeature;
+use super::gate;
 use super::gpu::{Gpu, StreamKind};
 use super::graphs::{Release, Unused};
 use crate::base::memory_use::{MemoryInUse, MemoryUse};
@@ -219,8 +220,8 @@ pub(crate) const CHUNK_SUM_BYTES: usize = 8 << 20;
 pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
 /// Counters and partial sums, for the compute stream and then for the communication stream.
 const COUNTED_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
-/// Scratch memory of reductions: that, then [`Gpu::chunk_sums`].
-const SCRATCH_BYTES: usize = COUNTED_BYTES + CHUNK_SUM_BYTES;
+/// Scratch memory of reductions: that, then [`Gpu::chunk_sums`], then [`Gpu::gate_words`].
+const SCRATCH_BYTES: usize = COUNTED_BYTES + CHUNK_SUM_BYTES + gate::WORDS * 8;
 /// Bytes of [`MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
 pub const FIXED_WORKSPACE_BYTES: usize = WORKSPACE_BYTES + SCRATCH_BYTES;
 
@@ -263,6 +264,14 @@ impl Gpu {
         let ptr = self.scratch_memory()? + COUNTED_BYTES as u64;
         let guard = self.chunk_sums.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(ChunkSums { ptr, _guard: guard })
+    }
+
+    /// The words of the gate of updates, which start as zeros.
+    ///
+    /// # Errors
+    /// Same as [`Gpu::scratch`].
+    pub(super) fn gate_words(&'static self) -> Result<sys::CUdeviceptr> {
+        Ok(self.scratch_memory()? + (COUNTED_BYTES + CHUNK_SUM_BYTES) as u64)
     }
 
     fn scratch_memory(&'static self) -> Result<sys::CUdeviceptr> {

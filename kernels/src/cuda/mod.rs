@@ -54,6 +54,7 @@ mod event;
 mod slice;
 pub(crate) mod memory;
 mod mapped;
+mod gate;
 
 // Work that is enqueued on it.
 pub(crate) mod launch;
@@ -71,6 +72,7 @@ pub use device::timed;
 pub use driver::{Unavailable, check_driver};
 pub use event::{Event, Timer};
 pub use feature::GpuFeature;
+pub use gate::GateState;
 pub use gpu::{Gpu, StreamKind};
 pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};

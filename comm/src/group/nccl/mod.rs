@@ -20,7 +20,7 @@ mod communicator;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use api::version_name;
 use api::{Api, datatype, operation};
@@ -35,6 +35,7 @@ pub use memory::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 use super::buffer::{RawMut, RawRef};
 use super::pause::Pause;
 use super::traffic::Counter;
+use crate::progress::Progress;
 use crate::register_buffers::RegisterBuffers;
 use crate::{Call, CallKind, CommError, Departure, Rank, Result};
 
@@ -67,6 +68,9 @@ fn most_ctas_of_user() -> Option<u32> {
 pub(crate) fn version() -> Result<i32> {
     Api::get().map(Api::version)
 }
+
+/// Time after the loss of a rank for which the device may still complete what it does, before the rest is taken to wait for that rank.
+const AFTER_LOSS: Duration = Duration::from_secs(1);
 
 /// State of [`NcclGroup::begin_together`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -438,10 +442,15 @@ impl NcclGroup {
         &self,
         mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
     ) -> Result<()> {
-        let mut pause = Pause::new();
+        let (mut pause, mut lost_at) = (Pause::new(), None);
         loop {
             if let Some(error) = &*self.broken.borrow() {
                 return Err(error.clone());
+            }
+            if self.traffic.progress().is_some_and(Progress::is_to_save)
+                && lost_at.get_or_insert_with(Instant::now).elapsed() > AFTER_LOSS
+            {
+                return Err(self.break_with(Failed::With(CommError::RankLost)));
             }
             let done = is_done();
             // NCCL's error is closer to the cause than the device's.

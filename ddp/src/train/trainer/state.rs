@@ -3,6 +3,7 @@
 //! Both take the trainer apart field by field, so that a new field can't be forgotten in one of them.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use ddp_kernels::{Device, Tensor, TensorRef, ops};
 
@@ -11,9 +12,9 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Load, RunState, ShardRange,
 use crate::optim::loss_scaler::LossScaler;
 use crate::storage::stream::Caching;
 use crate::train::error::Result;
-use crate::train::gpu_step::GpuStep;
+use crate::train::gpu_step::{GpuStep, N_SLOTS, Settled};
 use crate::train::matmul_choices;
-use crate::train::step::Replica;
+use crate::train::step::{Replica, Within};
 
 /// Tensors that a rank saves, on the trainer's device.
 #[derive(Debug)]
@@ -59,19 +60,52 @@ impl Trainer<'_> {
         self.state_of(&self.state_shards_to_restore(), true)
     }
 
-    /// Makes of this trainer what it was after its last complete step, when a collective has failed because another rank is lost. False
-    /// if this rank does not hold all that a checkpoint needs: it has shards of the state, or its update had begun.
+    /// Lets the steps from now on be [undone](Trainer::undo_step). No step is under way.
     ///
     /// # Errors
-    /// `TrainError::Kernel` from a copy.
-    pub(crate) fn undo_step(&mut self) -> Result<bool> {
-        let n_steps = self.n_steps;
-        Ok(self.holds_whole_state() && self.replica.undo_step(n_steps)?)
+    /// `TrainError::Kernel` if memory is missing.
+    pub(crate) fn prepare_to_undo(&mut self) -> Result<()> {
+        match &self.gpu {
+            Some(gpu) => {
+                gpu.gpu().gate_updates()?;
+                self.replica.prepare_to_undo(N_SLOTS)
+            }
+            None => self.replica.prepare_to_undo(1),
+        }
     }
 
-    /// Whether this rank alone holds all that a checkpoint needs, and can read it after the loss of another rank.
+    /// Makes of this trainer what it was after its last complete step, when a collective has failed because another rank is lost. False
+    /// if this rank does not hold all that a checkpoint needs: it has shards of the state, its update had begun, or its GPU did not end
+    /// its work within `limit`. [`Trainer::outcome`] returns what was not read of the complete steps.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` from a copy, and for failed work of a GPU; errors of an outcome.
+    pub(crate) fn undo_step(&mut self, limit: Duration) -> Result<bool> {
+        let Trainer { replica, n_steps, gpu, done, .. } = self;
+        if !replica.shard_plan.blocks().is_empty() || replica.within == Within::Comparison {
+            return Ok(false);
+        }
+        let is_within = replica.within != Within::Nothing;
+        let undone = match gpu {
+            None if replica.within == Within::Update => return Ok(false),
+            None => None,
+            Some(gpu) => {
+                let settled = gpu.settle(replica.world, *n_steps, replica.options.nonfinite, limit)?;
+                let Some(Settled { complete, undone }) = settled else { return Ok(false) };
+                done.extend(complete);
+                undone
+            }
+        };
+        if let Some(step) = undone.or(is_within.then_some(*n_steps + 1)) {
+            *n_steps = step - 1;
+            replica.undo_passes(step)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether this rank alone holds all that a checkpoint needs.
     pub(crate) fn holds_whole_state(&self) -> bool {
-        self.replica.shard_plan.blocks().is_empty() && self.gpu.is_none()
+        self.replica.shard_plan.blocks().is_empty()
     }
 
     fn state_of(&self, shards: &[StateShard], with_model: bool) -> Result<StateToSave<'_>> {

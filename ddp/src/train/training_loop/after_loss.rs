@@ -22,7 +22,10 @@ impl TrainingLoop<'_> {
     /// [`Stop`] with the error of a step, an evaluation, an event or the last checkpoint.
     pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let watchdog = self.plan.world.watchdog();
-        let limit = self.plan.config.watchdog.save_limit().filter(|_| trainer.holds_whole_state());
+        let limit = self.plan.config.watchdog.save_limit().filter(|_| self.can_save_after_loss(trainer));
+        if limit.is_some() {
+            trainer.prepare_to_undo()?;
+        }
         watchdog.saves_for(limit);
         let ended = self.run(trainer);
         if let Err(stop) = &ended {
@@ -65,7 +68,10 @@ impl TrainingLoop<'_> {
             }
             return;
         }
-        let is_whole = trainer.undo_step().unwrap_or(false) && trainer.n_steps() > self.first_step;
+        let limit = self.plan.config.watchdog.save_limit().unwrap_or_default();
+        let is_whole = trainer.undo_step(limit).unwrap_or(false)
+            && self.catch_up(trainer)
+            && trainer.n_steps() > self.first_step;
         if !watchdog.offer_save(is_whole.then(|| trainer.n_steps())) {
             return;
         }
@@ -74,6 +80,30 @@ impl TrainingLoop<'_> {
             error!("the state after step {} could not be saved: {error}", trainer.n_steps());
         }
         watchdog.end_save(matches!(saved, Ok(true)));
+    }
+
+    /// Whether what this rank holds can be saved after the loss of another one: all of the state, and it can leave collectives that hang.
+    fn can_save_after_loss(&self, trainer: &Trainer<'_>) -> bool {
+        let group = self.plan.world.tensor_group();
+        let can_leave = group.transport() != "mpi";
+        self.plan.world.world_size() > 1 && can_leave && trainer.holds_whole_state()
+    }
+
+    /// Takes in the outcomes of the steps that were complete, and returns to the numbers before the others; false if one of them ends
+    /// the run in another way.
+    fn catch_up(&mut self, trainer: &mut Trainer<'_>) -> bool {
+        // Each event ends in an error, since a rank is lost.
+        while let Err(error) = self.outcomes(trainer, true) {
+            if !matches!(&error, TrainError::Comm(error) if error.may_follow_loss()) {
+                return false;
+            }
+        }
+        if let Some(oldest) = self.in_flight.front() {
+            self.state.cursor = oldest.cursor;
+        }
+        self.in_flight.clear();
+        self.state.step = trainer.n_steps();
+        self.rollback.is_none()
     }
 
     /// Makes the run's numbers those of a checkpoint after the last complete step.

@@ -192,7 +192,7 @@ __device__ __forceinline__ size_t packed_end(const Operand<T>& a, const Operand<
         compare<per_access>(op, x, y, out, 0, end, n);                                                                  \
         compare<1>(op, x, y, out, end, n, n);                                                                           \
     }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256, 6)                                                                \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 2 ? 5 : 6)                                           \
         select_##name(const u8* condition, size_t div, size_t len, size_t outer_div, size_t outer_len, OPERAND(T, a),   \
                       OPERAND(T, b), T* out, size_t n) {                                                                \
         const int per_access = PerAccess<T>::n;                                                                         \

@@ -188,7 +188,7 @@ __device__ __forceinline__ void loss(const T* x, const T* target, const float* r
 }
 
 #define LOSS(name, F, T, D)                                                                                           \
-    extern "C" __global__ void __launch_bounds__(256, 4)                                                              \
+    extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 8 ? 3 : 4)                                         \
         name(const T* x, const T* target, const float* row_weights, D* d, size_t n, size_t cols, double parameter,    \
              double scale, float* tail, int accumulate, const double* extra, u32* counter, double* partials) {        \
         loss<F>(x, target, row_weights, d, n, cols, parameter, scale, tail, accumulate, extra, counter, partials);    \

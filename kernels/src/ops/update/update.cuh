@@ -9,7 +9,8 @@
 //         with a warm-up decay is at most step / (step + 9)
 // shapes  w, s0, s1, ema: T[n], state and ema may be null; g: G[n]; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
 //         sums: f32[16]; sum_of_squares: f64[1] or null; report: null, or mapped host memory of f32[16], which receives sums, and f64,
-//         which receives *reported_squares unless that is null
+//         which receives *reported_squares unless that is null; gate: null, or u64[3] (gate.rs): whether it is closed, and the steps of
+//         the last update that was applied and of the first one that found it closed
 // moved   what the formula reads and writes, once, and 8 B/element in f32 for ema
 // launch  grid-stride over n, 16 bytes per access if the pointers allow it, block 256; any n
 // order   elementwise: bit-identical between runs
@@ -87,7 +88,7 @@ template <class T, class G, class C, class P>
 __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params,
                                        const Segments& segments, double decay, int warms_up, u64 step, const double* scalars,
                                        const float* sums, const double* sum_of_squares, double max_norm, float* report,
-                                       const double* reported_squares) {
+                                       const double* reported_squares, u64* gate) {
     __shared__ Formula<T> formulas[MAX_SEGMENTS];
     __shared__ Average<T> shared_average;
     __shared__ bool applies;
@@ -107,6 +108,15 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
         if (segments.n) params.set_segment(segments, threadIdx.x);
         formulas[threadIdx.x] = Formula<T>::of(params, s0 != 0);
         if (is_first) {
+            // Every block, so that a gate that closes meanwhile is seen in both numbers.
+            if (gate) {
+                bool is_closed = *(volatile u64*)gate;
+                if (is_closed)
+                    atomicCAS(gate + 2, (u64)0, step);
+                else if (!withheld)
+                    atomicMax(gate + 1, step);
+                withheld |= is_closed;
+            }
             applies = !withheld;
             shared_average = Average<T>::of(decay, warms_up, step);
         }
@@ -131,9 +141,9 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
     extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 4 ? 4 : 2) op##_##suffix(                          \
         T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, Segments segments, double decay,     \
         int warms_up, u64 step, const double* scalars, const float* sums, const double* sum_of_squares,                \
-        double max_norm, float* report, const double* reported_squares) {                                              \
+        double max_norm, float* report, const double* reported_squares, u64* gate) {                                   \
         update(w, g, s0, s1, ema, copy, n, params, segments, decay, warms_up, step, scalars, sums, sum_of_squares,     \
-               max_norm, report, reported_squares);                                                                    \
+               max_norm, report, reported_squares, gate);                                                              \
     }
 // All kernels of one update; grads_bf16: with gradients that were reduced in bf16.
 #define UPDATES(op)                                              \

@@ -165,10 +165,11 @@ impl Args {
             args.bytes.resize(begin + size.div_ceil(16), 0);
             let value: &mut [u8] = as_bytes(&mut args.bytes[begin..]);
             value[..size].copy_from_slice(slice(from, size)?);
-            // Replaces every aligned word that is a device pointer by the real address of its bytes.
+            // Replaces every aligned word that is a device pointer by the real address of its bytes. In a structure it may be a number of any
+            // meaning, and is a pointer only if something is allocated there.
             for word in value[..size].chunks_exact_mut(8) {
                 let p = u64::from_ne_bytes(word.try_into().map_err(|_| INVALID_VALUE)?);
-                if mem::is_device(p) {
+                if mem::is_device(p) && (pointer != Pointer::None || lock(&MEMORY).find(p).is_some()) {
                     args.pointers.push(p);
                     word.copy_from_slice(&(p + SHIFT).to_ne_bytes());
                 } else if pointer != Pointer::None && p != 0 {
