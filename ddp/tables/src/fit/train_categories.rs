@@ -2,15 +2,15 @@
 //! unknown, as it will be when the model is used. Rare values are unknown too, so that what a model learns for them it also does for
 //! values that it will see for the first time.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout};
+use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::Result;
 use ddp::data::vocabulary::Vocabulary;
 use ddp_comm::HostShare;
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
+use ddp_kernels::{DType, Device, Tensor};
 
 use crate::host_once::once;
 
@@ -123,9 +123,11 @@ struct Recoded {
     codes: Arc<Vec<(usize, Vec<u32>)>>,
 }
 
-impl Dataset for Recoded {
-    fn len(&self) -> usize {
-        self.of.len()
+impl DatasetWrapper for Recoded {
+    const CHANGES: Changes = Changes::Features;
+
+    fn inner(&self) -> &dyn Dataset {
+        &*self.of
     }
 
     fn layout(&self) -> &RowLayout {
@@ -143,10 +145,6 @@ impl Dataset for Recoded {
         Ok(())
     }
 
-    fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
-        self.of.gather_targets(rows, out)
-    }
-
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         if !self.of.gather_doubles(rows, origin, out)? {
             return Ok(false);
@@ -159,36 +157,55 @@ impl Dataset for Recoded {
         }
         Ok(true)
     }
+}
 
-    fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
-        self.of.class_indices(rows, out)
+#[cfg(test)]
+mod tests {
+    use ddp::data::vocabulary::CategoryColumn;
+    use ddp::data::{ResidentRows, TargetLayout, Targets, numbered_columns};
+
+    use super::*;
+
+    /// Rows with one category, a target that is exact in f64 only, and rows that were left out.
+    #[derive(Debug)]
+    struct ExactTargets(ResidentRows);
+
+    impl DatasetWrapper for ExactTargets {
+        const CHANGES: Changes = Changes::Nothing;
+
+        fn inner(&self) -> &dyn Dataset {
+            &self.0
+        }
+
+        fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
+            rows.iter().zip(out).for_each(|(&row, out)| *out = 1.7e9 + row as f64 - origin[0]);
+            Ok(true)
+        }
+
+        fn n_without_target(&self) -> usize {
+            3
+        }
     }
 
-    fn block_ends(&self) -> Option<&[usize]> {
-        self.of.block_ends()
-    }
-
-    fn source_row(&self, n: usize) -> usize {
-        self.of.source_row(n)
-    }
-
-    fn prefetch(&self, rows: &[Range<usize>]) {
-        self.of.prefetch(rows);
-    }
-
-    fn advice(&self) -> Option<String> {
-        self.of.advice()
-    }
-
-    fn fingerprint(&self) -> Result<u64> {
-        self.of.fingerprint()
-    }
-
-    fn resident_bytes(&self) -> usize {
-        self.of.resident_bytes()
-    }
-
-    fn source(&self) -> &str {
-        self.of.source()
+    #[test]
+    fn rows_with_new_codes_keep_exact_targets_and_the_count_of_rows_without_one() {
+        let names = numbered_columns(1);
+        let mut layout = RowLayout::new(names.clone(), TargetLayout::Values { names });
+        let vocabulary = Vocabulary::new("city".to_owned(), vec!["Bern".to_owned(), "Rome".to_owned()]);
+        layout.categories = vec![CategoryColumn { column: 0, vocabulary }];
+        let rows = ExactTargets(ResidentRows {
+            features: vec![1.0, 1.0, 2.0],
+            targets: Targets::Values(vec![1.7e9; 3]),
+            weights: None,
+            layout,
+            source: "rows in memory".to_owned(),
+        });
+        // Rome has a single row.
+        let recoded = by_train_rows(vec![Arc::new(rows)], 2, None).unwrap().remove(0);
+        assert_eq!(recoded.layout().categories[0].vocabulary.values(), ["Bern"]);
+        let mut targets = [0.0; 3];
+        assert!(recoded.gather_target_doubles(&[0, 1, 2], &[1.7e9], &mut targets).unwrap());
+        assert_eq!(targets, [0.0, 1.0, 2.0]);
+        assert_eq!(recoded.n_without_target(), 3);
     }
 }
