@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use ddp_kernels::{Device, Tensor};
+
 use super::*;
+use crate::io::write_npz;
 use crate::testing::{features_of, gathered};
 
 /// A folder with `train.csv` and `eval.csv`.
@@ -227,6 +230,43 @@ fn rows_to_evaluate_have_weights_of_their_own() {
     let sets = [set("train", "train.csv"), set("eval", "eval.csv"), eval_weight];
     let of_table = files.load(&sets.each_ref().map(String::as_str), 1);
     assert_refused(of_table, &["`data.eval_weight` is set", "eval.csv", "`data.weight` names the column"]);
+}
+
+#[test]
+fn an_archive_with_test_rows_must_have_their_labels_and_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.npz");
+    let load = |arrays: &[(&str, &[usize], &[f32])], weight: &str| {
+        let tensor =
+            |shape: &[usize], values: &[f32]| Tensor::from_slice(values, shape, Device::Cpu).unwrap();
+        let tensors: Vec<(&str, Tensor)> =
+            arrays.iter().map(|(name, shape, values)| (*name, tensor(shape, values))).collect();
+        let named: Vec<(&str, &Tensor)> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        write_npz(&path, &named).unwrap();
+        let path = path.display();
+        let sets =
+            [format!("data.train={path}"), format!("data.eval={path}"), format!("data.weight={weight}")];
+        let config = Config::load(None, &sets).unwrap();
+        load(&config, &World::single())
+            .map_err(|stop| ddp_kernels::hint::with_hint(stop.error().expect("an error of the rows")))
+    };
+    let x = [("x_train", &[2, 1][..], &[1.0, 2.0][..]), ("x_test", &[2, 1], &[3.0, 4.0])];
+    let y = [("y_train", &[2][..], &[0.0, 1.0][..]), ("y_test", &[2], &[1.0, 0.0])];
+    let rows = [x, y].concat();
+    let weights = |loaded: Loaded| [loaded.train, loaded.eval.unwrap()].map(|of| gathered(&*of, &[0, 1]).2);
+    for (train, test) in [("w_train", "w_test"), ("w", "w_test")] {
+        let of_train = (train, &[2][..], &[1.0, 2.0][..]);
+        let all = [&rows[..], &[of_train, (test, &[2][..], &[3.0, 0.5][..])]].concat();
+        let want = [Some(vec![1.0, 2.0]), Some(vec![3.0, 0.5])];
+        assert_eq!(weights(load(&all, train).unwrap()), want);
+        // As many rows as the test rows have are no reason to take those of the training rows.
+        assert_refused(
+            load(&[&rows[..], &[of_train]].concat(), train),
+            &[&format!("no array \"{test}\""), &format!("\"{train}\" is of the training rows")],
+        );
+    }
+    let of_train = [&x[..], &y[..1], &[("w", &[2], &[1.0, 2.0])]].concat();
+    assert_refused(load(&of_train, "w"), &["no array \"y_test\"", "add \"y_test\""]);
 }
 
 /// Everything that rows hold.

@@ -122,43 +122,50 @@ fn read(
 fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result<FileArrays> {
     let names = arrays.names();
     let has = |name: &str| names.iter().any(|other| other == name);
-    let find = |key: &str, usual_names: &[&str], content: &str| -> Result<String> {
+    // The array of the test rows, if they are wanted, and that of all or of the training rows.
+    let sides = |key: &str, usual_names: &[&str]| -> [Option<String>; 2] {
         // A name that the user chose has no substitutes.
-        let is_default = usual_names.first() == Some(&key);
-        let usual = usual_names.iter().copied().filter(|_| is_default);
-        let mut found = std::iter::once(key).chain(usual).find(|name| has(name)).map(str::to_owned);
-        if spec.side == SplitSide::Test {
-            let of_test = std::iter::once(key).chain(usual_names.iter().copied().filter(|_| is_default));
-            found = of_test.map(test_key).find(|name| has(name)).or(found);
-        }
-        found.ok_or_else(|| {
-            DataError::from(TableError::NoArray {
-                path: path.to_owned(),
-                key: key.to_owned(),
-                found: if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-                hint: format!("set `data.{content}_key` to the array of the {content}"),
-            })
-        })
+        let usual = usual_names.iter().copied().filter(|_| usual_names.first() == Some(&key));
+        let candidates: Vec<&str> = std::iter::once(key).chain(usual).collect();
+        let of_test = candidates.iter().map(|name| name_for_test(name));
+        [
+            of_test.filter(|_| spec.side == SplitSide::Test).find(|name| has(name)),
+            candidates.iter().find(|name| has(name)).map(|name| (*name).to_owned()),
+        ]
     };
-    let features = arrays.array(&find(&spec.data.features_key, FEATURE_KEYS, "features")?)?;
-    let targets = match spec.labels {
-        _ if spec.to_predict.is_some() => None,
-        Some(_) => None,
-        None => Some(arrays.array(&find(&spec.data.labels_key, LABEL_KEYS, "labels")?)?),
+    let has_both = sides(&spec.data.features_key, FEATURE_KEYS).iter().all(Option::is_some);
+    let find = |key: &str, usual_names: &[&str], hint: &str| -> Result<RawArray> {
+        let missing = |key: &str, hint: String| {
+            let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            DataError::from(TableError::NoArray { path: path.to_owned(), key: key.to_owned(), found, hint })
+        };
+        let name = match sides(key, usual_names) {
+            [None, Some(of_train)] if has_both => {
+                let of_test = name_for_test(&of_train);
+                let hint = format!(
+                    "\"{of_train}\" is of the training rows: add \"{of_test}\", or write the test rows to a file of their own for `data.eval`"
+                );
+                return Err(missing(&of_test, hint));
+            }
+            [of_test, of_all] => of_test.or(of_all).ok_or_else(|| missing(key, hint.to_owned()))?,
+        };
+        Ok(arrays.array(&name)?)
     };
-    let weights = match spec.data.weight.as_deref().filter(|_| spec.to_predict.is_none()) {
-        Some(name) if has(name) => Some(arrays.array(name)?),
-        Some(name) => {
-            return Err(DataError::from(TableError::NoArray {
-                path: path.to_owned(),
-                key: name.to_owned(),
-                found: names.join(", "),
-                hint: "set `data.weight` to the array with one number per row".to_owned(),
-            }));
-        }
-        None => None,
-    };
+    let features_hint = "set `data.features_key` to the array of the features";
+    let features = find(&spec.data.features_key, FEATURE_KEYS, features_hint)?;
+    let labels = Some(&*spec.data.labels_key).filter(|_| spec.labels.is_none() && spec.to_predict.is_none());
+    let labels_hint = "set `data.labels_key` to the array of the labels";
+    let targets = labels.map(|key| find(key, LABEL_KEYS, labels_hint)).transpose()?;
+    let weight = spec.data.weight.as_deref().filter(|_| spec.to_predict.is_none());
+    let weight_hint = "set `data.weight` to the array with one number per row";
+    let weights = weight.map(|key| find(key, &[], weight_hint)).transpose()?;
     Ok(FileArrays { features, targets, weights, texts: arrays.texts() })
+}
+
+/// The name of the array of test rows next to an array of training rows.
+fn name_for_test(name: &str) -> String {
+    let usual = test_key(name);
+    if usual.is_empty() { format!("{name}_test") } else { usual }
 }
 
 /// Labels in files of their own: those that the config names, or files with conventional names next to the features.
