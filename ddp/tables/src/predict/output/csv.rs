@@ -43,11 +43,16 @@ impl Encoder for CsvEncoder {
     fn encode(&self, block: &Block, lines: &mut Vec<u8>) {
         for row in 0..block.n_rows {
             let is_valid = block.is_valid(row);
+            let start = lines.len();
             for (column, values) in block.columns.iter().enumerate() {
                 if is_valid || matches!(values, Values::Texts(_)) {
                     self.cell(column, values, row, lines);
                 }
                 lines.push(b',');
+            }
+            if lines.len() == start + 1 {
+                // Readers of CSV skip blank lines: the rows after it would move up.
+                lines.splice(start..start, *b"\"\"");
             }
             *lines.last_mut().expect("there is a column") = b'\n';
         }
@@ -55,5 +60,29 @@ impl Encoder for CsvEncoder {
 
     fn head(&self, _n_rows: u64) -> Vec<u8> {
         (self.names.join(",") + "\n").into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::texts::Texts;
+
+    #[test]
+    fn an_empty_cell_alone_in_its_row_is_no_blank_line() {
+        let column = |name: &str, kind| OutputColumn { name: name.to_owned(), kind };
+        let lines = |columns: &[OutputColumn], values: Vec<Values>| {
+            let block = Block { n_rows: 3, columns: values, is_valid: vec![true, false, true] };
+            let mut lines = Vec::new();
+            CsvEncoder::new(columns).encode(&block, &mut lines);
+            String::from_utf8(lines).unwrap()
+        };
+        let values = || Values::Numbers(vec![1.5, 0.0, 2.0]);
+        assert_eq!(lines(&[column("a", ColumnKind::Value)], vec![values()]), "1.5\n\"\"\n2\n");
+        let two = [column("a", ColumnKind::Value), column("b", ColumnKind::Value)];
+        assert_eq!(lines(&two, vec![values(), values()]), "1.5,1.5\n,\n2,2\n");
+        let mut texts = Texts::default();
+        ["x", "", "y"].iter().for_each(|text| texts.push(text));
+        assert_eq!(lines(&[column("a", ColumnKind::Kept)], vec![Values::Texts(texts)]), "x\n\"\"\ny\n");
     }
 }
