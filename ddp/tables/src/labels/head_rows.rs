@@ -20,6 +20,8 @@ use crate::error::target_error::TargetError;
 use crate::formats::error::{CellProblem, CsvError, RowsError};
 use crate::labels::survey::LabelSurvey;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Opens the rows of `spec`, whose config has heads; `open` reads a table.
 ///
@@ -143,7 +145,7 @@ impl HeadRows {
                 if let Some(CategoryColumn { vocabulary, .. }) = category {
                     let found = match known.and_then(|heads| heads.get(index)?.labels.clone()) {
                         Some(labels) => labels,
-                        None => Arc::new(labels_of(vocabulary, spec.source, of.len())?),
+                        None => Arc::new(labels_of(vocabulary, spec, of.len())?),
                     };
                     classes = Some(classes_of(vocabulary, &found));
                     labels = Some(found);
@@ -228,11 +230,13 @@ impl HeadRows {
     }
 }
 
-/// The labels that a category's values are.
-fn labels_of(vocabulary: &Vocabulary, source: &str, n_rows: usize) -> Result<LabelVocabulary> {
-    let source_name = || source.to_owned();
+/// The labels that a category's values are, without marks of missing ones: the rule of other targets.
+fn labels_of(vocabulary: &Vocabulary, spec: &SourceSpec<'_>, n_rows: usize) -> Result<LabelVocabulary> {
+    let source_name = || spec.source.to_owned();
+    let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
     let mut survey = LabelSurvey::default();
-    vocabulary.values().iter().for_each(|value| survey.add_cells(value, 1));
+    let labels = vocabulary.values().iter().filter(|value| !notation.is_missing_label(value));
+    labels.for_each(|value| survey.add_cells(value, 1));
     let labels = survey.vocabulary().ok_or_else(|| {
         DataError::from(TargetError::TooManyClasses { source_name: source_name(), limit: MAX_CLASSES })
     })?;
@@ -316,4 +320,47 @@ impl HeadRows {
 /// The class of a category's code, NaN for that of no label.
 fn class_of(classes: &[f32], code: f32) -> f32 {
     classes.get(code as usize).copied().unwrap_or(f32::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ddp::config::Config;
+
+    use super::*;
+    use crate::testing::gathered;
+
+    #[test]
+    fn marks_of_missing_labels_are_no_classes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (rows, config) = (folder.path().join("rows.csv"), folder.path().join("run.toml"));
+        let heads = ["kind\"\ntask = \"classification", "size\"\ntask = \"regression"];
+        let heads = heads.map(|head| format!("[[heads]]\nname = \"{head}\"\n")).concat();
+        fs::write(
+            &config,
+            format!("[data]\ntrain = {:?}\neval = \"none\"\n{heads}", rows.display().to_string()),
+        )
+        .unwrap();
+        for mark in ["", "NA", "NaN", "null", "?", "none of them"] {
+            fs::write(&rows, format!("x,kind,size\n1,fig,2.5\n2,{mark},1.5\n3,pear,0.5\n")).unwrap();
+            let open = |missing: &str| {
+                let sets = ["data.missing_values=[\"none of them\", \"\", \"NA\", \"NaN\", \"null\", \"?\"]"];
+                let sets = sets.iter().filter(|_| mark == "none of them").map(|set| (*set).to_owned());
+                let sets: Vec<String> = sets.chain([format!("data.missing_target={missing}")]).collect();
+                SourceSpec::train(&Config::load(Some(&config), &sets).unwrap().data).open().unwrap()
+            };
+            let rows = open("skip");
+            let TargetLayout::Heads { heads } = &rows.layout().targets else { panic!("heads") };
+            let labels = heads[0].labels.as_ref().unwrap().labels().map(|label| label.to_string());
+            assert_eq!(labels.collect::<Vec<_>>(), ["fig", "pear"], "{mark}");
+            let (_, targets, _) = gathered(&*rows, &[0, 1, 2]);
+            assert!(targets[2].is_nan() && targets[3] == 1.5, "{mark}: {targets:?}");
+            assert_eq!([targets[0], targets[4]], [0.0, 1.0], "{mark}");
+            let rows = open("error");
+            let mut targets = Tensor::zeros(&[1, 2], DType::F32, Device::Cpu).unwrap();
+            let error = rows.gather_targets(&[1], targets.view_mut()).unwrap_err().to_string();
+            assert!(error.contains("kind"), "{mark}: {error}");
+        }
+    }
 }
