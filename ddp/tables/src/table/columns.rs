@@ -119,7 +119,8 @@ impl ColumnPlan {
             None => {
                 check_names(path, spec, &names)?;
                 let is_taken = |name: &String| spec.taken.is_some_and(|taken| taken.name == *name);
-                names.iter().position(is_taken).into_iter().collect()
+                // Columns of folders follow those of the file, and apply to them.
+                names.iter().rposition(is_taken).into_iter().collect()
             }
         };
         // A table may have a hundred thousand columns: no list is searched for each of them.

@@ -45,9 +45,11 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
     let folders = partition::columns_of(path, spec);
     let find = |names: &[String]| -> Result<Vec<Place>> {
         let place = |column: &String| {
-            let of_file = names.iter().position(|name| name == column).map(Place::File);
-            let of_folder = || folders.iter().find(|(name, _)| name == column);
-            of_file.or_else(|| of_folder().map(|(_, value)| Place::Folder(value.clone()))).ok_or_else(|| {
+            // The value of a folder applies to a column of its files, as it does to features.
+            let of_folder = folders.iter().rfind(|(name, _)| name == column);
+            let of_folder = of_folder.map(|(_, value)| Place::Folder(value.clone()));
+            let of_file = || names.iter().position(|name| name == column).map(Place::File);
+            of_folder.or_else(of_file).ok_or_else(|| {
                 let near = ddp::config::nearest(column, names.iter().map(String::as_str));
                 let listed =
                     names.iter().take(20).map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");

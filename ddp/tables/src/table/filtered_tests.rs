@@ -249,6 +249,35 @@ fn a_folder_of_partitions_is_filtered_by_its_names() {
 }
 
 #[test]
+fn a_folder_s_value_applies_to_a_column_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for side in ["train", "test"] {
+        let rows = |more: [&str; 2]| -> String {
+            let row = |n: usize| format!("{n},{}{}\n", n % 2, more[1]);
+            format!("x,y{}\n{}", more[0], (0..20).map(row).collect::<String>())
+        };
+        for (table, rows) in [("plain", rows(["", ""])), ("repeated", rows([",side", ",train"]))] {
+            let part = at(&format!("{table}/side={side}"));
+            fs::create_dir_all(&part).unwrap();
+            fs::write(part.join("rows.csv"), rows).unwrap();
+        }
+    }
+    let load = |table: &str, more: [&str; 2]| {
+        let sets = [&*format!("data.train={}", at(table).display()), "data.target=y", more[0], more[1]];
+        loaded(&sets.map(str::to_owned), 2).unwrap()
+    };
+    for more in [
+        ["data.split={column=\"side\"}", "data.drop=[]"],
+        ["data.filter=side = 'train'", "data.drop=side"],
+        ["data.filter=side = 'test'", "data.drop=side"],
+    ] {
+        let want = load("plain", more);
+        assert!(!want[0].is_empty() && load("repeated", more) == want, "{more:?}");
+    }
+}
+
+#[test]
 fn what_a_filter_cannot_do_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");

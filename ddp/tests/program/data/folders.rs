@@ -89,6 +89,8 @@ fn the_value_of_a_folder_applies_to_a_column_of_its_files() {
         "train rows --target y --epochs 1 --hidden 2 --device cpu --eval-fraction 0.2 --out run",
     );
     assert_eq!(trained.matches(note).count(), 1, "{trained}");
+    let row = output(folder.path(), "data show rows --rows 0 --json");
+    assert!(row.contains(r#"{"g":"1","x":"0","y":"0"}"#), "{row}");
     // The features are x and the folder's value, which varies.
     if cfg!(feature = "parquet") {
         output(folder.path(), "data convert rows all.parquet");

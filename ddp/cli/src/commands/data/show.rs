@@ -100,8 +100,11 @@ fn of_table(
     'files: for path in &files {
         let mut reader = CellReader::open(path, format, spec)?;
         let own_names = reader.columns().names.clone();
-        let mut of_folders = partition_columns(path, spec);
-        of_folders.retain(|(name, _)| !own_names.contains(name));
+        // The value of a folder applies to a column of its files.
+        let (repeated, of_folders): (Vec<_>, Vec<_>) =
+            partition_columns(path, spec).into_iter().partition(|(name, _)| own_names.contains(name));
+        let of_own = own_names.iter().map(|name| repeated.iter().rfind(|(of_folder, _)| of_folder == name));
+        let of_own: Vec<Option<&String>> = of_own.map(|of| of.map(|(_, value)| value)).collect();
         if shown.names.is_empty() {
             shown.names = own_names;
             shown.names.extend(of_folders.iter().map(|(name, _)| name.clone()));
@@ -116,7 +119,10 @@ fn of_table(
                     })
                     .into());
                 }
-                let cells = record.cells().map(|cell| String::from_utf8_lossy(cell).into_owned());
+                let cells = record.cells().enumerate().map(|(column, cell)| {
+                    let of_folder = of_own.get(column).copied().flatten();
+                    of_folder.cloned().unwrap_or_else(|| String::from_utf8_lossy(cell).into_owned())
+                });
                 shown
                     .rows
                     .insert(number, cells.chain(of_folders.iter().map(|(_, value)| value.clone())).collect());
