@@ -55,6 +55,19 @@ fn assert_refused(result: std::result::Result<Loaded, String>, parts: &[&str]) {
 const TRAIN: &str = "a,b,label\n1,10,0\n2,20,1\n3,30,2\n";
 
 #[test]
+fn settings_of_a_format_are_for_the_training_rows() {
+    let files = Files::new(&TRAIN.replace(',', "\t"), "");
+    let rows: String =
+        [(4, 1), (5, 0)].map(|(a, y)| format!("{{\"a\":{a},\"b\":5,\"label\":{y}}}\n")).concat();
+    fs::write(files.path("eval.jsonl"), rows).unwrap();
+    let eval = format!("data.eval={}", files.path("eval.jsonl").display());
+    let loaded = files.load(&["data.delimiter=tab", &eval], 1).unwrap();
+    assert_eq!(features_of(&*loaded.eval.unwrap()), [4.0, 5.0, 5.0, 5.0]);
+    let train = format!("data.train={}", files.path("eval.jsonl").display());
+    assert_refused(files.load(&["data.eval=none", "data.delimiter=tab", &train], 1), &["holds no cells"]);
+}
+
+#[test]
 fn digits_load_with_their_own_split() {
     let world = World::single();
     let loaded = load(&Config::load(None, &[]).unwrap(), &world).unwrap();

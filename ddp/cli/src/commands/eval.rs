@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp::config::{Config, EvalMetric, EvalSource, ExtraColumns, MetricSet, Task};
+use ddp::config::{Config, DataFormat, EvalMetric, EvalSource, ExtraColumns, MetricSet, Task};
 use ddp::data;
 use ddp::data::Dataset;
 use ddp::data::loader::LoaderOptions;
@@ -206,6 +206,8 @@ fn open_rows(
     if args.data.is_some() {
         // It selects among the rows of the run.
         data.filter = None;
+        // The rows may have a different format than those of training.
+        data.format = DataFormat::Auto;
     }
     let data = &data;
     let spec = SourceSpec { classes, host, ..SourceSpec::train(data) };

@@ -111,8 +111,12 @@ pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static
     }
 }
 
-/// Fails for settings that have no meaning in files of `format`.
+/// Fails for settings that have no meaning in files of `format`. They are for the training rows: those to evaluate or to predict may be in
+/// another format.
 fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
+    if spec.side != SplitSide::Train || spec.to_predict.is_some() {
+        return Ok(());
+    }
     let data = spec.data;
     let not_for = |key, why, hint: &str| {
         let (source_name, hint) = (spec.source.to_owned(), hint.to_owned());
@@ -133,7 +137,7 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
             "in arrays only NaN is a missing value: with numpy, x[x == -999] = numpy.nan; remove the setting";
         return not_for("data.missing_values", "holds arrays, not a table", hint);
     }
-    if data.cache.is_some() && !is_table && spec.side == SplitSide::Train {
+    if data.cache.is_some() && !is_table {
         return not_for("data.cache", "holds arrays, which are mapped as they are", "remove the setting");
     }
     if data.datetime != Datetime::Seconds && !is_table {

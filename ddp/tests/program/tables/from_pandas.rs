@@ -265,6 +265,36 @@ fn settings_of_another_format_are_refused() {
     }
 }
 
+#[test]
+fn rows_to_evaluate_and_to_predict_may_be_in_another_format() {
+    let folder = temp_dir();
+    let row = |n: usize| (n * 7 % 11, n % 2);
+    let tabs: String = (0..40).map(row).map(|(x, y)| format!("{x}\t{y}\n")).collect();
+    let json: String = (0..40).map(row).map(|(x, y)| format!("{{\"x\":{x},\"y\":{y}}}\n")).collect();
+    fs::write(folder.path().join("train.tsv"), format!("x\ty\n{tabs}")).unwrap();
+    fs::write(folder.path().join("rows.jsonl"), json).unwrap();
+    let out = folder.path().join("run");
+    let out = out.to_str().unwrap();
+    let sets = ["data.train=train.tsv", "data.target=y", "data.delimiter=tab", "data.format=csv"];
+    let mut args = vec!["train", "--device", "cpu", "--out", out, "--epochs", "1"];
+    sets.iter().for_each(|set| args.extend(["--set", set]));
+    run_ok(in_folder(folder.path(), &args));
+    let figures = |data: &str| {
+        let args = ["eval", "--device", "cpu", "--json", "--checkpoint", out, "--data", data];
+        let figures: Value = serde_json::from_str(&run_ok(in_folder(folder.path(), &args)).stdout).unwrap();
+        figures["eval_loss"].clone()
+    };
+    assert_eq!(figures("rows.jsonl"), figures("train.tsv"));
+    let predicted = |data: &str| {
+        let to = folder.path().join("predicted.csv");
+        let args =
+            ["predict", "--device", "cpu", "--checkpoint", out, "--data", data, "--overwrite", "--out"];
+        run_ok(in_folder(folder.path(), &[&args[..], &[to.to_str().unwrap()]].concat()));
+        fs::read_to_string(to).unwrap()
+    };
+    assert_eq!(predicted("rows.jsonl"), predicted("train.tsv"));
+}
+
 /// The path of the data is relative to the folder of training; evaluation and resuming start in a different folder.
 #[test]
 fn a_run_is_evaluated_and_resumed_from_any_folder() {
