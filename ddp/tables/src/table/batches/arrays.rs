@@ -282,11 +282,14 @@ pub(super) fn label_values(array: &dyn Array) -> LabelValues {
             LabelValues::Floats(values) => LabelValues::Floats(spread(array, &values)),
             LabelValues::Texts { codes, texts } => LabelValues::Texts { codes: spread(array, &codes), texts },
         },
-        _ => {
-            let mut values = vec![0.0; array.len()];
-            to_f32(array, &mut values);
-            LabelValues::Floats(values.into_iter().map(f64::from).collect())
+        DataType::Decimal32(_, 0) => integers!(Decimal32Type),
+        DataType::Decimal64(_, 0) => integers!(Decimal64Type),
+        DataType::Decimal128(_, 0) => {
+            let values = array.as_primitive::<types::Decimal128Type>().iter().map(Option::unwrap_or_default);
+            let integers: Result<Vec<i64>, _> = values.map(i64::try_from).collect();
+            integers.map_or_else(|_| LabelValues::Floats(to_f64(array)), LabelValues::Integers)
         }
+        _ => LabelValues::Floats(to_f64(array)),
     }
 }
 

@@ -106,6 +106,43 @@ fn all_types_are_read() {
     assert_eq!(texts, [["-1", "2"], ["0.1", "1e-300"], ["False", "True"]]);
 }
 
+#[test]
+fn labels_of_decimals_and_times_keep_their_digits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("labels.parquet");
+    let (a, b) = (1_700_000_000i64, 1_700_000_001);
+    let cases: Vec<ArrayRef> = vec![
+        Arc::new(Decimal64Array::from(vec![a, b]).with_precision_and_scale(12, 0).unwrap()),
+        Arc::new(
+            Decimal128Array::from(vec![i128::from(a), i128::from(b)])
+                .with_precision_and_scale(20, 0)
+                .unwrap(),
+        ),
+        Arc::new(
+            Decimal128Array::from(vec![i128::from(a) * 100, i128::from(b) * 100])
+                .with_precision_and_scale(20, 2)
+                .unwrap(),
+        ),
+        Arc::new(TimestampSecondArray::from(vec![a, b])),
+        Arc::new(TimestampMillisecondArray::from(vec![1000 * a, 1000 * b])),
+        Arc::new(DurationSecondArray::from(vec![a, b])),
+    ];
+    for array in cases {
+        let label = array.data_type().to_string();
+        write(&path, vec![("x", Arc::new(Float32Array::from(vec![0.5, 1.5]))), ("label", array)], 10);
+        let rows = open_whole(&path, &["data.target=label", "data.task=classification"]).unwrap();
+        let labels = rows.layout().labels.as_ref().unwrap().labels().map(|label| label.to_string());
+        assert_eq!(labels.collect::<Vec<_>>(), [a.to_string(), b.to_string()], "{label}");
+    }
+    // Exact in f64 neither.
+    let (a, b) = ((1i128 << 60) + 1, (1i128 << 60) + 2);
+    let array = Decimal128Array::from(vec![a, b]).with_precision_and_scale(30, 0).unwrap();
+    let x: ArrayRef = Arc::new(Float32Array::from(vec![0.5, 1.5]));
+    write(&path, vec![("x", x), ("label", Arc::new(array))], 10);
+    let rows = open_whole(&path, &["data.target=label", "data.task=classification"]).unwrap();
+    assert_eq!(rows.layout().labels.as_ref().unwrap().len(), 2);
+}
+
 fn long_integer(value: i8) -> <types::Decimal256Type as ArrowPrimitiveType>::Native {
     value.into()
 }
