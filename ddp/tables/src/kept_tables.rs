@@ -32,6 +32,7 @@ use crate::fit::preprocess::Preprocessor;
 use crate::formats::Reader;
 use crate::open::files::files_and_format;
 use crate::source::SourceSpec;
+use crate::table::partition_columns;
 
 /// First bytes of a kept table; the number changes with the format of the records.
 const MAGIC: &[u8; 8] = b"DDPROWS1";
@@ -356,6 +357,11 @@ fn add_files(hash: &mut Fingerprint, spec: &SourceSpec<'_>) -> Option<bool> {
     for path in &files {
         let metadata = settled(path)?;
         hash.text(&fs::canonicalize(path).ok()?.to_string_lossy());
+        // Which folders above a file are columns depends on the source, which is no part of the key.
+        for (name, value) in partition_columns(path, spec) {
+            hash.text(&name);
+            hash.text(&value);
+        }
         let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
         [metadata.dev(), metadata.ino(), metadata.len()].into_iter().for_each(|number| hash.number(number));
         times.into_iter().for_each(|number| hash.number(number as u64));

@@ -190,3 +190,17 @@ fn a_folder_that_can_not_be_written_is_no_reason_to_fail() {
     fs::write(place.path("cache"), b"a file").unwrap();
     assert_eq!(load(&place.config(), &World::single()).unwrap().train.len(), 3);
 }
+
+#[test]
+fn folders_that_are_columns_are_part_of_the_key() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("g/year=2024")).unwrap();
+    fs::write(place.path("g/year=2024/p.csv"), "a,kind,y\n1,red,0\n2,blue,1\n").unwrap();
+    let hash = |source: &str| {
+        let mut config = place.config();
+        config.data.train = place.path(source).display().to_string();
+        files_hash(&config).unwrap()
+    };
+    assert_ne!(hash("g"), hash("g/year=2024"), "the year is a column of the first alone");
+    assert_eq!(hash("g/year=2024"), hash("g/year=2024/p.csv"));
+}
