@@ -283,3 +283,14 @@ proptest! {
         prop_assert_eq!(folder.load("part-*.csv", &[]).unwrap().train.fingerprint().unwrap(), whole.train.fingerprint().unwrap());
     }
 }
+
+#[test]
+fn half_an_emoji_in_json_is_an_error_where_it_is_used() {
+    let rows = "{\"x\":1,\"t\":\"a\",\"y\":0}\n{\"x\":2,\"t\":\"a\\ud83d\",\"y\":1}\n{\"x\":3,\"t\":\"\\ud83d\\ude00\",\"y\":0}\n";
+    let folder = Files::new(&[("rows.jsonl", rows)]);
+    let place = ["rows.jsonl", "line 2", "\"t\"", "not UTF-8 text", "\\ud83d"];
+    assert_refused(folder.load("rows.jsonl", &["data.target=y", "data.categorical=t"]), &place);
+    assert_refused(folder.load("rows.jsonl", &["data.target=t", "data.drop=y"]), &place);
+    let loaded = folder.load("rows.jsonl", &["data.target=y", "data.drop=t"]).unwrap();
+    assert_eq!(loaded.train.len(), 3);
+}

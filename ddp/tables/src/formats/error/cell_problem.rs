@@ -12,7 +12,7 @@ pub enum CellProblem {
     /// Bytes that are not UTF-8.
     #[error("not UTF-8 text")]
     #[diagnostic(help(
-        "save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it"
+        "save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it; in JSON, a text that was cut within an emoji holds half of it, such as \\ud83d: replace it"
     ))]
     NotUtf8,
     /// A number with a mark of thousands, or of a fraction of three digits.

@@ -332,10 +332,9 @@ impl Cells {
         match raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
             _ if raw == "null" => {}
             Some(text) if !text.contains('\\') => self.text.extend_from_slice(text.as_bytes()),
-            // The value was parsed before, so its escapes are valid.
             Some(_) => {
-                let text: String = serde_json::from_str(raw).unwrap_or_default();
-                self.text.extend_from_slice(text.as_bytes());
+                let Unescaped(text) = serde_json::from_str(raw).expect("its line was parsed before");
+                self.text.extend_from_slice(&text);
             }
             None => self.text.extend_from_slice(raw.as_bytes()),
         }
@@ -384,6 +383,28 @@ fn flattened(object: Object<'_>, depth: usize) -> Object<'_> {
         }
     }
     Object(entries)
+}
+
+/// The bytes of a text. Half of a surrogate pair, as in a text that was cut within an emoji, is no character: its bytes are not UTF-8, as a
+/// use of the cell reports.
+struct Unescaped(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Unescaped {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Vec<u8>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+                Ok(bytes.to_vec())
+            }
+        }
+        deserializer.deserialize_bytes(Text).map(Unescaped)
+    }
 }
 
 #[derive(Deserialize)]
