@@ -20,9 +20,9 @@ use tracing::info;
 
 use crate::error::TableError;
 use crate::formats::arrays::reader::SplitSide;
-use crate::formats::table::parquet::ParquetWriter;
+use crate::formats::table::parquet::{MAX_GROUP_ROWS, ParquetWriter};
 use crate::formats::table::source::TableFormat;
-use crate::formats::write::{Schema, Staging};
+use crate::formats::write::{Group, Schema, Staging};
 use crate::source::SourceSpec;
 use crate::table::cell_chunks::CellColumns;
 use crate::table::chunk_reader::ChunkReader;
@@ -30,6 +30,8 @@ use crate::table::large;
 
 /// Rows that are read and written at a time.
 const CHUNK_ROWS: usize = 1 << 14;
+/// Most bytes of a column in a decoded row: the seven parts of a date, and the exact value.
+const COLUMN_BYTES: u64 = 36;
 
 /// Rows of a table of text, in a file without a name.
 #[derive(Debug)]
@@ -99,8 +101,22 @@ pub(super) fn open(
     };
     let data = DataConfig { drop: Vec::new(), eval, ..spec.data.clone() };
     let spec = SourceSpec { data: &data, types: None, taken: None, host: None, ..*spec };
-    let rows = large::open(&[path.to_owned()], &spec)?;
+    let rows = large::open(&[path.to_owned()], &spec).map_err(without_file)?;
     Ok(rows.map(|rows| Arc::new(SpilledRows { rows, _file: file }) as Arc<dyn Dataset>))
+}
+
+/// The error without advice on the file, which is not the user's.
+fn without_file(mut error: DataError) -> DataError {
+    if let Some(TableError::TooLarge { hint, .. }) = error.source_error_mut() {
+        "raise the limit".clone_into(hint);
+    }
+    error
+}
+
+/// Rows in a row group. Two are in memory at a time, with the pages and the batches of their decode: each takes an eighth of it.
+fn group_rows(groups: &[Group], memory_bytes: u64) -> usize {
+    let n_columns: usize = groups.iter().map(|group| group.names.len()).sum();
+    (memory_bytes / 8 / (n_columns as u64 * COLUMN_BYTES + 1)).clamp(1, MAX_GROUP_ROWS as u64) as usize
 }
 
 /// Writes the rows to a file in `folder`.
@@ -111,7 +127,8 @@ fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder:
     let schema = Schema { source: spec.source.to_owned(), groups: cells.groups() };
     let mut staging = Staging::new(folder);
     let path = folder.join("rows.parquet");
-    let mut writer = ParquetWriter::create(&schema, &path, &mut staging)?;
+    let group_rows = group_rows(&schema.groups, spec.memory_bytes);
+    let mut writer = ParquetWriter::with_groups(&schema, &path, &mut staging, group_rows)?;
     for file in files {
         let mut reader = ChunkReader::of_text(file, format, spec, &cells)?;
         while let Some(chunk) = reader.next(CHUNK_ROWS)? {
@@ -131,6 +148,7 @@ pub(super) fn is_too_large(error: &DataError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use ddp::config::Config;
     use ddp_comm::{World, threads};
@@ -138,6 +156,12 @@ mod tests {
     use super::*;
     use crate::load::load;
     use crate::testing::gathered;
+
+    /// The tests run in one process, by which the folder of the rows is named.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// All rows in their order, on this many ranks.
     fn loaded(sets: &[String], n_ranks: usize) -> Vec<Vec<u32>> {
@@ -156,6 +180,7 @@ mod tests {
 
     #[test]
     fn text_that_exceeds_the_memory_gives_the_same_rows() {
+        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let mut text = "a,kind,day,b,note,side,y\n".to_owned();
         for row in 0..60_000u32 {
@@ -204,6 +229,41 @@ mod tests {
             fs::read_dir(std::env::temp_dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
         let own = format!("ddp-train-{}-rows", std::process::id());
         assert!(!left.iter().any(|path| path.ends_with(&own)), "the file has no name");
+    }
+
+    #[test]
+    fn row_groups_fit_the_memory() {
+        let _alone = alone();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        let names = |n: usize| (0..n).map(|column| format!("x{column}")).collect::<Vec<_>>().join(",");
+        let config = |mib: usize| {
+            let sets = [
+                format!("data.train={}", path.display()),
+                "data.target=x0".to_owned(),
+                "data.task=regression".to_owned(),
+                "data.shuffle_mode=blocks".to_owned(),
+                format!("data.loader_memory_mib={mib}"),
+            ];
+            Config::load(None, &sets).unwrap()
+        };
+        // As a single row group, they would take 4.8 MB twice.
+        let mut text = names(20) + "\n";
+        for row in 0..60_000 {
+            let cells: Vec<String> = (0..20).map(|column| ((row * (column + 1)) % 100).to_string()).collect();
+            writeln!(text, "{}", cells.join(",")).unwrap();
+        }
+        fs::write(&path, text).unwrap();
+        let [want, got] = [64, 2].map(|mib| SourceSpec::train(&config(mib).data).open().unwrap());
+        assert!(want.block_ends().is_none() && got.block_ends().is_some_and(|ends| ends.len() > 1));
+        let rows: Vec<usize> = (0..60_000).step_by(7).collect();
+        assert_eq!(gathered(&*got, &rows), gathered(&*want, &rows));
+        // More columns than fit: the user has no file of row groups to convert.
+        let row = format!("{}\n", vec!["1"; 3000].join(","));
+        fs::write(&path, names(3000) + "\n" + &row.repeat(300)).unwrap();
+        let error = SourceSpec::train(&config(1).data).open().unwrap_err();
+        let message = ddp_kernels::hint::with_hint(&error);
+        assert!(message.contains("row group") && message.contains("hint: raise the limit"), "{message}");
     }
 
     #[test]

@@ -165,8 +165,21 @@ impl ParquetWriter {
     /// # Errors
     /// [`RowsError::Write`]
     pub fn create(schema: &Schema, path: &Path, staging: &mut Staging) -> Result<Self> {
+        Self::with_groups(schema, path, staging, MAX_GROUP_ROWS)
+    }
+
+    /// Creates the file as [`ParquetWriter::create`], with at most `max_rows` rows in a row group.
+    ///
+    /// # Errors
+    /// [`RowsError::Write`]
+    pub(crate) fn with_groups(
+        schema: &Schema,
+        path: &Path,
+        staging: &mut Staging,
+        max_rows: usize,
+    ) -> Result<Self> {
         let batches = RecordBatches::new(schema);
-        let group_rows = (GROUP_BYTES / schema.row_bytes()).clamp(1, MAX_GROUP_ROWS);
+        let group_rows = (GROUP_BYTES / schema.row_bytes()).clamp(1, max_rows);
         let file = BatchFile::new(path, staging.create(path)?, batches.columns(), group_rows)?;
         Ok(ParquetWriter { batches, file })
     }
