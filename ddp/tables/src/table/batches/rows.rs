@@ -8,6 +8,7 @@ use ddp::config::Task;
 use ddp::data::DataError;
 use ddp::data::column_kind::SeenKinds;
 use ddp::data::error::Result;
+use ddp::data::spelling::without_fraction;
 
 use crate::checks;
 use crate::error::TableError;
@@ -385,7 +386,12 @@ impl Cells<'_> {
     fn category(&self, first: usize, feature: usize, index: usize, rows: &mut TableRows) {
         let n_features = rows.n_features;
         let mut codes = vec![0; self.array.len()];
-        categories(self.array, &mut |value| rows.code(index, value), &mut |row, code| codes[row] = code);
+        // The spelling of files of text; a model may know another one, of files of this kind.
+        let mut code = |value: &str| match rows.code(index, without_fraction(value)) {
+            0 => rows.code(index, value),
+            code => code,
+        };
+        categories(self.array, &mut code, &mut |row, code| codes[row] = code);
         for (row, code) in codes.into_iter().enumerate() {
             rows.features[(first + row) * n_features + feature] = code as f32;
         }

@@ -143,6 +143,21 @@ fn labels_of_decimals_and_times_keep_their_digits() {
     assert_eq!(rows.layout().labels.as_ref().unwrap().len(), 2);
 }
 
+#[test]
+fn categories_with_a_fraction_of_zeros_are_whole_numbers_as_in_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("categories.parquet");
+    let texts = ["1", "1.0", "2.50", "a.0"];
+    let dictionary: DictionaryArray<types::Int8Type> = texts.into_iter().collect();
+    for array in [Arc::new(StringArray::from(texts.to_vec())) as ArrayRef, Arc::new(dictionary)] {
+        write(&path, vec![("kind", array), ("label", Arc::new(Int8Array::from(vec![0, 1, 0, 1])))], 10);
+        let rows = open_whole(&path, &["data.target=label", "data.categorical=kind"]).unwrap();
+        assert_eq!(rows.layout().categories[0].vocabulary.values(), ["1", "2.50", "a.0"]);
+        let (x, ..) = all(&*rows);
+        assert_eq!(x, [1.0, 1.0, 2.0, 3.0]);
+    }
+}
+
 fn long_integer(value: i8) -> <types::Decimal256Type as ArrowPrimitiveType>::Native {
     value.into()
 }
