@@ -121,6 +121,9 @@ fn source_lines(origin: &Origin, spec: &SourceSpec<'_>, is_unclear: bool) -> Vec
     if let Some(filter) = &data.filter {
         lines.push(format!("filter = {}", quoted(filter)));
     }
+    if let Some(max_rows) = data.max_rows {
+        lines.push(format!("max_rows = {max_rows}"));
+    }
     if data.format != DataFormat::Auto {
         lines.push(format!("format = {}", quoted(data.format.name())));
     }

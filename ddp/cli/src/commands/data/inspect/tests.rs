@@ -569,3 +569,11 @@ fn degenerate_tables_are_warned_of() {
     let profile = inspect_text(&rows("label", 40, |n| (n % 3).to_string()), &[]);
     assert!(message(&profile, WarningKind::NoFeatures).contains("only column"));
 }
+
+#[test]
+fn the_section_has_the_rows_that_were_looked_at() {
+    let text = rows("x,label", 100, |n| format!("{},{}", noise(n), n % 2));
+    let folder = Files::new(&[("rows.csv", &text)]);
+    let profile = folder.inspect("rows.csv", &["--set", "data.max_rows=60"]).unwrap();
+    assert_eq!(folder.loaded(&profile).0, 60, "{}", profile.data_section);
+}
