@@ -16,7 +16,7 @@ const START_FLAGS: [(&str, bool); 6] = [
 
 /// Arguments of `ddp-train train`, and the facts about them that a job needs.
 pub struct Training<'a> {
-    /// Arguments as typed, without the word `train`.
+    /// Arguments without the word `train`, each flag by the name that it has here.
     pub words: &'a [OsString],
     /// The folder of a bucket to which the results go, in place of the run folder.
     pub address: Option<&'a str>,
@@ -61,13 +61,14 @@ impl Training<'_> {
         let mut line = self.head(id, n_ranks);
         let out = self.address.map_or(out.as_os_str(), OsStr::new);
         line.extend(["--out".into(), out.into(), "--resume".into(), "auto".into()]);
-        let mut words = self.words.iter();
+        let mut words = self.words.iter().peekable();
         while let Some(word) = words.next() {
             let text = word.to_string_lossy();
             let (name, has_value) = text.split_once('=').map_or((&*text, false), |(name, _)| (name, true));
             match START_FLAGS.iter().find(|(flag, _)| *flag == name) {
                 None => line.push(word.clone()),
-                Some((_, takes_value)) if *takes_value && !has_value => drop(words.next()),
+                // A flag is no value.
+                Some((_, true)) if !has_value => drop(words.next_if(|next| !is_flag(next))),
                 Some(_) => {}
             }
         }
@@ -89,6 +90,10 @@ impl Training<'_> {
         }
         line
     }
+}
+
+fn is_flag(word: &OsStr) -> bool {
+    word.as_encoded_bytes().starts_with(b"-")
 }
 
 #[cfg(test)]
@@ -141,7 +146,13 @@ mod tests {
             fewer.ends_with(" -q --set train.grad_accum_steps=2 --set train.grad_accum_steps=4"),
             "{fewer}"
         );
-        for typed in ["--resume p --json", "--resume=p --json", "--json --overwrite --out=x"] {
+        for typed in [
+            "--resume p --json",
+            "--resume=p --json",
+            "--json --overwrite --out=x",
+            "--resume --json",
+            "--json --out",
+        ] {
             let resumed = text(&training(&words(typed)).resumed(Path::new("x"), "a", 1, None));
             assert!(resumed.ends_with(" --out x --resume auto --json"), "{typed}: {resumed}");
         }

@@ -106,6 +106,10 @@ pub struct Cli {
     /// Words of other programs and what they were taken for, such as `--seed 3 sets train.seed`.
     #[arg(skip)]
     pub taken: Vec<String>,
+
+    /// The words that clap has parsed, including the program's name: those of other programs are replaced.
+    #[arg(skip)]
+    pub words: Vec<OsString>,
 }
 
 /// Flags of all commands about notes and warnings.
@@ -142,7 +146,7 @@ impl Cli {
         let matches = command.try_get_matches_from_mut(&words);
         let matches = matches.map_err(|error| tips::with_tip(error, &command, &words))?;
         let mut cli = Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        cli.taken = taken;
+        (cli.taken, cli.words) = (taken, words);
         if let Command::Launch(args) = &mut cli.command {
             cli.log.log_format = args.share_log_format(cli.log.log_format);
         }

@@ -12,6 +12,7 @@ use ddp::train::resume::ResumeFrom;
 use ddp::train::stop_signals::StopSignals;
 use ddp_comm::World;
 use ddp_launch::{JobOptions, LaunchError, LauncherChoice, Training, refuse_launcher, supervise};
+use tracing::info;
 
 use crate::bucket::BucketRun;
 use crate::cli::{Cli, Command, LaunchArgs, LauncherName, RankCount, TrainArgs};
@@ -66,7 +67,7 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
 #[derive(Debug, Clone)]
 pub(super) struct TrainCommand {
     pub(super) args: TrainArgs,
-    /// Arguments as typed, without the word `train`.
+    /// Arguments without the word `train`, in the words of this program also where those of others were typed.
     pub(super) words: Vec<OsString>,
     /// The run in a bucket, if results go there.
     pub(super) bucket: Option<BucketRun>,
@@ -91,8 +92,8 @@ impl TrainCommand {
             None => words,
         };
         let line = ["ddp-train", "train"].map(OsString::from).into_iter().chain(words.iter().cloned());
-        let args = match Cli::parse_arguments(line.collect(), None) {
-            Ok(Cli { command: Command::Train(args), .. }) => args,
+        let (args, taken, words) = match Cli::parse_arguments(line.collect(), None) {
+            Ok(Cli { command: Command::Train(args), taken, words, .. }) => (args, taken, words),
             Ok(_) => unreachable!("the line begins with `train`"),
             Err(usage) => {
                 // Stderr may be closed.
@@ -114,7 +115,11 @@ impl TrainCommand {
         if let Some(bucket) = &bucket {
             bucket.name_home(&mut args);
         }
-        Ok(TrainCommand { args, words: words.to_vec(), bucket })
+        if !taken.is_empty() {
+            // The ranks get the words of this program, and say nothing of others.
+            info!("{}", taken.join(", "));
+        }
+        Ok(TrainCommand { args, words: words.into_iter().skip(2).collect(), bucket })
     }
 
     /// The run folder: `--out`, the folder of the checkpoint to resume, or a new one, which is created.
@@ -168,6 +173,22 @@ mod tests {
         }
         let usage = TrainCommand::parse(&["--sets".into()]).unwrap_err();
         assert!(matches!(usage, Stop::Reported(2)), "{usage}");
+    }
+
+    /// A restart replaces words by their names.
+    #[test]
+    fn words_of_other_programs_are_replaced() {
+        for (typed, words) in [
+            ("run.toml --out a --json", "run.toml --out a --json"),
+            ("train run.toml --out a --resume --json", "run.toml --out a --resume auto --json"),
+            ("--output_dir a -resume auto -q", "--out=a --resume auto -q"),
+            ("--model-dir=a --resume-from-checkpoint b --json", "--out=a --resume=b --json"),
+            ("--out a --continue latest --seed 3", "--out a --resume auto --set train.seed=3"),
+            ("--out a --init-model b --lr 0.1", "--out a --init-from=b --lr 0.1"),
+        ] {
+            let typed: Vec<OsString> = typed.split_whitespace().map(OsString::from).collect();
+            assert_eq!(TrainCommand::parse(&typed).unwrap().words.join(OsStr::new(" ")), words, "{typed:?}");
+        }
     }
 
     #[test]
