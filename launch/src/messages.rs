@@ -5,6 +5,7 @@ use ddp::host_memory::{MEMORY_HINT, MemoryLimit};
 
 use crate::decision::{Ended, Reason, SIGNALED};
 use crate::hosts::{Host, names};
+use crate::run_watch::Newest;
 
 /// The name that ranks have which this program starts itself, in place of their launcher's.
 pub(crate) const ITSELF: &str = "the job";
@@ -16,8 +17,7 @@ const LAST_SIGNAL: i32 = 64;
 pub(crate) struct Restart<'a> {
     pub(crate) number: usize,
     pub(crate) max: usize,
-    /// Step of the newest checkpoint.
-    pub(crate) step: Option<u64>,
+    pub(crate) newest: Newest,
     pub(crate) n_ranks: usize,
     pub(crate) hosts: &'a [Host],
     pub(crate) wait_s: u64,
@@ -99,7 +99,11 @@ fn last_lines(launcher: &str, held: &[String]) -> String {
 /// The line that announces a restart.
 pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
     let Restart { number, max, n_ranks, wait_s, .. } = *next;
-    let step = next.step.map_or("from the beginning".to_owned(), |step| format!("from step {step}"));
+    let step = match next.newest {
+        Newest::Step(step) => format!("from step {step}"),
+        Newest::Unusable => "with --resume auto".to_owned(),
+        Newest::Nothing => "from the beginning".to_owned(),
+    };
     let ranks = if n_ranks == 1 { "1 rank".to_owned() } else { format!("{n_ranks} ranks") };
     let hosts = if next.hosts.is_empty() { "this host".to_owned() } else { names(next.hosts) };
     let when = if wait_s == 0 { "at once".to_owned() } else { format!("in {wait_s} s") };
@@ -111,12 +115,14 @@ pub(crate) fn given_up(
     how: &str,
     reason: Reason,
     n_restarts: usize,
-    step: Option<u64>,
+    newest: Newest,
     memory: Option<MemoryLimit>,
 ) -> Option<String> {
-    let step = step.map_or("there is no checkpoint".to_owned(), |step| {
-        format!("the newest checkpoint is of step {step}")
-    });
+    let step = match newest {
+        Newest::Step(step) => format!("the newest checkpoint is of step {step}"),
+        Newest::Unusable => "no checkpoint can be used".to_owned(),
+        Newest::Nothing => "there is no checkpoint".to_owned(),
+    };
     let resume = "hint: the same command with --resume auto continues from the newest checkpoint";
     match reason {
         Reason::Complete | Reason::Stopped | Reason::Interrupted | Reason::Permanent => None,
@@ -177,9 +183,10 @@ mod tests {
         assert_eq!(ended("mpirun", Ended::Signal(9), None), "mpirun was ended by SIGKILL");
         let hosts =
             [Host { name: "a".to_owned(), slots: Some(2) }, Host { name: "b".to_owned(), slots: None }];
-        let next = Restart { number: 1, max: 3, step: Some(40), n_ranks: 3, hosts: &hosts, wait_s: 1 };
+        let next =
+            Restart { number: 1, max: 3, newest: Newest::Step(40), n_ranks: 3, hosts: &hosts, wait_s: 1 };
         assert_eq!(restart("x", &next), "x; restart 1 of 3 from step 40 on 3 ranks of a, b in 1 s");
-        let next = Restart { step: None, n_ranks: 1, hosts: &[], wait_s: 0, ..next };
+        let next = Restart { newest: Newest::Nothing, n_ranks: 1, hosts: &[], wait_s: 0, ..next };
         assert_eq!(
             restart("x", &next),
             "x; restart 1 of 3 from the beginning on 1 rank of this host at once"
@@ -201,18 +208,20 @@ mod tests {
 
     #[test]
     fn only_the_supervisors_own_reasons_are_said() {
-        assert_eq!(given_up("x", Reason::Permanent, 0, None, None), None);
+        assert_eq!(given_up("x", Reason::Permanent, 0, Newest::Nothing, None), None);
         let limit = MemoryLimit { bytes: 40 << 20, is_container: true };
-        let text = given_up("x", Reason::Memory, 0, None, Some(limit)).unwrap();
+        let text = given_up("x", Reason::Memory, 0, Newest::Nothing, Some(limit)).unwrap();
         let start = "x; a rank was killed for memory (limit 40 MiB); there is no checkpoint\nhint: lower ";
         assert!(text.starts_with(start), "{text}");
-        let text = given_up("x", Reason::NoProgress, 2, Some(7), None).unwrap();
+        let text = given_up("x", Reason::NoProgress, 2, Newest::Step(7), None).unwrap();
         assert!(
             text.starts_with("x; gave up after restart 2") && text.contains("of step 7\nhint: "),
             "{text}"
         );
         assert!(
-            given_up("x", Reason::NoRestartsLeft, 3, None, None).unwrap().contains("there is no checkpoint")
+            given_up("x", Reason::NoRestartsLeft, 3, Newest::Nothing, None)
+                .unwrap()
+                .contains("there is no checkpoint")
         );
     }
 }

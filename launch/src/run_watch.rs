@@ -38,6 +38,17 @@ pub(crate) struct RunWatch {
     event_before: Option<String>,
 }
 
+/// The newest checkpoint of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Newest {
+    /// Nothing was saved.
+    Nothing,
+    /// There are checkpoints, and none looks intact, or their folder can't be read.
+    Unusable,
+    /// It looks intact, and is of this step.
+    Step(u64),
+}
+
 /// Identity of a file's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -125,10 +136,15 @@ impl RunWatch {
         touched.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < SIGN))
     }
 
-    /// Step of the newest checkpoint that looks intact.
-    pub(crate) fn newest_step(&self) -> Option<u64> {
-        let search = CheckpointStore::of_run(&self.out).newest(u64::MAX, |_| Ok(())).ok()?;
-        search.found.map(|checkpoint| checkpoint.manifest().run.step)
+    /// The newest checkpoint that looks intact.
+    pub(crate) fn newest(&self) -> Newest {
+        let store = CheckpointStore::of_run(&self.out);
+        let found = store.newest(u64::MAX, |_| Ok(())).map(|search| search.found);
+        match (found, store.steps()) {
+            (Ok(Some(checkpoint)), _) => Newest::Step(checkpoint.manifest().run.step),
+            (Ok(None), Ok(steps)) if steps.is_empty() => Newest::Nothing,
+            _ => Newest::Unusable,
+        }
     }
 
     /// Whether this attempt has written events.
@@ -180,6 +196,22 @@ mod tests {
 
     use super::*;
 
+    /// A run starts over only where it has saved nothing.
+    #[test]
+    fn checkpoints_that_cannot_be_used_are_not_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let watch = RunWatch::new(folder.path(), None);
+        assert_eq!(watch.newest(), Newest::Nothing);
+        let checkpoints = folder.path().join("checkpoints");
+        fs::create_dir_all(checkpoints.join(".step-10-1.tmp")).unwrap();
+        assert_eq!(watch.newest(), Newest::Nothing, "none was completed");
+        fs::create_dir_all(checkpoints.join("step-10")).unwrap();
+        assert_eq!(watch.newest(), Newest::Unusable, "it has lost its files");
+        fs::remove_dir_all(&checkpoints).unwrap();
+        fs::write(&checkpoints, "").unwrap();
+        assert_eq!(watch.newest(), Newest::Unusable, "the folder can't be read");
+    }
+
     #[test]
     fn an_earlier_run_says_nothing_of_this_one() {
         let folder = tempfile::tempdir().unwrap();
@@ -191,7 +223,7 @@ mod tests {
         let mut watch = RunWatch::new(out, None);
         watch.begin_attempt();
         assert!(!watch.is_done() && !watch.is_claimed());
-        assert_eq!((watch.reported(), watch.newest_step()), (None, None));
+        assert_eq!((watch.reported(), watch.newest()), (None, Newest::Nothing));
 
         fs::remove_file(out.join(DONE_FILE)).unwrap();
         ddp::storage::atomic_write::write_atomic(&out.join(CONFIG_FILE), b"new").unwrap();

@@ -19,7 +19,7 @@ use crate::faulty_gpus::FaultyGpus;
 use crate::hosts::{self, Agent, Host, n_slots, names};
 use crate::job::{Finished, Job, Place, Request, StopRequests};
 use crate::messages::{self, Restart};
-use crate::run_watch::RunWatch;
+use crate::run_watch::{Newest, RunWatch};
 use crate::starter::{JobSpec, LauncherChoice, Machine, Starter};
 use crate::training::Training;
 
@@ -177,7 +177,7 @@ impl<'a> Supervisor<'a> {
             if let Some(name) = requests.stop() {
                 return Ok(self.stopped_between_attempts(name));
             }
-            let step_before = self.watch.newest_step();
+            let before = self.watch.newest();
             let kills = MemoryKills::watch();
             let (launcher, Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes }) =
                 self.attempt(&hosts, requests)?;
@@ -188,7 +188,7 @@ impl<'a> Supervisor<'a> {
             if !is_over && !self.hosts.is_empty() {
                 hosts = self.answering();
             }
-            let step = self.watch.newest_step();
+            let newest = self.watch.newest();
             let reported = self.watch.reported();
             let how = messages::ended(launcher, ended, reported);
             // A kernel that does not count such kills leaves the size of the ranks.
@@ -208,7 +208,7 @@ impl<'a> Supervisor<'a> {
                 was_stopped,
                 has_lost_hosts: hosts.len() < self.hosts.len(),
                 // Without a GPU that fails the next attempt is another one.
-                has_gained: (may_restart && self.leave_out_faulty_gpu()) || step > step_before,
+                has_gained: (may_restart && self.leave_out_faulty_gpu()) || newest > before,
                 n_restarts,
                 max_restarts: if self.place.is_some() { 0 } else { self.options.max_restarts },
             };
@@ -228,12 +228,12 @@ impl<'a> Supervisor<'a> {
                 if reason == Reason::Complete && !matches!(ended, Ended::Code(0)) {
                     warn!("{how}, but the run is complete");
                 }
-                if let (Reason::Stopped, Ended::Signal(_), false, Some(step)) =
-                    (reason, ended, was_stopped, step)
+                if let (Reason::Stopped, Ended::Signal(_), false, Newest::Step(step)) =
+                    (reason, ended, was_stopped, newest)
                 {
                     info!("{how}; the ranks saved a checkpoint of step {step} and stopped");
                 }
-                if let Some(message) = messages::given_up(&how, reason, n_restarts, step, memory) {
+                if let Some(message) = messages::given_up(&how, reason, n_restarts, newest, memory) {
                     error!("{message}");
                 }
                 return Ok(status);
@@ -245,7 +245,7 @@ impl<'a> Supervisor<'a> {
             let next = Restart {
                 number: n_restarts,
                 max: self.options.max_restarts,
-                step,
+                newest,
                 n_ranks,
                 hosts: &hosts,
                 wait_s,
@@ -276,13 +276,14 @@ impl<'a> Supervisor<'a> {
         }
         let n_micro = self.batches.and_then(|batches| batches.n_micro(self.n_ranks, n_ranks));
         let (out, id) = (self.watch.out(), self.watch.job_id());
-        let args = match (is_restart, self.watch.newest_step()) {
-            (true, Some(_)) => self.options.training.resumed(out, id, n_ranks, n_micro),
-            (true, None) => {
+        let args = match (is_restart, self.watch.newest()) {
+            (true, Newest::Nothing) => {
                 // A run that was killed before its first checkpoint starts over.
                 drop(claim_folder(Some(out), "", Existing::Overwrite).map_err(ddp::Error::from)?);
                 self.options.training.first(out, id, n_ranks)
             }
+            // Where none can be used, --resume auto reports why: they may be repairable.
+            (true, _) => self.options.training.resumed(out, id, n_ranks, n_micro),
             (false, _) => {
                 let n_hosts = self.place.as_ref().map_or(1, |place| place.n_hosts);
                 self.options.training.first(out, id, n_ranks * n_hosts)
@@ -374,8 +375,8 @@ impl<'a> Supervisor<'a> {
 
     /// Reports a stop that was requested while no ranks run; returns the exit status.
     fn stopped_between_attempts(&self, signal: &str) -> u8 {
-        match self.watch.newest_step() {
-            Some(step) if self.watch.is_claimed() => {
+        match self.watch.newest() {
+            Newest::Step(step) if self.watch.is_claimed() => {
                 info!("stopped by {signal}; the newest checkpoint is of step {step}");
             }
             _ => info!("{}", unsaved(signal)),
