@@ -429,9 +429,12 @@ pub(crate) struct Batches {
 impl Batches {
     pub(crate) fn of(config: &Config) -> Self {
         let train = &config.train;
-        // Micro-shards divide the batch in the same way for any number of ranks.
+        // Micro-shards divide the batch in the same way for any number of ranks. Layers that mix rows do so within each micro-batch,
+        // which all ranks share: another number of them is another run.
         let global_rows = match (train.batch, train.deterministic) {
-            (Batch::Global(rows), Determinism::Off | Determinism::On) => Some(rows),
+            (Batch::Global(rows), Determinism::Off | Determinism::On) if !config.model.mixes_rows() => {
+                Some(rows)
+            }
             _ => None,
         };
         Batches { global_rows, n_micro: train.grad_accum_steps }
@@ -454,5 +457,18 @@ mod tests {
         assert_eq!([4, 3, 2, 1].map(|n_ranks| global.n_micro(4, n_ranks)), [None, Some(3), Some(4), Some(8)]);
         assert_eq!(Batches { global_rows: Some(5), ..global }.n_micro(4, 1), Some(5), "a row is the least");
         assert_eq!(Batches { global_rows: None, ..global }.n_micro(4, 1), None);
+    }
+
+    /// Batch norm over other micro-batches would not resume.
+    #[test]
+    fn shared_micro_batches_stay() {
+        let n_micro = |more: &[&str]| {
+            let set = ["train.global_batch_size=64", "train.grad_accum_steps=2"];
+            let set: Vec<_> = set.iter().chain(more).map(|&set| set.to_owned()).collect();
+            Batches::of(&Config::load(None, &set).unwrap()).n_micro(4, 2)
+        };
+        assert_eq!(n_micro(&[]), Some(4));
+        let layers = "model.layers=[{kind = \"linear\", out_features = 8}, {kind = \"batch_norm\"}]";
+        assert_eq!(n_micro(&[layers]), None);
     }
 }
