@@ -50,7 +50,7 @@ pub(crate) struct Attempt {
     pub(crate) was_stopped: bool,
     /// Whether a host no longer responds.
     pub(crate) has_lost_hosts: bool,
-    /// Whether a newer checkpoint exists than at the start of the attempt.
+    /// Whether the attempt has saved a checkpoint, or the next one leaves out a faulty GPU.
     pub(crate) has_gained: bool,
     /// Number of restarts before this attempt.
     pub(crate) n_restarts: usize,

@@ -36,10 +36,15 @@ pub(crate) struct RunWatch {
     metrics_before: Option<Stamp>,
     /// Last line of that metrics file. A resumed run rewrites the lines of earlier steps, and appends its own after them.
     event_before: Option<String>,
+    /// The checkpoints that were there before this attempt.
+    checkpoints_before: Checkpoints,
 }
 
+/// Steps and folders of checkpoints, intact or not; `None` if they can't be listed.
+type Checkpoints = Option<Vec<(u64, Option<Stamp>)>>;
+
 /// The newest checkpoint of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Newest {
     /// Nothing was saved.
     Nothing,
@@ -79,7 +84,14 @@ impl RunWatch {
         // If there is no random device, a process id, which is unique at this moment.
         let random = || run_id::random().unwrap_or_else(|_| std::process::id().to_string());
         let job_id = job_id.unwrap_or_else(random);
-        RunWatch { out: out.to_owned(), job_id, config_before, metrics_before: None, event_before: None }
+        RunWatch {
+            out: out.to_owned(),
+            job_id,
+            config_before,
+            metrics_before: None,
+            event_before: None,
+            checkpoints_before: None,
+        }
     }
 
     /// Path of the folder.
@@ -97,6 +109,22 @@ impl RunWatch {
         let path = self.out.join(METRICS_FILE);
         self.metrics_before = Stamp::of(&path);
         self.event_before = last_line(&path);
+        self.checkpoints_before = self.checkpoints();
+    }
+
+    fn checkpoints(&self) -> Checkpoints {
+        let store = CheckpointStore::of_run(&self.out);
+        let steps = store.steps().ok()?.into_iter();
+        Some(steps.map(|step| (step, Stamp::of(&store.step_folder(step)))).collect())
+    }
+
+    /// Whether this attempt has saved a checkpoint. The newest one may be older than before, since only the ranks find wrong bytes: they
+    /// resume from one before it then, and replace it later.
+    pub(crate) fn has_saved(&self) -> bool {
+        let Some((before, now)) = self.checkpoints_before.as_ref().zip(self.checkpoints()) else {
+            return false;
+        };
+        now.iter().any(|checkpoint| !before.contains(checkpoint))
     }
 
     /// Whether rank 0 of this job wrote that the run is complete.
@@ -210,6 +238,34 @@ mod tests {
         fs::remove_dir_all(&checkpoints).unwrap();
         fs::write(&checkpoints, "").unwrap();
         assert_eq!(watch.newest(), Newest::Unusable, "the folder can't be read");
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_not_there_is_progress() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut watch = RunWatch::new(folder.path(), None);
+        let store = CheckpointStore::of_run(folder.path());
+        let save = |step: u64| {
+            let temp = store.folder().join(format!(".step-{step}-9.tmp"));
+            fs::create_dir_all(&temp).unwrap();
+            let old = temp.with_extension("old");
+            // The old one exists until the new one is complete.
+            let _ = fs::rename(store.step_folder(step), &old);
+            fs::rename(&temp, store.step_folder(step)).unwrap();
+            let _ = fs::remove_dir(&old);
+        };
+        [4000, 4500].into_iter().for_each(save);
+        watch.begin_attempt();
+        assert!(!watch.has_saved());
+        fs::remove_dir(store.step_folder(4000)).unwrap();
+        assert!(!watch.has_saved(), "one was deleted");
+        // The bytes of step 4500 were wrong.
+        save(4300);
+        assert!(watch.has_saved());
+        watch.begin_attempt();
+        assert!(!watch.has_saved());
+        save(4500);
+        assert!(watch.has_saved(), "another of the same step");
     }
 
     #[test]

@@ -177,7 +177,6 @@ impl<'a> Supervisor<'a> {
             if let Some(name) = requests.stop() {
                 return Ok(self.stopped_between_attempts(name));
             }
-            let before = self.watch.newest();
             let kills = MemoryKills::watch();
             let (launcher, Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes }) =
                 self.attempt(&hosts, requests)?;
@@ -208,7 +207,7 @@ impl<'a> Supervisor<'a> {
                 was_stopped,
                 has_lost_hosts: hosts.len() < self.hosts.len(),
                 // Without a GPU that fails the next attempt is another one.
-                has_gained: (may_restart && self.leave_out_faulty_gpu()) || newest > before,
+                has_gained: (may_restart && self.leave_out_faulty_gpu()) || self.watch.has_saved(),
                 n_restarts,
                 max_restarts: if self.place.is_some() { 0 } else { self.options.max_restarts },
             };
