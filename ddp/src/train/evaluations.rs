@@ -96,8 +96,8 @@ impl<'a> Evaluations<'a> {
             stopping: EarlyStopping::of(plan.config),
             best: BestWeights::new(checkpoint.keep_best.clone(), best_weights),
             metric_sets: plan.config.metrics().map(|set| set.union(judge)),
-            // An epoch that has ended was evaluated before it was saved, unless a signal stopped that; its tables were not saved.
-            evaluated: (state.cursor > 0 && state.rows_of_epoch() == 0 && !state.evaluation_is_due)
+            // Its tables were not saved.
+            evaluated: was_evaluated(state, train.eval_every_steps)
                 .then_some((state.step, MetricSet::default())),
             warned_not_finite: false,
             plan,
@@ -109,7 +109,7 @@ impl<'a> Evaluations<'a> {
         let every = self.plan.config.train.eval_every_steps;
         let is_done = self.evaluated.is_some_and(|(evaluated, _)| evaluated == step);
         // A skipped step does not change the step number.
-        every > 0 && step > 0 && step.is_multiple_of(every) && !is_done && self.plan.data.eval.is_some()
+        is_at_interval(step, every) && !is_done && self.plan.data.eval.is_some()
     }
 
     /// Whether the evaluations so far stop the run early.
@@ -368,6 +368,38 @@ impl<'a> Evaluations<'a> {
                  hint: outputs may overflow: {AGAINST_DIVERGENCE}"
             );
             warn_of_all_ranks(self.plan.world.rank().0, &message);
+        }
+    }
+}
+
+/// Whether `step` is one of those after which weights are evaluated within an epoch.
+fn is_at_interval(step: u64, every: u64) -> bool {
+    every > 0 && step > 0 && step.is_multiple_of(every)
+}
+
+/// Whether the weights of a saved run were evaluated before: after an epoch, or after `every` steps, unless a signal or a lost rank stopped
+/// that.
+fn was_evaluated(state: &RunState, every: u64) -> bool {
+    let ends_epoch = state.cursor > 0 && state.rows_of_epoch() == 0;
+    !state.evaluation_is_due && (ends_epoch || is_at_interval(state.step, every))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A step that f16 skips keeps the number of the one before, and must not evaluate it again in a resumed run either.
+    #[test]
+    fn a_saved_step_was_evaluated_unless_that_is_due() {
+        let at = |step, cursor| RunState { step, cursor, n_rows: 100, ..RunState::default() };
+        let was = |state: &RunState| [0, 4].map(|every| was_evaluated(state, every));
+        assert_eq!(was(&at(0, 0)), [false, false], "a new run");
+        assert_eq!(was(&at(8, 40)), [false, true]);
+        assert_eq!(was(&at(9, 45)), [false, false]);
+        assert_eq!(was(&at(9, 100)), [true, true], "an epoch has ended");
+        for cursor in [40, 100] {
+            let stopped = RunState { evaluation_is_due: true, ..at(8, cursor) };
+            assert_eq!(was(&stopped), [false, false], "a signal stopped the evaluation");
         }
     }
 }
