@@ -142,6 +142,7 @@ impl Saver {
         threads::join_any_pool();
         // No later step makes the weights finite again, and saving them would delete older checkpoints.
         if contents.weights.is_some_and(|weights| !weights.par_iter().all(|weight| weight.is_finite())) {
+            self.discard_all(&temp);
             return Err(CheckpointError::NotFinite { step: run.step, newest: self.newest(run.step) });
         }
         let needed = self.needed_bytes(&contents);
@@ -305,6 +306,15 @@ impl Saver {
             }
         }
         Ok(())
+    }
+
+    /// Removes the files of all ranks, on rank 0 before it has written its own. The others may still be writing, and would make the folder
+    /// anew.
+    fn discard_all(&self, temp: &Path) {
+        let SaveOptions { n_savers, rank_timeout, .. } = self.options;
+        // Rank 0 has failed already; the next save removes what ranks that are late leave.
+        let _ = gather::wait(temp, n_savers, rank_timeout, &self.abandoned);
+        let _ = self.store.remove(temp);
     }
 
     /// Removes the written files after a failure, and reports the failure to rank 0.

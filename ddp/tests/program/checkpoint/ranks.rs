@@ -57,6 +57,37 @@ fn ranks_that_do_not_come_are_named() {
     assert_eq!(names(&store), ["latest", "step-1"]);
 }
 
+/// Only rank 0 knows the weights, and the others write their files meanwhile or later.
+#[test]
+fn weights_that_are_not_finite_leave_no_files_of_other_ranks() {
+    for delays in [[0, 150, 300], [150, 0, 300]] {
+        let dir = temp_dir();
+        let layout = layout(&[3, 5, 2]);
+        let store = saved(dir.path(), &layout, 3, [1]);
+        let errors = std::thread::scope(|scope| {
+            let ranks = (0..3).map(|rank| {
+                let mut saver = Saver::new(store.clone(), options(&layout, rank, 3));
+                let weights = vec![f32::NAN; layout.flat_len()];
+                let weights = (rank == 0).then_some(weights);
+                let own = shards(&layout, 3)[rank].clone();
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(delays[rank]));
+                    let state = vec![0.0; own.len()];
+                    let state: Vec<_> = STATES.iter().map(|_| state.as_slice()).collect();
+                    saver.save(&run_state(2), weights.as_deref(), &state).err()
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert!(
+            matches!(errors[..], [Some(CheckpointError::NotFinite { step: 2, .. }), None, None]),
+            "{errors:?}"
+        );
+        assert_eq!(names(&store), ["latest", "step-1"]);
+    }
+}
+
 #[test]
 fn a_rank_whose_file_still_grows_is_not_silent() {
     let dir = temp_dir();
