@@ -29,7 +29,7 @@ use crate::control_group::{ControlGroup, read_entry, read_number};
 
 /// Way out for a run that was killed for want of memory.
 pub const MEMORY_HINT: &str = "lower `data.loader_memory_mib` or `train.batch_size`, start fewer ranks on this host, or raise the \
-     limit; then --resume auto continues from the newest checkpoint";
+     limit";
 
 /// Limit on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

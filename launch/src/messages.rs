@@ -111,33 +111,38 @@ pub(crate) fn restart(how: &str, next: &Restart<'_>) -> String {
 }
 
 /// Explains why there is no restart, for the reasons that the run does not report itself.
+///
+/// - `resume`: the words that continue the run
 pub(crate) fn given_up(
     how: &str,
     reason: Reason,
     n_restarts: usize,
     newest: Newest,
     memory: Option<MemoryLimit>,
+    resume: &str,
 ) -> Option<String> {
-    let step = match newest {
-        Newest::Step(step) => format!("the newest checkpoint is of step {step}"),
-        Newest::Unusable => "no checkpoint can be used".to_owned(),
-        Newest::Nothing => "there is no checkpoint".to_owned(),
+    let (step, follows) = match newest {
+        Newest::Step(step) => (format!("the newest checkpoint is of step {step}"), "continues from it"),
+        Newest::Unusable => ("no checkpoint can be used".to_owned(), "reports why"),
+        Newest::Nothing => ("there is no checkpoint".to_owned(), "starts over"),
     };
-    let resume = "hint: the same command with --resume auto continues from the newest checkpoint";
+    let resume = format!("the same command with {resume} {follows}");
     match reason {
         Reason::Complete | Reason::Stopped | Reason::Interrupted | Reason::Permanent => None,
         Reason::Memory => {
             let limit = memory.map_or_else(String::new, |limit| format!(" ({limit})"));
-            Some(format!("{how}; a rank was killed for memory{limit}; {step}\nhint: {MEMORY_HINT}"))
+            Some(format!(
+                "{how}; a rank was killed for memory{limit}; {step}\nhint: {MEMORY_HINT}; then {resume}"
+            ))
         }
-        Reason::LostWhileStopping => Some(format!("{how} before it had saved; {step}\n{resume}")),
+        Reason::LostWhileStopping => Some(format!("{how} before it had saved; {step}\nhint: {resume}")),
         Reason::NoProgress => Some(format!(
             "{how}; gave up after restart {n_restarts}, which saved no new checkpoint; {step}\n\
              hint: see the messages above; if the run was on its way, save more often with `checkpoint.every_steps`"
         )),
-        Reason::NoRestartsLeft => {
-            Some(format!("{how}; gave up after {n_restarts} restarts (--max-restarts); {step}\n{resume}"))
-        }
+        Reason::NoRestartsLeft => Some(format!(
+            "{how}; gave up after {n_restarts} restarts (--max-restarts); {step}\nhint: {resume}"
+        )),
     }
 }
 
@@ -206,20 +211,38 @@ mod tests {
         assert!(!text.contains("mpirun"), "{text}");
     }
 
+    const AUTO: &str = "--resume auto";
+
+    #[test]
+    fn a_hint_names_the_words_that_continue_the_run() {
+        let end = |newest| {
+            let text =
+                given_up("x", Reason::NoRestartsLeft, 3, newest, None, "--out o --resume auto").unwrap();
+            text.split_once("(--max-restarts); ").unwrap().1.to_owned()
+        };
+        let hint = "hint: the same command with --out o --resume auto";
+        assert_eq!(
+            end(Newest::Step(7)),
+            format!("the newest checkpoint is of step 7\n{hint} continues from it")
+        );
+        assert_eq!(end(Newest::Unusable), format!("no checkpoint can be used\n{hint} reports why"));
+        assert_eq!(end(Newest::Nothing), format!("there is no checkpoint\n{hint} starts over"));
+    }
+
     #[test]
     fn only_the_supervisors_own_reasons_are_said() {
-        assert_eq!(given_up("x", Reason::Permanent, 0, Newest::Nothing, None), None);
+        assert_eq!(given_up("x", Reason::Permanent, 0, Newest::Nothing, None, AUTO), None);
         let limit = MemoryLimit { bytes: 40 << 20, is_container: true };
-        let text = given_up("x", Reason::Memory, 0, Newest::Nothing, Some(limit)).unwrap();
+        let text = given_up("x", Reason::Memory, 0, Newest::Nothing, Some(limit), AUTO).unwrap();
         let start = "x; a rank was killed for memory (limit 40 MiB); there is no checkpoint\nhint: lower ";
         assert!(text.starts_with(start), "{text}");
-        let text = given_up("x", Reason::NoProgress, 2, Newest::Step(7), None).unwrap();
+        let text = given_up("x", Reason::NoProgress, 2, Newest::Step(7), None, AUTO).unwrap();
         assert!(
             text.starts_with("x; gave up after restart 2") && text.contains("of step 7\nhint: "),
             "{text}"
         );
         assert!(
-            given_up("x", Reason::NoRestartsLeft, 3, Newest::Nothing, None)
+            given_up("x", Reason::NoRestartsLeft, 3, Newest::Nothing, None, AUTO)
                 .unwrap()
                 .contains("there is no checkpoint")
         );

@@ -25,7 +25,7 @@ const TAIL_BYTES: u64 = 1 << 16;
 const SIGN: Duration = Duration::from_secs(15);
 
 /// The folder of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RunWatch {
     out: PathBuf,
     /// Unique id of this job.
@@ -84,14 +84,7 @@ impl RunWatch {
         // If there is no random device, a process id, which is unique at this moment.
         let random = || run_id::random().unwrap_or_else(|_| std::process::id().to_string());
         let job_id = job_id.unwrap_or_else(random);
-        RunWatch {
-            out: out.to_owned(),
-            job_id,
-            config_before,
-            metrics_before: None,
-            event_before: None,
-            checkpoints_before: None,
-        }
+        RunWatch { out: out.to_owned(), job_id, config_before, ..RunWatch::default() }
     }
 
     /// Path of the folder.

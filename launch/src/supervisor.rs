@@ -232,7 +232,8 @@ impl<'a> Supervisor<'a> {
                 {
                     info!("{how}; the ranks saved a checkpoint of step {step} and stopped");
                 }
-                if let Some(message) = messages::given_up(&how, reason, n_restarts, newest, memory) {
+                let resume = self.options.training.resume_words(self.watch.out());
+                if let Some(message) = messages::given_up(&how, reason, n_restarts, newest, memory, &resume) {
                     error!("{message}");
                 }
                 return Ok(status);

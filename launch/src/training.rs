@@ -67,8 +67,10 @@ impl Training<'_> {
             let (name, has_value) = text.split_once('=').map_or((&*text, false), |(name, _)| (name, true));
             match START_FLAGS.iter().find(|(flag, _)| *flag == name) {
                 None => line.push(word.clone()),
-                // A flag is no value.
-                Some((_, true)) if !has_value => drop(words.next_if(|next| !is_flag(next))),
+                Some((_, true)) if !has_value => {
+                    // A flag is no value.
+                    let _ = words.next_if(|next| !next.as_encoded_bytes().starts_with(b"-"));
+                }
                 Some(_) => {}
             }
         }
@@ -76,6 +78,12 @@ impl Training<'_> {
         let set = n_micro.map(|n_micro| format!("train.grad_accum_steps={n_micro}"));
         line.extend(set.into_iter().flat_map(|set| ["--set".into(), set.into()]));
         line
+    }
+
+    /// Words that, after those of the user, continue the run in `out`.
+    pub(crate) fn resume_words(&self, out: &Path) -> String {
+        let out = self.address.map_or(out, Path::new).display();
+        if self.names_folder { "--resume auto".to_owned() } else { format!("--out {out} --resume auto") }
     }
 
     /// Whether the arguments name the folder of a run, to be resumed if it is there.
@@ -90,10 +98,6 @@ impl Training<'_> {
         }
         line
     }
-}
-
-fn is_flag(word: &OsStr) -> bool {
-    word.as_encoded_bytes().starts_with(b"-")
 }
 
 #[cfg(test)]
@@ -129,6 +133,13 @@ mod tests {
         assert_eq!(first("run.toml --overwrite"), format!("{head} --out o run.toml --overwrite"));
         assert_eq!(first("run.toml --out x"), format!("{head} run.toml --out x"));
         assert_eq!(first("--expect-world 4"), "train --job-id a --out o --expect-world 4");
+    }
+
+    #[test]
+    fn the_user_continues_in_the_folder_of_the_run() {
+        let resume = |line: &str| training(&words(line)).resume_words(Path::new("runs/a"));
+        assert_eq!(resume("run.toml --out x"), "--resume auto");
+        assert_eq!(resume("run.toml"), "--out runs/a --resume auto");
     }
 
     #[test]

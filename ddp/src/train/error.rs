@@ -127,8 +127,8 @@ pub enum TrainError {
     /// The ranks hold different bits, and no majority says which are right.
     #[error("the ranks' replicas differ after step {step} and cannot be repaired:\n  {differences}")]
     #[diagnostic(help(
-        "the same command with `--resume auto` continues from the newest checkpoint; if it happens again, check the memory and \
-         devices of these hosts"
+        "the same command with `--resume auto`, and `--out` with the folder of the run, continues from the newest checkpoint; if it \
+         happens again, check the memory and devices of these hosts"
     ))]
     NoMajority {
         /// Number of the last step, from 1.

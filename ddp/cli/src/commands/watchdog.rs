@@ -34,15 +34,19 @@ pub(crate) enum Watched {
 }
 
 impl Watched {
-    fn hint(&self) -> &'static str {
-        match self {
-            Watched::Run(run) if run.is_complete() => "the run is complete, and its model is saved",
-            Watched::Run(_) => "the same command with `--resume auto` continues from the newest checkpoint",
+    /// The next command, after the words `before` unless the run is complete.
+    fn hint(&self, before: &str) -> String {
+        let next = match self {
+            Watched::Run(run) if run.is_complete() => {
+                return "the run is complete, and its model is saved".to_owned();
+            }
+            Watched::Run(run) => &run.resume_hint(),
             Watched::Other(_) => "start the same command again",
             Watched::Checks => {
                 "start `ddp-train doctor` on that host alone to see which check it does not end"
             }
-        }
+        };
+        format!("{before}{next}")
     }
 
     fn exit_code(&self) -> u8 {
@@ -103,9 +107,9 @@ impl Report {
         match self.kills.since() {
             Some(limit) => {
                 let text = format!("{} A process here was killed for memory ({limit}).", certificate.text);
-                (text, MEMORY_HINT.to_owned())
+                (text, self.watched.hint(&format!("{MEMORY_HINT}; then ")))
             }
-            None => (certificate.text.clone(), self.watched.hint().to_owned()),
+            None => (certificate.text.clone(), self.watched.hint("")),
         }
     }
 }

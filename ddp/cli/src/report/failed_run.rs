@@ -24,6 +24,8 @@ pub struct FailedRun {
     pub stdout: Option<EventStream>,
     /// The event file, once there is one; shared with the watchdog.
     pub metrics: Arc<OnceLock<PathBuf>>,
+    /// Whether the command as the user has typed it names the folder of the run.
+    pub names_folder: bool,
     /// Step that failed, or else the number of completed steps; `None` before training.
     pub step: Option<u64>,
     /// Whether this process has written the event; shared with the watchdog.
@@ -34,8 +36,10 @@ pub struct FailedRun {
 
 impl FailedRun {
     /// A run whose events also go to `stdout`.
-    pub fn new(stdout: Option<EventStream>) -> Self {
-        FailedRun { stdout, ..FailedRun::default() }
+    ///
+    /// - `names_folder`: whether the command as the user has typed it names the folder of the run
+    pub fn new(stdout: Option<EventStream>, names_folder: bool) -> Self {
+        FailedRun { stdout, names_folder, ..FailedRun::default() }
     }
 
     /// The same run with failure at `step`.
@@ -47,6 +51,18 @@ impl FailedRun {
     /// blocks.
     pub fn is_complete(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
+    }
+
+    /// The way to continue after a rank was lost. Never blocks: it does not look for checkpoints, which the other ranks may be saving.
+    pub fn resume_hint(&self) -> String {
+        let folder = match self.metrics.get().and_then(|path| path.parent()) {
+            _ if self.names_folder => String::new(),
+            Some(run) => format!("--out {} ", run.display()),
+            None => return "start the same command again".to_owned(),
+        };
+        format!(
+            "the same command with `{folder}--resume auto` continues from the newest checkpoint, or starts over if there is none"
+        )
     }
 
     /// Whether rank 0, which may be another process, has completed the run.
@@ -143,6 +159,19 @@ mod tests {
             text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3,
             "{text}"
         );
+    }
+
+    /// `--resume auto` needs the folder, which a run without `--out` has chosen itself.
+    #[test]
+    fn the_way_to_resume_names_a_folder_that_the_command_does_not() {
+        let path = Arc::new(OnceLock::from(PathBuf::from("runs/digits-1/metrics.jsonl")));
+        let hint = |names_folder, metrics: &Arc<OnceLock<PathBuf>>| {
+            FailedRun { metrics: metrics.clone(), ..FailedRun::new(None, names_folder) }.resume_hint()
+        };
+        let words = "with `--out runs/digits-1 --resume auto` continues";
+        assert!(hint(false, &path).contains(words), "{}", hint(false, &path));
+        assert!(hint(true, &path).starts_with("the same command with `--resume auto` continues"));
+        assert!(!hint(false, &Arc::default()).contains("--resume"), "there is no folder yet");
     }
 
     #[test]

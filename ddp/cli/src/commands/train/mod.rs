@@ -63,7 +63,8 @@ pub fn train(world: &World, log: &Log, signals: &StopSignals, args: &TrainArgs) 
     let _span = info_span!("run", rank, world_size, run_name = field::Empty).entered();
     let stdout = args.json.then(EventStream::stdout).transpose();
     let stdout = stdout.map_err(|source| ReportError::Stdout { source })?;
-    let mut failed = FailedRun::new(stdout);
+    // Where `launch` has passed an id, it may have named the folder too.
+    let mut failed = FailedRun::new(stdout, args.out.is_some() && args.job_id.is_none());
     match run(world, log, signals, args, &mut failed) {
         Err(Stop::Failed(stop)) => Err(Stop::FailedRun(stop, Box::new(failed))),
         ended => ended,
