@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ddp_kernels::cuda::{Beside, Gpu, Graph, Mapped, Marks, Moments, Origin, StreamKind, Timer};
+use ddp_kernels::cuda::{Beside, GateState, Gpu, Graph, Mapped, Marks, Moments, Origin, StreamKind, Timer};
 use ddp_kernels::ops::{
     LossSums, OptimizerKind, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, STEP_SUMS_LEN, StepReport,
     StepScalars, UpdateInputs,
@@ -394,6 +394,73 @@ fn a_graph_reports_at_each_replay_and_keeps_the_memory() {
     // On freed memory it would break the device.
     graph.launch().unwrap();
     gpu.synchronize().unwrap();
+}
+
+/// Updates before a gate closes are applied, those after it are not, and the gate says which.
+#[test]
+fn a_closed_gate_stops_updates_of_eager_and_captured_steps() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    assert_eq!(gpu.gate_state().unwrap(), None);
+    gpu.gate_updates().unwrap();
+    let device = gpu.device();
+    let n = 5000;
+    let [mut weights, grads] = [1.0; 2].map(|v| Tensor::full(&[n], v, DType::F32, device).unwrap());
+    let mut momentum = Tensor::zeros(&[n], DType::F32, device).unwrap();
+    let mut tail = [0.0; STEP_SUMS_LEN];
+    LossSums { loss: 1.0, weight: 2.0 }.store(&mut tail);
+    let sums = Tensor::from_slice(&tail, &[STEP_SUMS_LEN], device).unwrap();
+    let mut scalars = Tensor::zeros(&[STEP_SCALARS_LEN], DType::F64, device).unwrap();
+    let params = OptimizerParams { momentum: 0.9, ..OptimizerParams::default() };
+    let begin = |step: u64, scalars: &mut Tensor| {
+        let values = StepScalars { lr: 0.25, step, unscale: 1.0, ..StepScalars::default() }.to_array();
+        ops::copy(TensorRef::from_slice(&values, &[STEP_SCALARS_LEN]).unwrap(), scalars.view_mut()).unwrap();
+    };
+    let update = |weights: &mut Tensor, momentum: &mut Tensor, scalars: &Tensor| {
+        let inputs = UpdateInputs {
+            scalars: scalars.view(),
+            sums: sums.view(),
+            sum_of_squares: None,
+            max_norm: 0.0,
+            report: None,
+        };
+        let tensors = OptimizerTensors {
+            master_weights: weights.view_mut(),
+            grads: grads.view(),
+            state: [Some(momentum.view_mut()), None],
+            average: None,
+            compute_weights: None,
+            norms: None,
+        };
+        ops::optimizer_step(OptimizerKind::Sgd, &params, tensors, Some(&inputs))
+    };
+    let applied = |last_applied, first_stopped| Some(GateState { last_applied, first_stopped });
+    begin(1, &mut scalars);
+    update(&mut weights, &mut momentum, &scalars).unwrap();
+    let mut graph = Graph::capture(gpu, || update(&mut weights, &mut momentum, &scalars)).unwrap();
+    begin(2, &mut scalars);
+    graph.launch().unwrap();
+    gpu.synchronize().unwrap();
+    assert_eq!(gpu.gate_state().unwrap(), applied(2, None));
+    let of_two = [&weights, &momentum].map(|tensor| tensor.to_vec::<f32>().unwrap());
+    assert!(of_two[0][0] < 0.75 && of_two[0].iter().all(|w| *w == of_two[0][0]), "{}", of_two[0][0]);
+
+    gpu.close_gate().unwrap();
+    for step in [3, 4] {
+        begin(step, &mut scalars);
+        graph.launch().unwrap();
+    }
+    update(&mut weights, &mut momentum, &scalars).unwrap();
+    gpu.synchronize().unwrap();
+    assert_eq!(gpu.gate_state().unwrap(), applied(2, Some(3)));
+    assert_eq!([&weights, &momentum].map(|tensor| tensor.to_vec::<f32>().unwrap()), of_two);
+
+    // Open again, with nothing recorded.
+    gpu.gate_updates().unwrap();
+    assert_eq!(gpu.gate_state().unwrap(), applied(0, None));
+    graph.launch().unwrap();
+    gpu.synchronize().unwrap();
+    assert_eq!(gpu.gate_state().unwrap(), applied(4, None));
+    assert_ne!(weights.to_vec::<f32>().unwrap(), of_two[0]);
 }
 
 /// Sorting and zeroing are part of it; nothing of an earlier launch remains.

@@ -63,7 +63,7 @@ impl Config {
         if devices > MAX_DEVICES {
             bad("VGPU_DEVICES", &devices.to_string(), "at most 16");
         }
-        let rank = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
+        let rank = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "RANK"]
             .iter()
             .find_map(|key| text(key)?.parse().ok())
             .unwrap_or(0);

@@ -9,22 +9,24 @@
 //! With `VGPU_FUZZ` a stream sometimes holds its work back until somebody waits for it or a short time has passed, and
 //! sometimes runs it at once, so that work that an event should have ordered happens in a different order.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
 use crate::abi::lock;
 use crate::capture::Branch;
-use crate::code;
 use crate::config::{CONFIG, MAX_DEVICES};
 use crate::counts::Tally;
 use crate::graph::Work;
+use crate::mem::host::Touch;
 use crate::mem::{host, trap};
 use crate::order::{self, Clock, Stamp};
 use crate::report::{note, report};
 use crate::watch::{self, Patience};
-use crate::{fault, mem::host::Touch};
-use std::cell::Cell;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use crate::{code, fault};
 
 /// Nominal time of a piece of work, microseconds.
 const TASK_US: u64 = 100;
@@ -385,6 +387,10 @@ fn run(task: &Task, stamp: &Stamp, flights: &[u64]) -> Outcome {
 
 /// Faults requested with `VGPU_FAIL` that apply to this piece of work.
 fn requested_failure(task: &Task) -> Option<Outcome> {
+    if fault::due("kill") {
+        // SAFETY: a signal to this process, which ends it.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
     let kernel = matches!(task.tally, Tally::Kernel(_));
     let code = match () {
         () if fault::due("ecc") => code::ECC_UNCORRECTABLE,

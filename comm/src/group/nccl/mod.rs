@@ -69,8 +69,11 @@ pub(crate) fn version() -> Result<i32> {
     Api::get().map(Api::version)
 }
 
-/// Time after the loss of a rank for which the device may still complete what it does, before the rest is taken to wait for that rank.
-const AFTER_LOSS: Duration = Duration::from_secs(1);
+/// Time after the loss of a rank for which the device may still complete what it does, in usual waits, before the rest is taken to wait for
+/// that rank.
+const AFTER_LOSS_WAITS: u32 = 4;
+/// Bounds of that time.
+const AFTER_LOSS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
 
 /// State of [`NcclGroup::begin_together`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +127,8 @@ pub struct NcclGroup {
     /// Calls that NCCL enqueues together when the last of them was made, and the bytes of their buffers.
     together: Cell<Together>,
     bytes_together: Cell<u64>,
+    /// Time of a wait for the device, about a step.
+    usual_wait: Cell<Duration>,
     /// Why no further collective can succeed.
     broken: RefCell<Option<CommError>>,
     pub(super) traffic: Counter,
@@ -155,6 +160,7 @@ impl NcclGroup {
             last: Cell::new(None),
             together: Cell::new(Together::No),
             bytes_together: Cell::new(0),
+            usual_wait: Cell::new(Duration::ZERO),
             broken: RefCell::new(None),
             traffic: Counter::default(),
         })
@@ -448,7 +454,7 @@ impl NcclGroup {
                 return Err(error.clone());
             }
             if self.traffic.progress().is_some_and(Progress::is_to_save)
-                && lost_at.get_or_insert_with(Instant::now).elapsed() > AFTER_LOSS
+                && lost_at.get_or_insert_with(Instant::now).elapsed() > self.after_loss()
             {
                 return Err(self.break_with(Failed::With(CommError::RankLost)));
             }
@@ -458,7 +464,11 @@ impl NcclGroup {
                 return Err(self.break_with(Failed::With(error)));
             }
             match done {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    // The longest one counts, and is forgotten after some more: the first step takes much longer.
+                    self.usual_wait.set(pause.elapsed().max(self.usual_wait.get() * 7 / 8));
+                    return Ok(());
+                }
                 Ok(false) => {}
                 Err(error) => return Err(self.break_with(error.into())),
             }
@@ -467,6 +477,11 @@ impl NcclGroup {
             }
             pause.once();
         }
+    }
+
+    fn after_loss(&self) -> Duration {
+        let [least, most] = AFTER_LOSS;
+        (self.usual_wait.get() * AFTER_LOSS_WAITS).clamp(least, most)
     }
 
     /// Releases the buffers in flight: aborts the communicator, which ends work that waits for other ranks.

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::program::{count_of_rank, on_gpus, train_args};
-use crate::common::temp_dir;
+use crate::common::{read_weights, same_bits, temp_dir};
 use crate::virtual_gpu::under_virtual_gpus;
 
 #[test]
@@ -60,6 +60,49 @@ fn a_gpu_that_fails_twice_is_left_out() {
             is_left_out,
             "{min_ranks}: {outcome:#?}"
         );
+    }
+}
+
+/// A process that is killed at any place of a step costs no complete step, whose update is in one piece: the other rank gives up the
+/// collective that never ends and saves. Buckets of the third run are updated one after the other: a state in which some are is not saved.
+#[test]
+fn survivors_on_gpus_save_what_a_killed_rank_cannot_take_with_it() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let job = |name: &str, more: &[&str], env: &[(&str, &str)]| {
+        let out = path(name);
+        let launch = ["launch", "--launcher", "env", "-n", "2", "--max-restarts", "0", "--"];
+        let train = ["-q", "--device", "cuda", "--resume", "auto", "--out", &out];
+        let sets = ["train.epochs=6", "log.every_steps=1", "checkpoint.every_epochs=0"];
+        let sets = sets.iter().chain(more).flat_map(|set| ["--set", *set]);
+        // What the first run has compiled and chosen does not come before the steps of the others.
+        let cache = path("cache");
+        let env = [&[("DDP_TRAIN_CACHE", cache.as_str())], env].concat();
+        under_virtual_gpus(2, &launch.into_iter().chain(train).chain(sets).collect::<Vec<_>>(), &env)
+    };
+    let batch_norm = r#"model.layers=[{kind="linear",out_features=48},{kind="batch_norm"}]"#;
+    let kinds: [(&str, &[&str]); 3] = [
+        ("plain", &["model.hidden=[48,32]"]),
+        ("averaged", &[batch_norm, "train.ema_decay=0.9", "train.clip_grad_norm=1.0"]),
+        ("buckets", &["model.hidden=[48,32]", "comm.bucket_mib=0.005"]),
+    ];
+    for (kind, more) in kinds {
+        let whole = format!("{kind}-whole");
+        let Some(outcome) = job(&whole, more, &[]) else { return };
+        outcome.ok();
+        let weights = |name: &str| read_weights(&Path::new(&path(name)).join("model.safetensors"));
+        let mut n_saved = 0;
+        for at in [401, 406, 413] {
+            let name = format!("{kind}-{at}");
+            let killed = job(&name, more, &[("VGPU_FAIL", &format!("kill:{at},rank=1"))]).unwrap();
+            assert_eq!(killed.status.code(), Some(75), "{name}: {killed:#?}");
+            let has_saved = killed.stderr.contains("rank 0 has saved the state after step ");
+            n_saved += usize::from(has_saved);
+            assert!(has_saved || kind == "buckets", "{name}: {}", killed.stderr);
+            job(&name, more, &[]).unwrap().ok();
+            assert!(same_bits(&weights(&name), &weights(&whole)), "{name}: {}", killed.stderr);
+        }
+        assert!(n_saved > 0, "{kind}");
     }
 }
 
