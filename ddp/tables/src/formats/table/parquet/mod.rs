@@ -81,13 +81,12 @@ impl BatchSource for ParquetFile {
     }
 
     fn read(&self, selection: &Selection) -> Result<Batches> {
-        let n_groups = self.group_rows.len();
-        let n_threads = parallel::n_threads().saturating_sub(1).min(n_groups);
-        if n_threads == 0 || n_groups < 2 {
+        let (n_groups, n_threads) = (self.group_rows.len(), parallel::n_threads());
+        if n_threads < 2 || selection.roots.is_empty() || self.n_rows() <= selection.batch_rows {
             return self.read_groups(selection, 0..n_groups);
         }
         lists::check(self, &selection.lists, 0..n_groups, selection.max_len)?;
-        Ok(Box::new(side_by_side::decode(self, selection, n_threads)?))
+        side_by_side::decode(self, selection, n_threads)
     }
 }
 

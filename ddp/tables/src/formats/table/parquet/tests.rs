@@ -102,12 +102,14 @@ fn categories_of_all_types_are_read_as_their_values() {
 }
 
 #[test]
-fn row_groups_are_decoded_side_by_side_in_their_order() {
+fn columns_and_row_groups_are_decoded_side_by_side_in_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.parquet");
     let n_rows = 1000i64;
-    let numbers: ArrayRef = Arc::new(arrow_array::Int64Array::from_iter_values(0..n_rows));
-    let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
+    let column = |of: i64| -> ArrayRef {
+        Arc::new(arrow_array::Int64Array::from_iter_values((0..n_rows).map(|row| row + of)))
+    };
+    let batch = RecordBatch::try_from_iter((0..3).map(|at| (format!("x{at}"), column(10_000 * at)))).unwrap();
     let properties = WriterProperties::builder()
         .set_max_row_group_row_count(Some(70))
         .set_dictionary_enabled(false)
@@ -117,26 +119,34 @@ fn row_groups_are_decoded_side_by_side_in_their_order() {
         ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), Some(properties)).unwrap();
     writer.write(&batch).unwrap();
     writer.close().unwrap();
-    let all = || -> Result<Vec<i64>> {
+    let all = |roots: &[usize]| -> Result<Vec<Vec<i64>>> {
         let file = ParquetFile::open(&path, &ReadOptions::default())?;
-        let selection = Selection { roots: vec![0], lists: Vec::new(), max_len: 0, batch_rows: 32 };
-        let mut values = Vec::new();
+        let selection = Selection { roots: roots.to_vec(), lists: Vec::new(), max_len: 0, batch_rows: 32 };
+        let mut values = vec![Vec::new(); roots.len()];
         for batch in file.read(&selection)? {
-            values.extend_from_slice(batch?.column(0).as_primitive::<Int64Type>().values());
+            let batch = batch?;
+            assert_eq!(batch.schema().field(0).name(), &format!("x{}", roots[0]));
+            for (values, column) in values.iter_mut().zip(batch.columns()) {
+                values.extend_from_slice(column.as_primitive::<Int64Type>().values());
+            }
         }
         Ok(values)
     };
-    let with_threads = |n| parallel::with_threads(n, all);
-    for n_threads in [1, 2, 5, 40] {
-        assert_eq!(with_threads(n_threads).unwrap(), (0..n_rows).collect::<Vec<_>>(), "{n_threads} threads");
+    let with_threads = |n, roots: &[usize]| parallel::with_threads(n, || all(roots));
+    for roots in [&[0, 1, 2][..], &[0, 2], &[1]] {
+        let want: Vec<Vec<i64>> =
+            roots.iter().map(|&at| (0..n_rows).map(|row| row + 10_000 * at as i64).collect()).collect();
+        for n_threads in [1, 2, 3, 5, 40] {
+            assert_eq!(with_threads(n_threads, roots).unwrap(), want, "{roots:?}, {n_threads} threads");
+        }
     }
     // A page in the middle of the file.
     let mut bytes = std::fs::read(&path).unwrap();
     let page = bytes.windows(8).position(|word| word == 140i64.to_le_bytes()).unwrap();
     bytes[page - 40..page - 4].fill(0xff);
     std::fs::write(&path, bytes).unwrap();
-    let want = with_threads(1).unwrap_err().to_string();
-    for n_threads in [2, 5] {
-        assert_eq!(with_threads(n_threads).unwrap_err().to_string(), want, "{n_threads} threads");
+    let want = with_threads(1, &[0]).unwrap_err().to_string();
+    for (n_threads, roots) in [(2, &[0][..]), (5, &[0]), (2, &[0, 1, 2]), (3, &[0, 1, 2])] {
+        assert_eq!(with_threads(n_threads, roots).unwrap_err().to_string(), want, "{n_threads} threads");
     }
 }
