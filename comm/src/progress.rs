@@ -31,8 +31,9 @@ pub(crate) struct Progress {
     device: OnceLock<String>,
     /// When the watchdog's thread last looked.
     looked_ns: AtomicU64,
-    /// Whether the watchdog has noticed the loss of a rank.
+    /// Whether the watchdog has noticed the loss of a rank, and when.
     is_lost: AtomicBool,
+    lost_at: OnceLock<Instant>,
     /// Whether its thread ends the process, without a save.
     is_ending: AtomicBool,
     survivor: Survivor,
@@ -43,6 +44,9 @@ pub(crate) struct Progress {
 const FROZEN: Duration = Duration::from_secs(1);
 /// Time for which a training thread waits for the watchdog's: a bound in case that thread is gone.
 const HELD: Duration = Duration::from_secs(5);
+
+/// Time within which the watchdog notices the loss that made a collective fail.
+const NOTICED: Duration = Duration::from_secs(2);
 
 /// Place of a rank in the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +78,7 @@ impl Progress {
             device: OnceLock::new(),
             looked_ns: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
+            lost_at: OnceLock::new(),
             is_ending: AtomicBool::new(false),
             survivor: Survivor::default(),
             operations: Operations::default(),
@@ -172,6 +177,7 @@ impl Progress {
     pub(crate) fn lose(&self) {
         let saves = self.survivor.limit().is_some();
         self.is_ending.store(!saves, SeqCst);
+        let _ = self.lost_at.set(Instant::now());
         self.is_lost.store(true, SeqCst);
         if saves {
             // The watchdog's thread looks no more, and the training thread must not wait for it. Last, so that one which waits finds the loss.
@@ -186,6 +192,20 @@ impl Progress {
     /// Whether no collective will complete, and the training thread is to return from them to save.
     pub(crate) fn is_to_save(&self) -> bool {
         self.is_lost.load(Relaxed) && !self.is_ending.load(Relaxed)
+    }
+
+    /// Time since the loss of a rank was noticed; none before.
+    pub(crate) fn lost_for(&self) -> Option<Duration> {
+        self.lost_at.get().map(Instant::elapsed)
+    }
+
+    /// Waits a moment for the loss that a failure may follow from, where one would be followed by a save; returns whether there is one.
+    pub(crate) fn awaits_loss(&self) -> bool {
+        let since = Instant::now();
+        while self.survivor.limit().is_some() && !self.is_lost() && since.elapsed() < NOTICED {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.is_to_save()
     }
 
     pub(crate) fn survivor(&self) -> &Survivor {

@@ -1,10 +1,10 @@
 //! State of a rank that survives the loss of another one: the training thread offers what it holds, and the watchdog's thread, which asks
 //! the other ranks, lets one rank save.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time beyond the limit for which a training thread waits: a bound in case the watchdog's thread is gone.
 const BEYOND: Duration = Duration::from_secs(10);
@@ -14,6 +14,12 @@ const BEYOND: Duration = Duration::from_secs(10);
 pub(crate) struct Survivor {
     /// Longest time for a save, in ms; 0 while this rank holds nothing that is worth one.
     limit_ms: AtomicU64,
+    /// Whether the updates of this rank's GPU are stopped, so that the communicators of other ranks may be aborted.
+    is_closed: AtomicBool,
+    /// Whether those of all ranks are.
+    may_abort: AtomicBool,
+    /// Whether an abort of another rank may have reached this one's sums before.
+    is_spoiled: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -44,10 +50,32 @@ impl Survivor {
         }
     }
 
+    /// On a GPU: the updates of this rank are stopped, or, if not `is_closed`, its state must not be saved. Waits until all ranks have said
+    /// so, for at most `limit`: the abort of a communicator completes collectives of other ranks with undefined sums.
+    pub(crate) fn close(&self, is_closed: bool, limit: Duration) {
+        self.is_closed.store(is_closed, SeqCst);
+        let since = Instant::now();
+        while !self.may_abort.load(SeqCst) && since.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.is_spoiled.store(!is_closed || !self.may_abort.load(SeqCst), SeqCst);
+    }
+
+    /// Whether the updates of this rank are stopped.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(SeqCst)
+    }
+
+    /// Lets this rank abort its communicator.
+    pub(crate) fn let_abort(&self) {
+        self.may_abort.store(true, SeqCst);
+    }
+
     /// Offers to save the state after `step`, or says that this rank has none to save; returns true if this rank is chosen. Otherwise
     /// the process ends meanwhile, or this returns false in the end.
     pub(crate) fn offer(&self, step: Option<u64>) -> bool {
         let limit = self.limit().unwrap_or_default() + BEYOND;
+        let step = step.filter(|_| !self.is_spoiled.load(SeqCst));
         let mut state = self.state();
         *state = State::Offered(step);
         let is_waiting = |state: &mut State| *state != State::Chosen;
@@ -90,6 +118,30 @@ impl Survivor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The state that the abort of another rank may have reached is not offered.
+    #[test]
+    fn a_rank_that_aborts_before_the_others_have_stopped_offers_nothing() {
+        for (is_closed, may_abort, offered) in
+            [(true, true, Some(7)), (true, false, None), (false, true, None), (false, false, None)]
+        {
+            let survivor = Survivor::default();
+            survivor.set_limit(Some(Duration::from_secs(1)));
+            if may_abort {
+                survivor.let_abort();
+            }
+            survivor.close(is_closed, Duration::from_millis(5));
+            assert_eq!(survivor.is_closed(), is_closed);
+            std::thread::scope(|scope| {
+                scope.spawn(|| survivor.offer(Some(7)));
+                while survivor.offered().is_none() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(survivor.offered(), Some(offered), "{is_closed}, {may_abort}");
+                survivor.choose();
+            });
+        }
+    }
 
     #[test]
     fn a_rank_saves_once_it_is_chosen() {

@@ -351,6 +351,15 @@ impl Group {
         Ok(())
     }
 
+    /// Leaves the collectives of a lost rank, before the state of this rank is read: over NCCL stops the updates that are enqueued and aborts the
+    /// communicator, together with the other ranks. Waits for at most some seconds; other groups do nothing.
+    #[doc(hidden)]
+    pub fn leave_after_loss(&self) {
+        if let Group::Nccl(group) = self {
+            group.leave_after_loss();
+        }
+    }
+
     /// Whether a failure has ended the group, so that no further collective can succeed; only NCCL's can report it.
     pub fn is_broken(&self) -> bool {
         matches!(self, Group::Nccl(group) if group.is_broken())

@@ -47,10 +47,14 @@ pub(super) enum Kind {
     Save,
     /// It has, or, without a text, has not. From the rank that reports: all ranks end.
     Saved,
+    /// Updates of the rank's GPU are stopped.
+    Closed,
+    /// Updates of all are: communicators may be aborted.
+    Abort,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 12] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Heartbeat,
@@ -61,6 +65,8 @@ impl Kind {
         Kind::Offer,
         Kind::Save,
         Kind::Saved,
+        Kind::Closed,
+        Kind::Abort,
     ];
 
     fn has_text(self) -> bool {
@@ -215,7 +221,9 @@ mod tests {
             Frame::decode(&bytes, &TOKEN, 3)
         };
         // The token, the kind, the phase, the flag, the length of the text, the rank.
-        for (at, byte) in [(0, 0), (15, 0), (16, 10), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)] {
+        for (at, byte) in
+            [(0, 0), (15, 0), (16, Kind::ALL.len() as u8), (17, 8), (18, 2), (20, 1), (23, 255), (24, 3)]
+        {
             assert_eq!(changed(at, byte), Err(BadFrame), "byte {at} as {byte}");
         }
         assert_eq!(Frame::decode(b"GET / HTTP/1.1\r\n", &TOKEN, 3), Err(BadFrame));

@@ -86,9 +86,6 @@ const PLACES: Duration = Duration::from_secs(1);
 /// Time for which a failing thread waits while the watchdog ends the process.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// Time within which the watchdog notices the loss that made a collective fail.
-const NOTICED: Duration = Duration::from_secs(2);
-
 /// Options of [`World::start_watchdog`](crate::World::start_watchdog).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WatchdogOptions {
@@ -246,16 +243,17 @@ impl Watchdog {
         }
     }
 
+    /// After a failure: waits a moment for the loss that it may follow from, and returns whether a rank was lost and a save is to follow.
+    pub fn is_after_loss(&self) -> bool {
+        self.0.get().is_some_and(|running| running.progress.awaits_loss())
+    }
+
     /// After a failure: waits a moment for the loss that it may follow from. Then offers to save the state after `step`, or, with none,
     /// nothing, and returns true on the rank that is to save and then calls [`Watchdog::end_save`]. False if no rank was lost; the other
     /// ranks end meanwhile.
     pub fn offer_save(&self, step: Option<u64>) -> bool {
         let Some(running) = self.0.get() else { return false };
-        let since = Instant::now();
-        while !running.progress.is_lost() && since.elapsed() < NOTICED {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        running.progress.is_to_save() && running.progress.survivor().offer(step)
+        running.progress.awaits_loss() && running.progress.survivor().offer(step)
     }
 
     /// Tells the others that the save has ended.

@@ -139,7 +139,9 @@ impl Monitor {
             | Kind::Operations
             | Kind::Offer
             | Kind::Save
-            | Kind::Saved => {}
+            | Kind::Saved
+            | Kind::Closed
+            | Kind::Abort => {}
         }
     }
 

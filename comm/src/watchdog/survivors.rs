@@ -2,6 +2,9 @@
 //!
 //! Each offers the step after which its state is whole, as soon as its training thread has left the collective that hangs. The rank that
 //! reports the loss chooses the lowest one of the newest step, and another one if that fails. All end when it says so.
+//!
+//! On GPUs a rank leaves a collective by an abort, which lets the kernels of other ranks run on with undefined sums. So each stops its
+//! updates first and says so, and none aborts before all have; what a rank holds that was late is not saved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,8 +14,10 @@ use super::link::Link;
 use crate::progress::Progress;
 use crate::token::Token;
 
-/// Time for which the first offers wait for the others.
+/// Time for which the first offers wait for the others, from when they may abort on.
 const OFFERS_WAIT: Duration = Duration::from_secs(1);
+/// Time for which the GPUs of all ranks may take to stop their updates.
+const CLOSED_WAIT: Duration = Duration::from_secs(2);
 /// Time for the word that ends the wait to arrive.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Time between two looks.
@@ -27,6 +32,8 @@ pub(super) struct Survivors<'a> {
     pub(super) progress: &'a Progress,
     /// Longest time until a rank can leave its step.
     pub(super) step_wait: Duration,
+    /// Whether ranks abort communicators of GPUs.
+    pub(super) aborts: bool,
     /// Longest time for the save.
     pub(super) limit: Duration,
 }
@@ -44,9 +51,12 @@ impl Survivors<'_> {
         let mut offers: BTreeMap<usize, Option<u64>> = BTreeMap::new();
         let (mut saver, mut is_saved): (Option<(usize, u64)>, bool) = (None, false);
         let mut frames = heard;
+        // Ranks whose updates are stopped, and when the abort was allowed.
+        let (mut closed, mut aborts_at) = (BTreeSet::new(), (!self.aborts).then_some(since));
         while !is_saved && since.elapsed() < self.limit {
             for Frame { kind, rank, text, .. } in frames {
                 match kind {
+                    Kind::Closed if aborts_at.is_none() => drop(closed.insert(rank)),
                     Kind::Offer => drop(offers.insert(rank, text.parse().ok())),
                     Kind::Saved if is_of(saver, rank) && text.is_empty() => {
                         offers.insert(rank, None);
@@ -66,7 +76,24 @@ impl Survivors<'_> {
                     offers.entry(self.rank).or_insert(*step);
                 }),
             }
+            if aborts_at.is_none() {
+                closed.extend(self.progress.survivor().is_closed().then_some(self.rank));
+                if alive.iter().all(|rank| closed.contains(rank)) || since.elapsed() >= CLOSED_WAIT {
+                    aborts_at = Some(Instant::now());
+                    self.send_to_all(Kind::Abort, "");
+                    if closed.contains(&self.rank) {
+                        self.progress.survivor().let_abort();
+                    }
+                }
+            }
+            let offers_wait = |at: Instant| at.elapsed() >= OFFERS_WAIT;
             offers.retain(|rank, _| alive.contains(rank));
+            if self.aborts {
+                offers
+                    .iter_mut()
+                    .filter(|(rank, _)| !closed.contains(rank))
+                    .for_each(|(_, step)| *step = None);
+            }
             if saver.is_some_and(|(saver, _)| !alive.contains(&saver)) {
                 saver = None;
             }
@@ -75,7 +102,7 @@ impl Survivors<'_> {
                 let best = offers.iter().filter_map(|(rank, step)| Some(((*step)?, *rank)));
                 let best = best.min_by_key(|(step, rank)| (std::cmp::Reverse(*step), *rank));
                 match best {
-                    Some((step, rank)) if all_have || since.elapsed() >= OFFERS_WAIT => {
+                    Some((step, rank)) if all_have || aborts_at.is_some_and(offers_wait) => {
                         saver = Some((rank, step));
                         self.choose(rank);
                     }
@@ -92,12 +119,23 @@ impl Survivors<'_> {
         saver.filter(|_| is_saved)
     }
 
+    /// Ends all ranks without a save.
+    pub(super) fn end_all(mut self) -> Option<(usize, u64)> {
+        self.send_to_all(Kind::Saved, "");
+        None
+    }
+
     /// Offers this rank's state to the rank `leader`, and saves it if that one says so. Returns when the rank may end.
     pub(super) fn follow(mut self, leader: usize) {
         let since = Instant::now();
         let (mut has_offered, mut is_chosen, mut is_over) = (false, false, false);
+        let mut has_closed = false;
         // What this rank has begun it completes, whatever becomes of the others.
         while (!is_over || is_chosen) && since.elapsed() < self.limit + LAST_WORD {
+            if self.progress.survivor().is_closed() && !has_closed {
+                has_closed = true;
+                self.send(leader, Kind::Closed, "");
+            }
             if let Some(step) = self.progress.survivor().offered().filter(|_| !has_offered) {
                 has_offered = true;
                 self.send(leader, Kind::Offer, &step.map_or_else(String::new, |step| step.to_string()));
@@ -111,6 +149,8 @@ impl Survivors<'_> {
                         self.progress.survivor().choose();
                     }
                     Kind::Saved => is_over = true,
+                    // One that stopped its updates later has not waited for the others.
+                    Kind::Abort if has_closed => self.progress.survivor().let_abort(),
                     _ => {}
                 }
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::certificate::{Certificate, Identity, paragraph};
 use super::frame::{Frame, Kind};
 use super::link::Link;
-use super::monitor::Monitor;
+use super::monitor::{Cause, Monitor};
 use super::place::{RankPlace, places};
 use super::survivors::Survivors;
 use super::{LossReport, flight};
@@ -34,6 +34,8 @@ const HELLO_WAIT: Duration = Duration::from_secs(2);
 const GOODBYE_WAIT: Duration = Duration::from_secs(3);
 /// Time for which a rank may take to leave its step after a loss, if its steps are short.
 const SHORTEST_STEP_WAIT: Duration = Duration::from_secs(2);
+/// Time for which GPUs may take to stop their updates, abort their communicators and end their work.
+const ABORT_WAIT: Duration = Duration::from_secs(10);
 /// The longest pause of the thread.
 const MAX_TICK: Duration = Duration::from_millis(250);
 
@@ -127,7 +129,15 @@ impl Watch {
                 let (flight, heard) = flight::gather(&mut self.links, &self.token, n, own, &finding.ranks);
                 let certificate =
                     Certificate { reports: Some(lost), text, step, flight, ..self.certificate() };
-                return self.end(certificate, |survivors| survivors.lead(heard, &finding.ranks));
+                // A rank that has failed may have aborted its communicator before the others stopped their updates.
+                let is_sure = finding.cause != Cause::FailedAndStayed;
+                return self.end(certificate, |survivors| {
+                    if is_sure || !survivors.aborts {
+                        survivors.lead(heard, &finding.ranks)
+                    } else {
+                        survivors.end_all()
+                    }
+                });
             }
         }
     }
@@ -273,8 +283,10 @@ impl Watch {
         let words = LastWords::say(message, move || report.record(&certificate));
         if let Some(limit) = self.progress.survivor().limit() {
             lifeline::stand_back();
+            let aborts = self.progress.standing().device.starts_with("cuda");
             // Elsewhere than in a step nothing says how long it takes.
             let step_wait = match self.progress.phase() {
+                Phase::Step if aborts => ABORT_WAIT + 2 * self.monitor.step_time(),
                 Phase::Step => SHORTEST_STEP_WAIT.max(2 * self.monitor.step_time()),
                 _ => limit,
             };
@@ -285,6 +297,7 @@ impl Watch {
                 links: &mut self.links,
                 progress: &self.progress,
                 step_wait,
+                aborts,
                 limit,
             });
             words.wait();

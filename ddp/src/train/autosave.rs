@@ -147,13 +147,15 @@ impl<'a> Autosave<'a> {
                 let known = newest.filter(|newest| newest.manifest().run.best.is_some());
                 let known_best = known.as_ref().and_then(|newest| newest.manifest().run.best.clone());
                 if known_best != run.best {
-                    warn!(
-                        "the weights of the best evaluation were lost with the ranks that kept them: the run goes on with {}",
-                        known_best.as_ref().map_or("no best evaluation".to_owned(), |best| format!(
-                            "the best one of its newest checkpoint, of step {}",
+                    let instead = match &known_best {
+                        Some(best) => format!(
+                            "the best one is now that of step {}, from the newest checkpoint",
                             best.step
-                        ))
-                    );
+                        ),
+                        None => "the next one is the best again".to_owned(),
+                    };
+                    let lost = "the weights of the best evaluation were lost with the ranks that kept them";
+                    warn!("{lost}: {instead}");
                 }
                 run.best = known_best;
                 known

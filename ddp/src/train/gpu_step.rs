@@ -415,7 +415,7 @@ impl GpuStep {
 
 /// Steps that were enqueued when another rank was lost.
 pub(crate) struct Settled {
-    /// Those that are complete, oldest first.
+    /// Complete steps, oldest first.
     pub(crate) complete: Vec<(StepInfo, StepOutcome)>,
     /// The number of the oldest one whose update was not applied.
     pub(crate) undone: Option<u64>,
@@ -438,9 +438,9 @@ impl GpuStep {
     ) -> Result<Option<Settled>> {
         if let Some((_, newest)) = self.pending.back() {
             let outcome = &self.outcomes[*newest];
-            // It is there, or the communicator is aborted now.
             let _ = world.tensor_group().wait_until(|| outcome.is_there());
         }
+        world.tensor_group().leave_after_loss();
         let (idle, since) = (Event::new(self.gpu)?, Instant::now());
         idle.record(self.gpu.compute())?;
         while !idle.is_done()? {

@@ -282,7 +282,8 @@ impl<'w> Replica<'w> {
         let (memory, outcome) = (inputs.scalars, inputs.outcome);
         let scalars = memory.view();
         let is_placed = self.world.world_size() > 1 || self.update_place != UpdatePlace::AfterBackward;
-        let updates = is_placed && self.updates_buckets(shape, purpose);
+        // Buffers that are means over the ranks belong to the step, and are averaged before its update.
+        let updates = is_placed && self.shares_of_buffers.is_empty() && self.updates_buckets(shape, purpose);
         let loss_scale = shape.loss_scale.map_or(1.0, f64::from_bits);
         let scale = loss_scale / self.expected_weight(shape.global_rows);
         let n_micro_batches = shape.partition.n_micro_batches(shape.global_rows);

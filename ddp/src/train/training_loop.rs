@@ -73,6 +73,8 @@ pub struct TrainingLoop<'a> {
     in_flight: VecDeque<InFlight>,
     /// Error of the step from which the run returns to a checkpoint.
     rollback: Option<Rollback>,
+    /// Whether it does: its outcomes are dropped.
+    rolls_back: bool,
     clock: RunClock,
     late_ranks: LateRanks,
     tracing: Tracing<'a>,
@@ -116,6 +118,7 @@ impl<'a> TrainingLoop<'a> {
             policy: StepPolicy::new(&plan.config.train.bad_steps, &mut state),
             in_flight: VecDeque::with_capacity(2),
             rollback: None,
+            rolls_back: false,
             clock: RunClock::default(),
             late_ranks: LateRanks::new(),
             tracing: Tracing::new(plan.world, &plan.folder, plan.trace.clone()),
@@ -356,6 +359,7 @@ impl<'a> TrainingLoop<'a> {
     fn roll_back(&mut self, trainer: &mut Trainer<'_>, rollback: Rollback) -> Result<Ending, Stop> {
         let Rollback { error, step } = rollback;
         let world = self.plan.world;
+        self.rolls_back = true;
         // A later step may be enqueued on a GPU.
         trainer.discard_outcomes()?;
         self.end_trace(trainer, true)?;

@@ -9,26 +9,14 @@ use cudarc::driver::{result, sys};
 
 use super::context::Stream;
 use super::driver::check_driver;
-use super::event::Event;
-use super::gpu::Gpu;
-use super::pinned::Pinned;
+use super::gpu::{GateMemory, Gpu};
+use super::memory::GATE_WORDS;
 use crate::Result;
 
-/// Words of device memory: whether it is closed, the step of the last update that passed, and of the first one that did not.
-pub(super) const WORDS: usize = 3;
 /// Longest time for the copy of a word. The device may have failed.
 const COPIED: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// Words in device memory, and a stream of their own to write and read them while others wait.
-#[derive(Debug)]
-pub(super) struct Gate {
-    words: sys::CUdeviceptr,
-    stream: Stream,
-    host: Pinned,
-    copied: Event,
-}
 
 /// Steps that a [gate](Gpu::gate_updates) has let pass and stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +35,14 @@ impl Gpu {
     pub fn gate_updates(&'static self) -> Result<()> {
         if self.gate.get().is_none() {
             self.bind()?;
-            let gate = Gate {
+            let gate = GateMemory {
                 words: self.gate_words()?,
                 stream: Stream::new(self.context, 0)?,
-                host: self.host_memory(WORDS * size_of::<u64>())?,
-                copied: Event::new(self)?,
+                host: self.host_memory(GATE_WORDS * size_of::<u64>())?,
             };
             self.gate.get_or_init(|| gate);
         }
-        self.write_gate([0; WORDS])
+        self.write_gate([0; GATE_WORDS])
     }
 
     /// Closes the gate, if there is one: no update that begins from now on is applied. Waits for nothing but that.
@@ -70,7 +57,7 @@ impl Gpu {
     fn write_gate<const N: usize>(&self, values: [u64; N]) -> Result<()> {
         let Some(gate) = self.gate.get() else { return Ok(()) };
         let words = gate.host.as_ptr().cast::<[u64; N]>();
-        // SAFETY: the memory holds WORDS numbers, of which there are at most so many, and no copy is under way between two calls.
+        // SAFETY: the memory holds GATE_WORDS numbers, of which there are at most so many, and no copy is under way between two calls.
         unsafe { words.write(values) };
         let (to, stream) = (gate.words, gate.stream.raw());
         self.bind()?;
@@ -89,13 +76,13 @@ impl Gpu {
         let words = gate.host.as_ptr().cast::<u64>();
         let (from, stream) = (gate.words, gate.stream.raw());
         self.bind()?;
-        // SAFETY: both sides hold WORDS numbers, as long as the process.
+        // SAFETY: both sides hold GATE_WORDS numbers, as long as the process.
         let copied =
-            unsafe { sys::cuMemcpyDtoHAsync_v2(words.cast(), from, WORDS * size_of::<u64>(), stream) };
+            unsafe { sys::cuMemcpyDtoHAsync_v2(words.cast(), from, GATE_WORDS * size_of::<u64>(), stream) };
         check_driver(self.index(), "cuMemcpyDtoHAsync", copied.result())?;
         self.wait_for_copy(gate)?;
         // SAFETY: as above; the copy is complete.
-        let [_, last_applied, first_stopped] = unsafe { words.cast::<[u64; WORDS]>().read() };
+        let [_, last_applied, first_stopped] = unsafe { words.cast::<[u64; GATE_WORDS]>().read() };
         Ok(Some(GateState { last_applied, first_stopped: (first_stopped > 0).then_some(first_stopped) }))
     }
 
@@ -104,16 +91,16 @@ impl Gpu {
         self.gate.get().map(|gate| gate.words)
     }
 
-    fn wait_for_copy(&self, gate: &Gate) -> Result<()> {
-        gate.copied.record(&gate.stream)?;
+    fn wait_for_copy(&self, gate: &GateMemory) -> Result<()> {
         let since = Instant::now();
-        while !gate.copied.is_done()? {
-            if since.elapsed() > COPIED {
-                let error = result::DriverError(sys::CUresult::CUDA_ERROR_NOT_READY);
-                return check_driver(self.index(), "cuEventQuery", Err(error));
+        loop {
+            // SAFETY: the handle is alive.
+            match unsafe { sys::cuStreamQuery(gate.stream.raw()) }.result() {
+                Err(result::DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) if since.elapsed() < COPIED => {
+                    std::thread::sleep(PAUSE);
+                }
+                queried => return check_driver(self.index(), "cuStreamQuery", queried),
             }
-            std::thread::sleep(PAUSE);
         }
-        Ok(())
     }
 }

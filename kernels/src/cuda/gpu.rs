@@ -14,7 +14,6 @@ use super::blas::{Blas, Conditions};
 use super::context::{Context, Stream};
 use super::driver::{check_driver, driver, identify};
 use super::feature::{FeaturesOff, GpuFeature};
-use super::gate::Gate;
 use super::graphs::Graphs;
 use super::info::GpuInfo;
 use super::module::Modules;
@@ -71,7 +70,7 @@ pub struct Gpu {
     /// Address of the scratch memory, made by the first reduction.
     pub(super) scratch: OnceLock<sys::CUdeviceptr>,
     /// Made by [`Gpu::gate_updates`].
-    pub(super) gate: OnceLock<Gate>,
+    pub(super) gate: OnceLock<GateMemory>,
     /// Held from the launch that leaves sums in the scratch memory to the launch that reads them.
     pub(super) chunk_sums: Mutex<()>,
 }
@@ -305,6 +304,15 @@ impl Gpu {
         self.bind()?;
         check_driver(self.index(), "cuCtxSynchronize", result::ctx::synchronize())
     }
+}
+
+/// Memory of the [gate](Gpu::gate_updates) of updates, and a stream of its own to write and read it while others wait.
+#[derive(Debug)]
+pub(super) struct GateMemory {
+    /// [`super::memory::GATE_WORDS`] in device memory.
+    pub(super) words: sys::CUdeviceptr,
+    pub(super) stream: Stream,
+    pub(super) host: Pinned,
 }
 
 /// Events, which others own, and labels of the first of them.

@@ -14,7 +14,6 @@ use cudarc::driver::{result, sys};
 use super::blas::WORKSPACE_BYTES;
 use super::driver::check_driver;
 use super::feature::GpuFeature;
-use super::gate;
 use super::gpu::{Gpu, StreamKind};
 use super::graphs::{Release, Unused};
 use crate::base::memory_use::{MemoryInUse, MemoryUse};
@@ -220,8 +219,10 @@ pub(crate) const CHUNK_SUM_BYTES: usize = 8 << 20;
 pub(crate) const COMMUNICATION_PARTIAL_SUMS: usize = 512;
 /// Counters and partial sums, for the compute stream and then for the communication stream.
 const COUNTED_BYTES: usize = 2 * 256 + (PARTIAL_SUMS + COMMUNICATION_PARTIAL_SUMS) * 8;
+/// Words of [`Gpu::gate_words`].
+pub(super) const GATE_WORDS: usize = 3;
 /// Scratch memory of reductions: that, then [`Gpu::chunk_sums`], then [`Gpu::gate_words`].
-const SCRATCH_BYTES: usize = COUNTED_BYTES + CHUNK_SUM_BYTES + gate::WORDS * 8;
+const SCRATCH_BYTES: usize = COUNTED_BYTES + CHUNK_SUM_BYTES + GATE_WORDS * 8;
 /// Bytes of [`MemoryUse::Workspace`] in every program: scratch of matmuls and reductions.
 pub const FIXED_WORKSPACE_BYTES: usize = WORKSPACE_BYTES + SCRATCH_BYTES;
 
@@ -266,7 +267,8 @@ impl Gpu {
         Ok(ChunkSums { ptr, _guard: guard })
     }
 
-    /// The words of the gate of updates, which start as zeros.
+    /// The words of the gate of updates, which start as zeros: whether it is closed, the step of the last update that passed, and of the
+    /// first one that did not.
     ///
     /// # Errors
     /// Same as [`Gpu::scratch`].

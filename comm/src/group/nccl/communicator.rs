@@ -253,8 +253,7 @@ impl Communicator {
     }
 
     /// Destroys the graphs of the device and aborts the communicator; its work in the stream ends with undefined results, up to
-    /// NCCL 2.25 before this returns, later soon after. Updates behind it are withheld, where they pass a
-    /// [gate](Gpu::gate_updates). Returns whether NCCL came to an end of it.
+    /// NCCL 2.25 before this returns, later soon after. Returns whether NCCL came to an end of it.
     ///
     /// - `reason`: printed if that takes long, where this rank is the one to report it
     pub(super) fn abort(&self, reason: Option<&CommError>) -> bool {
@@ -262,8 +261,6 @@ impl Communicator {
         if raw.is_null() {
             return true;
         }
-        // A device that takes no word any more computes nothing either.
-        let _ = self.gpu.close_gate();
         if let Some(memory) = self.memory.get() {
             memory.abandon();
         }

@@ -20,7 +20,7 @@ mod communicator;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) use api::version_name;
 use api::{Api, datatype, operation};
@@ -69,11 +69,11 @@ pub(crate) fn version() -> Result<i32> {
     Api::get().map(Api::version)
 }
 
-/// Time after the loss of a rank for which the device may still complete what it does, in usual waits, before the rest is taken to wait for
-/// that rank.
-const AFTER_LOSS_WAITS: u32 = 4;
-/// Bounds of that time.
-const AFTER_LOSS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2)];
+/// Time after the loss of a rank for which the device may still complete what needs that rank no more: updates, and collectives that it had
+/// entered. About the same on all ranks.
+const AFTER_LOSS: Duration = Duration::from_millis(300);
+/// Longest time until all ranks have stopped their updates.
+const CLOSED_WAIT: Duration = Duration::from_secs(4);
 
 /// State of [`NcclGroup::begin_together`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,8 +127,6 @@ pub struct NcclGroup {
     /// Calls that NCCL enqueues together when the last of them was made, and the bytes of their buffers.
     together: Cell<Together>,
     bytes_together: Cell<u64>,
-    /// Time of a wait for the device, about a step.
-    usual_wait: Cell<Duration>,
     /// Why no further collective can succeed.
     broken: RefCell<Option<CommError>>,
     pub(super) traffic: Counter,
@@ -160,7 +158,6 @@ impl NcclGroup {
             last: Cell::new(None),
             together: Cell::new(Together::No),
             bytes_together: Cell::new(0),
-            usual_wait: Cell::new(Duration::ZERO),
             broken: RefCell::new(None),
             traffic: Counter::default(),
         })
@@ -448,27 +445,30 @@ impl NcclGroup {
         &self,
         mut is_done: impl FnMut() -> std::result::Result<bool, KernelError>,
     ) -> Result<()> {
-        let (mut pause, mut lost_at) = (Pause::new(), None);
+        let mut pause = Pause::new();
         loop {
             if let Some(error) = &*self.broken.borrow() {
                 return Err(error.clone());
             }
-            if self.traffic.progress().is_some_and(Progress::is_to_save)
-                && lost_at.get_or_insert_with(Instant::now).elapsed() > self.after_loss()
+            let done = is_done();
+            // NCCL's error is closer to the cause than the device's, unless it follows from the loss of a rank: what is complete counts.
+            if let Some(error) = self.comm.async_error()
+                && !(matches!(done, Ok(true)) && self.saves_after_loss())
+            {
+                return Err(self.break_with(Failed::With(error)));
+            }
+            if !matches!(done, Ok(true))
+                && self
+                    .traffic
+                    .progress()
+                    .filter(|progress| progress.is_to_save())
+                    .and_then(Progress::lost_for)
+                    > Some(AFTER_LOSS)
             {
                 return Err(self.break_with(Failed::With(CommError::RankLost)));
             }
-            let done = is_done();
-            // NCCL's error is closer to the cause than the device's.
-            if let Some(error) = self.comm.async_error() {
-                return Err(self.break_with(Failed::With(error)));
-            }
             match done {
-                Ok(true) => {
-                    // The longest one counts, and is forgotten after some more: the first step takes much longer.
-                    self.usual_wait.set(pause.elapsed().max(self.usual_wait.get() * 7 / 8));
-                    return Ok(());
-                }
+                Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return Err(self.break_with(error.into())),
             }
@@ -479,9 +479,29 @@ impl NcclGroup {
         }
     }
 
-    fn after_loss(&self) -> Duration {
-        let [least, most] = AFTER_LOSS;
-        (self.usual_wait.get() * AFTER_LOSS_WAITS).clamp(least, most)
+    /// Ends the communicator of a rank that holds complete steps after the loss of another one; does nothing if it has ended.
+    pub(super) fn leave_after_loss(&self) {
+        if self.broken.borrow().is_none() {
+            self.break_with(Failed::With(CommError::RankLost));
+        }
+    }
+
+    /// Whether the loss of a rank is to be followed by a save.
+    fn saves_after_loss(&self) -> bool {
+        self.traffic.progress().is_some_and(|progress| progress.survivor().limit().is_some())
+    }
+
+    /// Stops the updates of this rank before its communicator is aborted, which lets collectives run on with undefined sums: its own, and
+    /// after the loss of a rank those of the others, which stop theirs, too.
+    fn stop_updates(&self) {
+        let progress = self.traffic.progress().filter(|progress| progress.awaits_loss());
+        if let Some(lost_for) = progress.and_then(Progress::lost_for) {
+            std::thread::sleep(AFTER_LOSS.saturating_sub(lost_for));
+        }
+        let is_closed = self.gpu.close_gate().is_ok();
+        if let Some(progress) = progress {
+            progress.survivor().close(is_closed, CLOSED_WAIT);
+        }
     }
 
     /// Releases the buffers in flight: aborts the communicator, which ends work that waits for other ranks.
@@ -497,6 +517,7 @@ impl NcclGroup {
             // SAFETY: this thread began the group.
             let _ = self.comm.call_in_group("ncclGroupEnd", |api, _| unsafe { (api.group_end)() });
         }
+        self.stop_updates();
         let error = self.comm.failed(failed, self.n_enqueued.get(), self.last.get());
         if error.is_beyond_abort() {
             // The collective still uses its buffers, and every wait for the stream would hang.

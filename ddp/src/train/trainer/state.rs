@@ -81,7 +81,7 @@ impl Trainer<'_> {
     /// # Errors
     /// `TrainError::Kernel` from a copy, and for failed work of a GPU; errors of an outcome.
     pub(crate) fn undo_step(&mut self, limit: Duration) -> Result<bool> {
-        let Trainer { replica, n_steps, gpu, done, .. } = self;
+        let Trainer { replica, n_steps, gpu, done, scaler, .. } = self;
         if !replica.shard_plan.blocks().is_empty() || replica.within == Within::Comparison {
             return Ok(false);
         }
@@ -92,6 +92,10 @@ impl Trainer<'_> {
             Some(gpu) => {
                 let settled = gpu.settle(replica.world, *n_steps, replica.options.nonfinite, limit)?;
                 let Some(Settled { complete, undone }) = settled else { return Ok(false) };
+                if scaler.is_some() && !complete.is_empty() {
+                    // The scale has not learned of it.
+                    return Ok(false);
+                }
                 done.extend(complete);
                 undone
             }

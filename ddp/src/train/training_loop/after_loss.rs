@@ -68,6 +68,9 @@ impl TrainingLoop<'_> {
             }
             return;
         }
+        if !watchdog.is_after_loss() {
+            return;
+        }
         let limit = self.plan.config.watchdog.save_limit().unwrap_or_default();
         let is_whole = trainer.undo_step(limit).unwrap_or(false)
             && self.catch_up(trainer)
@@ -103,7 +106,7 @@ impl TrainingLoop<'_> {
         }
         self.in_flight.clear();
         self.state.step = trainer.n_steps();
-        self.rollback.is_none()
+        self.rollback.is_none() && !self.rolls_back
     }
 
     /// Makes the run's numbers those of a checkpoint after the last complete step.

@@ -1,13 +1,6 @@
 //! The hub of a communicator: it lives in the process that made the unique id, receives the contribution of each rank to an
 //! operation, compares, computes and answers. Each rank has a reader thread and a writer thread, so that a slow rank delays
 //! nobody else's requests.
-use super::REMOTE_ERROR;
-use super::call::{Header, Operation};
-use super::reduce::{Reduction, reduce};
-use super::wire::{self, Frame, Hello, Token, UniqueId, Words, kind};
-use super::{INVALID_USAGE, SYSTEM_ERROR};
-use crate::abi::lock;
-use crate::config::CONFIG;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,6 +8,13 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
+
+use super::call::{Header, Operation};
+use super::reduce::{Reduction, reduce};
+use super::wire::{self, Frame, Hello, Token, UniqueId, Words, kind};
+use super::{INVALID_USAGE, REMOTE_ERROR, SYSTEM_ERROR};
+use crate::abi::lock;
+use crate::config::CONFIG;
 
 /// Time that a process waits for the ranks of other processes when it ends after its own ranks have left.
 const LINGER: Duration = Duration::from_secs(5);
@@ -245,7 +245,10 @@ impl Hub {
                     self.pair(header.root as usize, rank, false, Part { id, header, data });
                 }
                 Ok(Frame { kind: kind::BYE, id, .. }) => break Ok(id),
-                Ok(Frame { kind: kind::ABORT, .. }) => break Err("aborted its communicator"),
+                Ok(Frame { kind: kind::ABORT, .. }) => {
+                    self.go_on();
+                    break Err("aborted its communicator");
+                }
                 Ok(_) | Err(_) => break Err("is gone: its connection ended"),
             }
         };
@@ -330,11 +333,29 @@ impl Hub {
         }
         let parts = state.rounds.remove(&number).unwrap_or_default();
         drop(state);
-        self.combine(ours, parts);
+        let all: Vec<usize> = parts.keys().copied().collect();
+        self.combine(ours, &parts, &all);
     }
 
-    /// Computes a collective that every rank has entered, and answers each rank.
-    fn combine(&self, header: Header, parts: BTreeMap<usize, Part>) {
+    /// Completes the collectives that wait, with other numbers for the contributions that lack: once a rank aborts, its kernel runs through
+    /// its remaining steps without waiting, and the kernels of the others take what they find for data.
+    ///
+    /// Source: NCCL's `prims_ll.h`, `prims_ll128.h` and `prims_simple.h`, where `abortFlag` is set.
+    fn go_on(&self) {
+        let rounds = std::mem::take(&mut lock(&self.state).rounds);
+        for mut parts in rounds.into_values() {
+            let waiting: Vec<usize> = parts.keys().copied().collect();
+            let Some((_, part)) = parts.first_key_value() else { continue };
+            let (header, data) = (part.header, part.data.clone());
+            for rank in 0..self.n {
+                parts.entry(rank).or_insert_with(|| Part { id: 0, header, data: data.clone() });
+            }
+            self.combine(header, &parts, &waiting);
+        }
+    }
+
+    /// Computes a collective of all ranks, and answers those of `waiting`.
+    fn combine(&self, header: Header, parts: &BTreeMap<usize, Part>, waiting: &[usize]) {
         let data: Vec<&[u8]> = parts.values().map(|part| &part.data[..]).collect();
         let reduced = || {
             let op = Reduction::from_code(header.op).unwrap_or(Reduction::Sum);
@@ -352,7 +373,7 @@ impl Hub {
             Operation::Send | Operation::Receive => Vec::new(),
         };
         let result = Arc::new(result);
-        for (rank, part) in &parts {
+        for (rank, part) in parts.iter().filter(|(rank, _)| waiting.contains(rank)) {
             let range = match header.operation {
                 Operation::ReduceScatter => {
                     let each = result.len() / self.n;
