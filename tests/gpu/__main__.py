@@ -69,7 +69,7 @@ QUARTER = [
     Plan("self-check", 10, self_check.self_check),
     Plan("tests", 30, checks.test_programs),
     Plan("exact", 12, quality.graphs_and_repeats),
-    Plan("collectives", 75, collectives.collectives),
+    Plan("collectives", 85, collectives.collectives),
     Plan("combinations", 35, combined.combinations),
     Plan("own steps", 30, speed.own_steps),
     Plan("profile", 40, profile.profile),
@@ -79,7 +79,7 @@ QUARTER = [
     Plan("traces", 8, profile.traces),
     Plan("loader matrix", 25, speed.loader_matrix),
     Plan("sustained", 62, sustained.sustained),
-    Plan("sanitizer", 38, sanitizer.sanitizer),
+    Plan("sanitizer", 28, sanitizer.sanitizer),
 ]
 
 

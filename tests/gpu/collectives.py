@@ -54,6 +54,7 @@ def collectives(part):
     session.row("collectives of ranks that share the GPU", f"{n_right} of {2 * len(KINDS)} as one rank on the CPU")
     same_bits(part, n)
     lost_rank(part)
+    survivors(part)
 
 
 def same_bits(part, n):
@@ -124,3 +125,46 @@ def lost_rank(part):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
+
+
+def survivors(part):
+    """SIGKILL of one of three ranks: the others stop their updates, abort NCCL and save; the resumed run has the bits of an undisturbed one."""
+    session = part.session
+    if part.remaining_s() < 15:
+        raise OutOfTime
+    n_steps = 200 if session.options.dry_run else 5000
+    settings = [*DIGITS, f"train.steps={n_steps}", "log.every_steps=1", "checkpoint.every_epochs=0", "train.clip_grad_norm=1.0"]
+
+    def words(name):
+        out = pathlib.Path(session.work) / name
+        launch = [session.binary, "launch", "--launcher", "env", "-n", 3, "--max-restarts", 0, "--", "--device", "cuda", "--share-gpu", "--quiet"]
+        return out, [str(word) for word in [*launch, "--resume", "auto", "--out", out, *(w for s in settings for w in ("--set", s))]]
+
+    whole, undisturbed = words("survivors-whole")
+    out, disturbed = words("survivors-killed")
+    part.run(undisturbed, 40)
+    process = subprocess.Popen(disturbed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        started, metrics = time.monotonic(), out / "metrics.jsonl"
+        while time.monotonic() - started < 30 * session.patience and not (metrics.exists() and metrics.read_text().count('"event":"step"') > 20):
+            time.sleep(0.05)
+        tasks = pathlib.Path(f"/proc/{process.pid}/task").glob("*/children")
+        ranks = sorted(int(pid) for task in tasks for pid in task.read_text().split())
+        if len(ranks) < 3:
+            return part.check("three ranks are there", False, f"{ranks}; {process.poll()}")
+        killed = time.monotonic()
+        os.kill(ranks[-1], signal.SIGKILL)
+        text, _ = process.communicate(timeout=40 * session.patience)
+        seconds = time.monotonic() - killed
+        saved = next((line for line in text.splitlines() if "could save" in line or "has saved" in line), text[-300:])
+        part.results["survivors"] = {"ends_after_s": seconds, "status": process.returncode, "said": saved}
+        part.check("the ranks that are left save", "has saved the state after step" in saved, f"{seconds:.1f} s: {saved}")
+        part.run(disturbed, 40)
+        ended = [folder / "model.safetensors" for folder in (whole, out)]
+        are_equal = all(path.exists() for path in ended) and tensors_of(ended[0]) == tensors_of(ended[1])
+        part.check("the run that continues has the bits of an undisturbed one", are_equal)
+    except subprocess.TimeoutExpired:
+        part.check("the ranks that are left save", False, "the job does not end")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
