@@ -34,6 +34,7 @@ pub(crate) struct Progress {
     /// Whether the watchdog has noticed the loss of a rank, and when.
     is_lost: AtomicBool,
     lost_at: OnceLock<Instant>,
+    aborts_alone: AtomicBool,
     /// Whether its thread ends the process, without a save.
     is_ending: AtomicBool,
     survivor: Survivor,
@@ -47,6 +48,9 @@ const HELD: Duration = Duration::from_secs(5);
 
 /// Time within which the watchdog notices the loss that made a collective fail.
 const NOTICED: Duration = Duration::from_secs(2);
+
+/// Time in which the watchdog's thread, which looks several times per second, tells the others of an abort.
+const ALONE_TOLD: Duration = Duration::from_millis(400);
 
 /// Place of a rank in the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +83,7 @@ impl Progress {
             looked_ns: AtomicU64::new(0),
             is_lost: AtomicBool::new(false),
             lost_at: OnceLock::new(),
+            aborts_alone: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             survivor: Survivor::default(),
             operations: Operations::default(),
@@ -194,15 +199,26 @@ impl Progress {
         self.is_lost.load(Relaxed) && !self.is_ending.load(Relaxed)
     }
 
+    /// This rank aborts its communicator without the others, whose sums are undefined from then on. Returns when they should know.
+    pub(crate) fn abort_alone(&self) {
+        self.aborts_alone.store(true, SeqCst);
+        std::thread::sleep(ALONE_TOLD);
+    }
+
+    /// Whether this rank has aborted its communicator, or is about to, without the others.
+    pub(crate) fn aborts_alone(&self) -> bool {
+        self.aborts_alone.load(SeqCst)
+    }
+
     /// Time since the loss of a rank was noticed; none before.
     pub(crate) fn lost_for(&self) -> Option<Duration> {
         self.lost_at.get().map(Instant::elapsed)
     }
 
-    /// Waits a moment for the loss that a failure may follow from, where one would be followed by a save; returns whether there is one.
+    /// Waits a moment for the loss that a failure may follow from; returns whether there is one, and a save is to follow.
     pub(crate) fn awaits_loss(&self) -> bool {
         let since = Instant::now();
-        while self.survivor.limit().is_some() && !self.is_lost() && since.elapsed() < NOTICED {
+        while !self.is_lost() && since.elapsed() < NOTICED {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.is_to_save()

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::certificate::{Certificate, Identity, paragraph};
 use super::frame::{Frame, Kind};
 use super::link::Link;
-use super::monitor::{Cause, Monitor};
+use super::monitor::Monitor;
 use super::place::{RankPlace, places};
 use super::survivors::Survivors;
 use super::{LossReport, flight};
@@ -80,7 +80,7 @@ impl Watch {
     /// Runs until this rank has left.
     pub(super) fn run(mut self) {
         let tick = (self.interval / 2).min(MAX_TICK);
-        let mut sent: Option<Instant> = None;
+        let (mut sent, mut has_told): (Option<Instant>, bool) = (None, false);
         loop {
             let before = Instant::now();
             self.wait(tick);
@@ -106,6 +106,10 @@ impl Watch {
                 self.broadcast(Kind::Heartbeat, "");
                 sent = Some(now);
             }
+            if self.progress.aborts_alone() && !has_told {
+                has_told = true;
+                self.broadcast(Kind::Failing, "it aborted its communicator");
+            }
             self.links.values_mut().for_each(Link::flush);
             if let Some((since, done)) = &self.leaving {
                 if self.monitor.peers.is_empty() || now - *since > GOODBYE_WAIT {
@@ -129,8 +133,10 @@ impl Watch {
                 let (flight, heard) = flight::gather(&mut self.links, &self.token, n, own, &finding.ranks);
                 let certificate =
                     Certificate { reports: Some(lost), text, step, flight, ..self.certificate() };
-                // A rank that has failed may have aborted its communicator before the others stopped their updates.
-                let is_sure = finding.cause != Cause::FailedAndStayed;
+                // A rank that has failed may have aborted its communicator before the others stopped their updates, and all must be asked.
+                let is_sure = !self.progress.aborts_alone()
+                    && self.monitor.peers.values().all(|peer| peer.failing.is_none())
+                    && self.monitor.peers.len() + 1 == self.identities.len();
                 return self.end(certificate, |survivors| {
                     if is_sure || !survivors.aborts {
                         survivors.lead(heard, &finding.ranks)

@@ -154,6 +154,11 @@ impl Communicator {
         debug_assert!(is_first, "buffers are registered already");
     }
 
+    /// Whether it was neither destroyed nor aborted.
+    pub(super) fn is_open(&self) -> bool {
+        !self.raw.get().is_null()
+    }
+
     /// Memory that is registered, if there is any.
     pub(super) fn memory(&self) -> Option<&NcclMemory> {
         self.memory.get()

@@ -453,18 +453,12 @@ impl NcclGroup {
             let done = is_done();
             // NCCL's error is closer to the cause than the device's, unless it follows from the loss of a rank: what is complete counts.
             if let Some(error) = self.comm.async_error()
-                && !(matches!(done, Ok(true)) && self.saves_after_loss())
+                && !(matches!(done, Ok(true)) && self.saving().is_some_and(Progress::awaits_loss))
             {
                 return Err(self.break_with(Failed::With(error)));
             }
-            if !matches!(done, Ok(true))
-                && self
-                    .traffic
-                    .progress()
-                    .filter(|progress| progress.is_to_save())
-                    .and_then(Progress::lost_for)
-                    > Some(AFTER_LOSS)
-            {
+            let hangs = |progress: &Progress| progress.is_to_save() && progress.lost_for() > Some(AFTER_LOSS);
+            if !matches!(done, Ok(true)) && self.saving().is_some_and(hangs) {
                 return Err(self.break_with(Failed::With(CommError::RankLost)));
             }
             match done {
@@ -486,22 +480,29 @@ impl NcclGroup {
         }
     }
 
-    /// Whether the loss of a rank is to be followed by a save.
-    fn saves_after_loss(&self) -> bool {
-        self.traffic.progress().is_some_and(|progress| progress.survivor().limit().is_some())
+    /// The progress of a rank whose job saves after the loss of another one.
+    fn saving(&self) -> Option<&Progress> {
+        self.traffic.progress().filter(|progress| progress.survivor().limit().is_some())
     }
 
     /// Stops the updates of this rank before its communicator is aborted, which lets collectives run on with undefined sums: its own, and
-    /// after the loss of a rank those of the others, which stop theirs, too.
-    fn stop_updates(&self) {
-        let progress = self.traffic.progress().filter(|progress| progress.awaits_loss());
-        if let Some(lost_for) = progress.and_then(Progress::lost_for) {
-            std::thread::sleep(AFTER_LOSS.saturating_sub(lost_for));
+    /// the others', which after the loss of a rank stop theirs, too. Returns whether a rank was lost.
+    fn stop_updates(&self) -> bool {
+        let Some(progress) = self.saving() else {
+            let _ = self.gpu.close_gate();
+            return false;
+        };
+        let is_lost = progress.awaits_loss();
+        if is_lost {
+            std::thread::sleep(AFTER_LOSS.saturating_sub(progress.lost_for().unwrap_or_default()));
         }
         let is_closed = self.gpu.close_gate().is_ok();
-        if let Some(progress) = progress {
+        if is_lost {
             progress.survivor().close(is_closed, CLOSED_WAIT);
+        } else {
+            progress.abort_alone();
         }
+        is_lost
     }
 
     /// Releases the buffers in flight: aborts the communicator, which ends work that waits for other ranks.
@@ -517,7 +518,9 @@ impl NcclGroup {
             // SAFETY: this thread began the group.
             let _ = self.comm.call_in_group("ncclGroupEnd", |api, _| unsafe { (api.group_end)() });
         }
-        self.stop_updates();
+        // An abort that takes long must not end the job while another rank saves.
+        let is_lost = self.comm.is_open() && self.stop_updates();
+        let failed = if is_lost { Failed::With(CommError::RankLost) } else { failed };
         let error = self.comm.failed(failed, self.n_enqueued.get(), self.last.get());
         if error.is_beyond_abort() {
             // The collective still uses its buffers, and every wait for the stream would hang.

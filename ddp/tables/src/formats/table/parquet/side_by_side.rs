@@ -2,106 +2,150 @@
 //! lists, some of the row groups.
 
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::Builder;
-use std::{iter, vec};
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Fields, Schema};
 
-use crate::formats::error::Result;
+use crate::formats::error::{Result, RowsError};
 use crate::formats::table::batch_source::{Batches, Selection};
 use crate::formats::table::parquet::bounds::malformed;
 use crate::formats::table::parquet::file::ParquetFile;
 
 /// Batches of some columns that wait to be taken.
 const WAITING_OF_COLUMNS: usize = 4;
-/// Batches of a row group that wait to be taken, for each thread: others are decoded meanwhile.
-const WAITING_OF_GROUP: usize = 16;
+/// Batches of row groups that wait to be taken, for each thread: others are decoded meanwhile.
+const WAITING_OF_GROUPS: usize = 16;
 
 type Batch = Result<RecordBatch>;
 
 /// The batches of all rows in order, decoded by up to `n_threads` threads that end with this iterator.
-///
-/// # Errors
-/// Columns or a row group that can't be opened, where the system starts no thread for it.
 pub(super) fn decode(file: &ParquetFile, selection: &Selection, n_threads: usize) -> Result<Batches> {
     let n_groups = file.group_rows.len();
     if selection.roots.len() >= n_threads || n_groups < 2 {
         let sets = column_sets(file, &selection.roots, n_threads);
-        return Ok(Box::new(ColumnSets::decode(file, selection, &sets)?));
+        if sets.len() < 2 {
+            return file.read_groups(selection, 0..n_groups);
+        }
+        let source = |set: &Range<usize>| {
+            let selection = Selection { roots: selection.roots[set.clone()].to_vec(), ..selection.clone() };
+            Source::of(file, &selection, &[0..n_groups], WAITING_OF_COLUMNS)
+        };
+        let sources = sets.iter().map(source).collect();
+        return Ok(Box::new(ColumnSets { path: file.path.clone(), sources, left: file.n_rows() }));
     }
-    Ok(Box::new(decode_groups(file, selection, n_threads.min(n_groups))?))
+    let n_threads = n_threads.min(n_groups);
+    let source = |first: usize| {
+        let groups: Vec<_> = (first..n_groups).step_by(n_threads).map(|group| group..group + 1).collect();
+        Source::of(file, selection, &groups, WAITING_OF_GROUPS)
+    };
+    let (path, n_rows) = (file.path.clone(), file.group_rows.clone());
+    Ok(Box::new(Groups { path, sources: (0..n_threads).map(source).collect(), n_rows, group: 0, left: 0 }))
 }
 
 /// Divides the columns into up to `n_sets` ranges of about as many bytes in the file.
 fn column_sets(file: &ParquetFile, roots: &[usize], n_sets: usize) -> Vec<Range<usize>> {
-    let groups = file.metadata.metadata().row_groups();
-    let bytes_of = |root: &usize| -> u64 {
-        let of_leaf =
-            |leaf: usize| groups.iter().map(move |group| group.column(leaf).compressed_size().max(1) as u64);
-        file.leaves(std::slice::from_ref(root)).into_iter().flat_map(of_leaf).sum()
-    };
-    let bytes: Vec<u64> = roots.iter().map(bytes_of).collect();
-    let (total, mut before, mut sets) = (bytes.iter().sum::<u64>().max(1), 0, Vec::new());
-    let mut start = 0;
-    for (at, bytes) in bytes.iter().enumerate() {
-        before += bytes;
-        // The share of the sets so far.
+    let schema = file.metadata.parquet_schema();
+    let mut bytes = vec![1u64; roots.len()];
+    for leaf in 0..schema.num_columns() {
+        let Ok(at) = roots.binary_search(&schema.get_column_root_idx(leaf)) else { continue };
+        let groups = file.metadata.metadata().row_groups().iter();
+        bytes[at] += groups.map(|group| group.column(leaf).compressed_size().max(0) as u64).sum::<u64>();
+    }
+    let total: u64 = bytes.iter().sum();
+    let (mut before, mut start, mut sets) = (0u64, 0, Vec::new());
+    for (at, bytes) in bytes.into_iter().enumerate() {
+        // The share of the sets so far: a column that goes beyond it by more than is missing begins the next one.
         let share = total * (sets.len() as u64 + 1) / n_sets as u64;
-        if before >= share || at + 1 == roots.len() {
-            sets.push(start..at + 1);
-            start = at + 1;
+        let (beyond, missing) = ((before + bytes).saturating_sub(share), share.saturating_sub(before));
+        if at > start && sets.len() + 1 < n_sets && beyond > missing {
+            sets.push(start..at);
+            start = at;
+        }
+        before += bytes;
+    }
+    sets.push(start..roots.len());
+    sets
+}
+
+/// Where batches come from: a thread, or, where the system starts none, this one.
+enum Source {
+    Thread(Receiver<Batch>),
+    Own(Box<dyn Iterator<Item = Batch> + Send>),
+}
+
+impl Source {
+    /// The batches of these row groups, of which so many wait to be taken.
+    fn of(file: &ParquetFile, selection: &Selection, groups: &[Range<usize>], n_waiting: usize) -> Self {
+        let batches = || {
+            let (file, selection, groups) = (file.clone(), selection.clone(), groups.to_vec());
+            groups.into_iter().flat_map(move |groups| -> Box<dyn Iterator<Item = Batch> + Send> {
+                match file.rows(groups, &selection.roots, selection.batch_rows) {
+                    Ok(rows) => Box::new(rows),
+                    Err(error) => Box::new(std::iter::once(Err(error))),
+                }
+            })
+        };
+        let (to, from) = sync_channel(n_waiting);
+        let mut of_thread = batches();
+        let work = move || of_thread.all(|batch| to.send(batch).is_ok());
+        match Builder::new().name("decode".to_owned()).spawn(work) {
+            Ok(_) => Source::Thread(from),
+            Err(_) => Source::Own(Box::new(batches())),
         }
     }
-    sets
+
+    fn next(&mut self) -> Option<Batch> {
+        match self {
+            Source::Thread(from) => from.recv().ok(),
+            Source::Own(batches) => batches.next(),
+        }
+    }
+}
+
+/// The error where a thread has ended without a word, or columns have other numbers of rows.
+fn undecodable(path: &Path) -> RowsError {
+    malformed(path, "its content can't be decoded".to_owned())
 }
 
 /// The batches of sets of columns, joined.
 struct ColumnSets {
     path: PathBuf,
+    /// Empty after an error.
     sources: Vec<Source>,
     /// Rows to come.
     left: usize,
 }
 
 impl ColumnSets {
-    fn decode(file: &ParquetFile, selection: &Selection, sets: &[Range<usize>]) -> Result<Self> {
-        let all_groups = 0..file.group_rows.len();
-        let source = |set: &Range<usize>| {
-            let selection = Selection { roots: selection.roots[set.clone()].to_vec(), ..selection.clone() };
-            let (to, from) = sync_channel(WAITING_OF_COLUMNS);
-            let (own, groups, of_thread) = (file.clone(), all_groups.clone(), selection.clone());
-            let work = move || send(&own, &of_thread, groups, &to);
-            if Builder::new().name("decode".to_owned()).spawn(work).is_ok() {
-                return Ok(Source::Thread(from));
-            }
-            // Without a thread of their own, columns are decoded where they are taken.
-            let rows = file.rows(all_groups.clone(), &selection.roots, selection.batch_rows)?;
-            Ok(Source::Own(Box::new(rows)))
-        };
-        let sources = sets.iter().map(source).collect::<Result<_>>()?;
-        Ok(ColumnSets { path: file.path.clone(), sources, left: file.n_rows() })
-    }
-
-    /// The next batches of all sets; `None` at the end.
-    fn batches(&mut self) -> Result<Option<Vec<RecordBatch>>> {
+    /// The next batches of all sets; none at the end.
+    fn batches(&mut self) -> Result<Vec<RecordBatch>> {
         let mut batches = Vec::with_capacity(self.sources.len());
         for source in &mut self.sources {
             batches.extend(source.next().transpose()?);
         }
         let n_rows = batches.first().map_or(0, RecordBatch::num_rows);
-        if batches.is_empty() && self.left == 0 {
-            return Ok(None);
-        }
-        if batches.len() < self.sources.len() || batches.iter().any(|batch| batch.num_rows() != n_rows) {
-            // A thread has ended without a word, or columns have other numbers of rows.
-            return Err(malformed(&self.path, "its content can't be decoded".to_owned()));
+        let is_whole = batches.len() == self.sources.len() || (batches.is_empty() && self.left == 0);
+        if !is_whole || batches.iter().any(|batch| batch.num_rows() != n_rows) {
+            return Err(undecodable(&self.path));
         }
         self.left -= n_rows.min(self.left);
-        Ok(Some(batches))
+        Ok(batches)
+    }
+
+    /// The batches as one; `None` at the end.
+    fn joined(&mut self) -> Result<Option<RecordBatch>> {
+        let batches = self.batches()?;
+        let Some(first) = batches.first() else { return Ok(None) };
+        let n_rows = RecordBatchOptions::new().with_row_count(Some(first.num_rows()));
+        let fields = batches.iter().flat_map(|batch| batch.schema_ref().fields().iter().cloned());
+        let schema = Arc::new(Schema::new(fields.collect::<Fields>()));
+        let columns = batches.iter().flat_map(|batch| batch.columns().iter().cloned()).collect();
+        let joined = RecordBatch::try_new_with_options(schema, columns, &n_rows);
+        joined.map(Some).map_err(|error| malformed(&self.path, error.to_string()))
     }
 }
 
@@ -109,84 +153,21 @@ impl Iterator for ColumnSets {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
-        let batches = match self.batches() {
-            Ok(batches) => batches?,
-            Err(error) => return Some(Err(error)),
-        };
-        let fields: Fields =
-            batches.iter().flat_map(|batch| batch.schema_ref().fields().iter().cloned()).collect();
-        let columns = batches.iter().flat_map(|batch| batch.columns().iter().cloned()).collect();
-        let n_rows = RecordBatchOptions::new().with_row_count(Some(batches[0].num_rows()));
-        let joined = RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), columns, &n_rows);
-        Some(joined.map_err(|error| malformed(&self.path, error.to_string())))
-    }
-}
-
-/// The batches of all row groups in order, decoded by `n_threads` threads.
-fn decode_groups(
-    file: &ParquetFile,
-    selection: &Selection,
-    n_threads: usize,
-) -> Result<impl Iterator<Item = Batch> + Send + use<>> {
-    let n_groups = file.group_rows.len();
-    let (mut to, mut from): (Vec<_>, Vec<_>) = (0..n_groups).map(|_| sync_channel(WAITING_OF_GROUP)).unzip();
-    let mut of_threads: Vec<Vec<(usize, SyncSender<Batch>)>> =
-        iter::repeat_with(Vec::new).take(n_threads).collect();
-    for (group, to) in to.drain(..).enumerate() {
-        of_threads[group % n_threads].push((group, to));
-    }
-    let mut others = Vec::new();
-    for groups in of_threads {
-        let (file, selection) = (file.clone(), selection.clone());
-        let first = groups[0].0;
-        let work =
-            move || groups.into_iter().all(|(group, to)| send(&file, &selection, group..group + 1, &to));
-        if Builder::new().name("decode".to_owned()).spawn(work).is_err() {
-            others.push(first);
+        let joined = self.joined();
+        if joined.is_err() {
+            (self.sources, self.left) = (Vec::new(), 0);
         }
-    }
-    // Without a thread of their own, groups are decoded where they are taken.
-    let mut sources: Vec<Source> = from.drain(..).map(Source::Thread).collect();
-    for first in others {
-        for group in (first..n_groups).step_by(n_threads) {
-            let rows = file.rows(group..group + 1, &selection.roots, selection.batch_rows)?;
-            sources[group] = Source::Own(Box::new(rows));
-        }
-    }
-    let n_rows = file.group_rows.clone().into_iter();
-    Ok(Groups { path: file.path.clone(), sources: sources.into_iter(), n_rows, current: None, left: 0 })
-}
-
-/// Sends the batches of row groups; false once nobody takes them.
-fn send(file: &ParquetFile, selection: &Selection, groups: Range<usize>, to: &SyncSender<Batch>) -> bool {
-    match file.rows(groups, &selection.roots, selection.batch_rows) {
-        Ok(mut rows) => rows.all(|batch| to.send(batch).is_ok()),
-        Err(error) => to.send(Err(error)).is_ok(),
+        joined.transpose()
     }
 }
 
-/// Where batches come from.
-enum Source {
-    Thread(Receiver<Batch>),
-    Own(Box<dyn Iterator<Item = Batch> + Send>),
-}
-
-impl Source {
-    fn next(&mut self) -> Option<Batch> {
-        match self {
-            Source::Thread(from) => from.recv().ok(),
-            Source::Own(rows) => rows.next(),
-        }
-    }
-}
-
+/// The batches of row groups, of which each source has every so many.
 struct Groups {
     path: PathBuf,
-    sources: vec::IntoIter<Source>,
-    /// Rows of the groups to come.
-    n_rows: vec::IntoIter<usize>,
-    current: Option<Source>,
-    /// Rows of the current group to come.
+    sources: Vec<Source>,
+    n_rows: Vec<usize>,
+    /// The next group, and the rows of the one before that are to come.
+    group: usize,
     left: usize,
 }
 
@@ -194,17 +175,16 @@ impl Iterator for Groups {
     type Item = Batch;
 
     fn next(&mut self) -> Option<Batch> {
-        loop {
-            if let Some(batch) = self.current.as_mut().and_then(Source::next) {
-                self.left -= batch.as_ref().map_or(0, RecordBatch::num_rows).min(self.left);
-                return Some(batch);
-            }
-            if std::mem::take(&mut self.left) > 0 {
-                // Its thread has ended without a word.
-                return Some(Err(malformed(&self.path, "its content can't be decoded".to_owned())));
-            }
-            self.current = Some(self.sources.next()?);
-            self.left = self.n_rows.next()?;
+        while self.left == 0 {
+            self.left = *self.n_rows.get(self.group)?;
+            self.group += 1;
         }
+        let at = (self.group - 1) % self.sources.len();
+        let batch = self.sources[at].next().unwrap_or_else(|| Err(undecodable(&self.path)));
+        match &batch {
+            Ok(rows) => self.left -= rows.num_rows().min(self.left),
+            Err(_) => (self.left, self.n_rows) = (0, Vec::new()),
+        }
+        Some(batch)
     }
 }
