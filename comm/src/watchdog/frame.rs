@@ -51,10 +51,12 @@ pub(super) enum Kind {
     Closed,
     /// Updates of all are: communicators may be aborted.
     Abort,
+    /// The rank aborts its communicator without the others.
+    AbortsAlone,
 }
 
 impl Kind {
-    const ALL: [Kind; 12] = [
+    const ALL: [Kind; 13] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Heartbeat,
@@ -67,6 +69,7 @@ impl Kind {
         Kind::Saved,
         Kind::Closed,
         Kind::Abort,
+        Kind::AbortsAlone,
     ];
 
     fn has_text(self) -> bool {

@@ -91,6 +91,8 @@ pub(super) struct Peer {
     closed: Option<Instant>,
     /// When it announced a failure, and the error.
     pub(super) failing: Option<(Instant, String)>,
+    /// Whether it has aborted its communicator without the others.
+    pub(super) aborts_alone: bool,
 }
 
 /// Judges the ranks that this one is connected to.
@@ -118,7 +120,9 @@ impl Monitor {
 
     /// Watches a rank from now on.
     pub(super) fn join(&mut self, rank: usize, now: Instant) {
-        self.peers.insert(rank, Peer { standing: None, seen: now, moved: now, closed: None, failing: None });
+        let (standing, closed, failing) = (None, None, None);
+        self.peers
+            .insert(rank, Peer { standing, seen: now, moved: now, closed, failing, aborts_alone: false });
     }
 
     /// Takes note of a frame.
@@ -132,6 +136,7 @@ impl Monitor {
         match frame.kind {
             Kind::Goodbye => drop(self.peers.remove(&frame.rank)),
             Kind::Failing => peer.failing = Some((now, frame.text)),
+            Kind::AbortsAlone => peer.aborts_alone = true,
             Kind::Hello
             | Kind::Welcome
             | Kind::Heartbeat

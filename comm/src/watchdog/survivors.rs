@@ -57,7 +57,9 @@ impl Survivors<'_> {
             for Frame { kind, rank, text, .. } in frames {
                 match kind {
                     // It aborted its communicator before the others had stopped their updates.
-                    Kind::Failing if self.aborts && !lost.contains(&rank) => return self.end_all(),
+                    Kind::AbortsAlone | Kind::Failing if self.aborts && !lost.contains(&rank) => {
+                        return self.end_all();
+                    }
                     Kind::Closed if aborts_at.is_none() => drop(closed.insert(rank)),
                     Kind::Offer => drop(offers.insert(rank, text.parse().ok())),
                     Kind::Saved if is_of(saver, rank) && text.is_empty() => {

@@ -108,7 +108,7 @@ impl Watch {
             }
             if self.progress.aborts_alone() && !has_told {
                 has_told = true;
-                self.broadcast(Kind::Failing, "it aborted its communicator");
+                self.broadcast(Kind::AbortsAlone, "");
             }
             self.links.values_mut().for_each(Link::flush);
             if let Some((since, done)) = &self.leaving {
@@ -135,7 +135,7 @@ impl Watch {
                     Certificate { reports: Some(lost), text, step, flight, ..self.certificate() };
                 // A rank that has failed may have aborted its communicator before the others stopped their updates, and all must be asked.
                 let is_sure = !self.progress.aborts_alone()
-                    && self.monitor.peers.values().all(|peer| peer.failing.is_none())
+                    && self.monitor.peers.values().all(|peer| peer.failing.is_none() && !peer.aborts_alone)
                     && self.monitor.peers.len() + 1 == self.identities.len();
                 return self.end(certificate, |survivors| {
                     if is_sure || !survivors.aborts {

@@ -30,9 +30,10 @@ pub(super) fn decode(file: &ParquetFile, selection: &Selection, n_threads: usize
         if sets.len() < 2 {
             return file.read_groups(selection, 0..n_groups);
         }
+        let all_groups = 0..n_groups;
         let source = |set: &Range<usize>| {
             let selection = Selection { roots: selection.roots[set.clone()].to_vec(), ..selection.clone() };
-            Source::of(file, &selection, &[0..n_groups], WAITING_OF_COLUMNS)
+            Source::of(file, &selection, std::slice::from_ref(&all_groups), WAITING_OF_COLUMNS)
         };
         let sources = sets.iter().map(source).collect();
         return Ok(Box::new(ColumnSets { path: file.path.clone(), sources, left: file.n_rows() }));
