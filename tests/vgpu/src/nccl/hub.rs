@@ -246,7 +246,7 @@ impl Hub {
                 }
                 Ok(Frame { kind: kind::BYE, id, .. }) => break Ok(id),
                 Ok(Frame { kind: kind::ABORT, .. }) => {
-                    self.go_on();
+                    self.go_on(rank);
                     break Err("aborted its communicator");
                 }
                 Ok(_) | Err(_) => break Err("is gone: its connection ended"),
@@ -337,13 +337,14 @@ impl Hub {
         self.combine(ours, &parts, &all);
     }
 
-    /// Completes the collectives that wait, with other numbers for the contributions that lack: once a rank aborts, its kernel runs through
-    /// its remaining steps without waiting, and the kernels of the others take what they find for data.
+    /// Completes the collectives in which `rank` waits, with other numbers for the contributions that lack: once it aborts, its kernel runs
+    /// through its remaining steps without waiting, and the kernels of the others take what they find for data.
     ///
     /// Source: NCCL's `prims_ll.h`, `prims_ll128.h` and `prims_simple.h`, where `abortFlag` is set.
-    fn go_on(&self) {
-        let rounds = std::mem::take(&mut lock(&self.state).rounds);
-        for mut parts in rounds.into_values() {
+    fn go_on(&self, rank: usize) {
+        let rounds: Vec<_> =
+            lock(&self.state).rounds.extract_if(|_, parts| parts.contains_key(&rank)).collect();
+        for (_, mut parts) in rounds {
             let waiting: Vec<usize> = parts.keys().copied().collect();
             let Some((_, part)) = parts.first_key_value() else { continue };
             let (header, data) = (part.header, part.data.clone());
