@@ -261,7 +261,7 @@ def main():
     few = sum(of["lost"] <= 1 for of in counted)
     base = [of["lost"] for result in results if result["kind"] not in WITHOUT_SAVE for of in result.get("losses of base", [])]
     about = {
-        "start": args.start, "trials": len(results), "seed": args.seed, "wrong": len(wrong), "losses": len(counted), "of at most one step": few,
+        "start": args.start, "device": args.device, "trials": len(results), "seed": args.seed, "wrong": len(wrong), "losses": len(counted), "of at most one step": few,
         "until the next step": until_back, "steps lost": sum(of["lost"] for of in counted), "steps lost by base": sum(base) if args.base else None, "machine": records.processor(),
     }
     if args.out:

@@ -16,7 +16,7 @@ pub(crate) struct Survivor {
     limit_ms: AtomicU64,
     /// Whether the updates of this rank's GPU are stopped, so that the communicators of other ranks may be aborted.
     is_closed: AtomicBool,
-    /// Whether those of all ranks are.
+    /// Whether the updates of all ranks are stopped.
     may_abort: AtomicBool,
     /// Whether an abort of another rank may have reached this one's sums before.
     is_spoiled: AtomicBool,

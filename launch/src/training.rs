@@ -80,7 +80,7 @@ impl Training<'_> {
         line
     }
 
-    /// Words that, after those of the user, continue the run in `out`.
+    /// Words that continue the run in `out`, after the user's words.
     pub(crate) fn resume_words(&self, out: &Path) -> String {
         let out = self.address.map_or(out, Path::new).display();
         if self.names_folder { "--resume auto".to_owned() } else { format!("--out {out} --resume auto") }

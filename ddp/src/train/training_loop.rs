@@ -73,8 +73,6 @@ pub struct TrainingLoop<'a> {
     in_flight: VecDeque<InFlight>,
     /// Error of the step from which the run returns to a checkpoint.
     rollback: Option<Rollback>,
-    /// Whether it does: its outcomes are dropped.
-    rolls_back: bool,
     clock: RunClock,
     late_ranks: LateRanks,
     tracing: Tracing<'a>,
@@ -118,7 +116,6 @@ impl<'a> TrainingLoop<'a> {
             policy: StepPolicy::new(&plan.config.train.bad_steps, &mut state),
             in_flight: VecDeque::with_capacity(2),
             rollback: None,
-            rolls_back: false,
             clock: RunClock::default(),
             late_ranks: LateRanks::new(),
             tracing: Tracing::new(plan.world, &plan.folder, plan.trace.clone()),
@@ -151,8 +148,8 @@ impl<'a> TrainingLoop<'a> {
             let ends_epoch = self.step(trainer)?;
             let checks_replicas = self.replica_guard.is_due(trainer.n_steps());
             self.outcomes(trainer, checks_replicas)?;
-            if let Some(rollback) = self.rollback.take() {
-                return self.roll_back(trainer, rollback);
+            if self.rollback.is_some() {
+                return self.roll_back(trainer);
             }
             if checks_replicas {
                 self.replica_guard.check(self.plan.world, trainer)?;
@@ -167,8 +164,8 @@ impl<'a> TrainingLoop<'a> {
             }
             // Steps in flight belong to this decision.
             self.outcomes(trainer, true)?;
-            if let Some(rollback) = self.rollback.take() {
-                return self.roll_back(trainer, rollback);
+            if self.rollback.is_some() {
+                return self.roll_back(trainer);
             }
             stop = self.between_steps(trainer, Due { ends_epoch, eval, save, end: true })?;
         }
@@ -356,24 +353,23 @@ impl<'a> TrainingLoop<'a> {
     }
 
     /// Ends the loop so that the run continues from its newest checkpoint.
-    fn roll_back(&mut self, trainer: &mut Trainer<'_>, rollback: Rollback) -> Result<Ending, Stop> {
-        let Rollback { error, step } = rollback;
+    fn roll_back(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let world = self.plan.world;
-        self.rolls_back = true;
         // A later step may be enqueued on a GPU.
         trainer.discard_outcomes()?;
         self.end_trace(trainer, true)?;
         let _phase = world.watchdog().during(Phase::Checkpoint);
         // A save that fails is reported; an older checkpoint is used then.
         self.autosave.finish(&mut self.metrics)?;
-        let Some(to) = Resumed::find(world, Some(&ResumeFrom::Auto), Some(&self.plan.folder))? else {
+        let found = Resumed::find(world, Some(&ResumeFrom::Auto), Some(&self.plan.folder))?;
+        // Until here a rank may be lost, after which nothing is saved.
+        let Rollback { error, step } = self.rollback.take().expect("the reason to roll back");
+        let Some(to) = found else {
             return Err(self.diagnosed(trainer, error.given_up(GiveUp::NoCheckpoint), step).into());
         };
         let consequence = format!("the run returns to its checkpoint of step {}", to.state().step);
-        warn_of_all_ranks(
-            world.rank().0,
-            &format!("{}; {consequence} and leaves this update out", error.fact()),
-        );
+        let warning = format!("{}; {consequence} and leaves this update out", error.fact());
+        warn_of_all_ranks(world.rank().0, &warning);
         Ok(Ending::RolledBack { to: Box::new(to), left_out: self.state.left_out.clone() })
     }
 

@@ -272,7 +272,7 @@ fn an_archive_with_test_rows_must_have_their_labels_and_weights() {
         let all = [&rows[..], &[of_train, (test, &[2][..], &[3.0, 0.5][..])]].concat();
         let want = [Some(vec![1.0, 2.0]), Some(vec![3.0, 0.5])];
         assert_eq!(weights(load(&all, train).unwrap()), want);
-        // As many rows as the test rows have are no reason to take those of the training rows.
+        // As many rows as the test rows have are no reason to take the training rows' arrays.
         assert_refused(
             load(&[&rows[..], &[of_train]].concat(), train),
             &[&format!("no array \"{test}\""), &format!("\"{train}\" is of the training rows")],

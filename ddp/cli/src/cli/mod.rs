@@ -107,7 +107,7 @@ pub struct Cli {
     #[arg(skip)]
     pub taken: Vec<String>,
 
-    /// The words that clap has parsed, including the program's name: those of other programs are replaced.
+    /// The words that clap has parsed, including the program's name; names from other programs are replaced.
     #[arg(skip)]
     pub words: Vec<OsString>,
 }

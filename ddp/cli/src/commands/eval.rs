@@ -206,7 +206,7 @@ fn open_rows(
     if args.data.is_some() {
         // It selects among the rows of the run.
         data.filter = None;
-        // The rows may have a different format than those of training.
+        // The rows may have a different format than the training rows.
         data.format = DataFormat::Auto;
     }
     let data = &data;

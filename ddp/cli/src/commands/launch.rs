@@ -67,7 +67,7 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
 #[derive(Debug, Clone)]
 pub(super) struct TrainCommand {
     pub(super) args: TrainArgs,
-    /// Arguments without the word `train`, in the words of this program also where those of others were typed.
+    /// Arguments without the word `train`, in this program's names also where another program's were typed.
     pub(super) words: Vec<OsString>,
     /// The run in a bucket, if results go there.
     pub(super) bucket: Option<BucketRun>,

@@ -106,7 +106,7 @@ impl TrainingLoop<'_> {
         }
         self.in_flight.clear();
         self.state.step = trainer.n_steps();
-        self.rollback.is_none() && !self.rolls_back
+        self.rollback.is_none()
     }
 
     /// Makes the run's numbers those of a checkpoint after the last complete step.

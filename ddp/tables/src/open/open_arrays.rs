@@ -122,7 +122,7 @@ fn read(
 fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result<FileArrays> {
     let names = arrays.names();
     let has = |name: &str| names.iter().any(|other| other == name);
-    // The array of the test rows, if they are wanted, and that of all or of the training rows.
+    // The array of the test rows, if they are wanted, and the array of all or of the training rows.
     let sides = |key: &str, usual_names: &[&str]| -> [Option<String>; 2] {
         // A name that the user chose has no substitutes.
         let usual = usual_names.iter().copied().filter(|_| usual_names.first() == Some(&key));

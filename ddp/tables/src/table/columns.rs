@@ -119,7 +119,7 @@ impl ColumnPlan {
             None => {
                 check_names(path, spec, &names)?;
                 let is_taken = |name: &String| spec.taken.is_some_and(|taken| taken.name == *name);
-                // Columns of folders follow those of the file, and apply to them.
+                // Columns of folders follow the file's columns, and take their place.
                 names.iter().rposition(is_taken).into_iter().collect()
             }
         };

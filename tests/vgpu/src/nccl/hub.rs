@@ -355,7 +355,7 @@ impl Hub {
         }
     }
 
-    /// Computes a collective of all ranks, and answers those of `waiting`.
+    /// Computes a collective of all ranks, and answers the ranks of `waiting`.
     fn combine(&self, header: Header, parts: &BTreeMap<usize, Part>, waiting: &[usize]) {
         let data: Vec<&[u8]> = parts.values().map(|part| &part.data[..]).collect();
         let reduced = || {

@@ -221,7 +221,7 @@ fn open(args: &PredictArgs, path: &Path, is_active: bool) -> Result<SavedModel> 
         return Ok(saved);
     }
     let data = &mut saved.config.data;
-    // The rows may have a different format than those of training.
+    // The rows may have a different format than the training rows.
     data.format = match args.format {
         Some(format) => format,
         None if args.data.as_deref() == Some(STREAM) => DataFormat::Csv,
