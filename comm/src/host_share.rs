@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ddp_kernels::cpu::cpu_set::CpuSet;
 
 use crate::group::host_memory::{self, Address};
+use crate::host_slots::{self, HostSlots};
 use crate::{Result, World};
 
 /// Records begin at multiples of it, after their length: they can be mapped, and hold any type of element.
@@ -59,6 +60,18 @@ pub struct HostShare {
     /// Byte at which the next record begins, for this rank.
     next: AtomicU64,
     cpus: CpuSet,
+    /// Memory of slots, if the ranks have some in common.
+    memory: Option<SlotMemory>,
+}
+
+/// Memory in which [`HostSlots`] are made one after another, by all ranks in the same order.
+#[derive(Debug)]
+struct SlotMemory {
+    file: Arc<File>,
+    /// Byte after the slots so far.
+    end: AtomicU64,
+    /// Number of this rank among those of the host.
+    place: usize,
 }
 
 /// Use that a rank makes of records.
@@ -95,7 +108,7 @@ impl World {
         if self.world_size() == 1 {
             return Ok(kept.map(|kept| {
                 let role = if kept.is_complete { Role::Reads } else { Role::Writes { has_readers: true } };
-                HostShare::new(kept.file, role, [1, 1], true, kept.start, CpuSet::of_thread())
+                HostShare::new(kept.file, role, [1, 1], true, kept.start, CpuSet::of_thread(), None)
             }));
         }
         let is_kept = kept.is_some();
@@ -105,8 +118,10 @@ impl World {
             None if leads => host_memory::create(0).ok(),
             None => None,
         };
+        let slots = if leads { host_memory::create(0).ok() } else { None };
         let own = Member {
             address: created.as_ref().map(|(_, address)| *address),
+            slots: slots.as_ref().map(|(_, address)| *address),
             start,
             is_complete,
             cpus: CpuSet::of_thread().to_string(),
@@ -122,6 +137,10 @@ impl World {
             None => leaders.into_iter().find_map(|leader| {
                 Some((host_memory::open(leader.address.filter(|_| !leads)?).ok()?, leader))
             }),
+        };
+        let slots = match slots {
+            Some((file, _)) => Some(file),
+            None => found.as_ref().and_then(|(_, leader)| host_memory::open(leader.slots?).ok()),
         };
         // The leaders' files stay open until all ranks have opened them.
         let inode = |leader: &Member| leader.address.map_or(0, |address| address.inode).to_le_bytes();
@@ -140,7 +159,12 @@ impl World {
         let mut hosts = files.clone();
         hosts.sort_unstable();
         hosts.dedup();
-        Ok(Some(HostShare::new(file, role, [n_ranks, hosts.len()], is_kept, leader.start, cpus)))
+        let memory = slots.filter(|_| n_ranks > 1).map(|file| SlotMemory {
+            file: Arc::new(file),
+            end: AtomicU64::new(0),
+            place: self.local_rank().0.min(n_ranks - 1),
+        });
+        Ok(Some(HostShare::new(file, role, [n_ranks, hosts.len()], is_kept, leader.start, cpus, memory)))
     }
 }
 
@@ -152,6 +176,7 @@ impl HostShare {
         is_kept: bool,
         start: u64,
         cpus: CpuSet,
+        memory: Option<SlotMemory>,
     ) -> Self {
         let (file, no) = (Mutex::new(Arc::new(file)), || AtomicBool::new(false));
         HostShare {
@@ -165,6 +190,7 @@ impl HostShare {
             has_left: no(),
             next: AtomicU64::new(start),
             cpus,
+            memory,
         }
     }
 
@@ -176,6 +202,19 @@ impl HostShare {
     /// Number of ranks that share the records.
     pub fn n_ranks(&self) -> usize {
         self.n_ranks
+    }
+
+    /// Slots of `sizes` bytes for values of which `identity` tells what they are. The ranks of a host make the same slots in the same order.
+    ///
+    /// `None` if this rank has no memory in common with others, or other ranks have slots of another identity in its place.
+    pub fn slots(&self, identity: u64, sizes: &[u64]) -> Option<HostSlots> {
+        let memory = self.memory.as_ref().filter(|_| self.takes_part())?;
+        let n_bytes = host_slots::n_bytes(sizes);
+        let start = memory.end.fetch_add(n_bytes, Ordering::Relaxed);
+        let place = [memory.place, self.n_ranks];
+        let slots = host_slots::extend(&memory.file, start + n_bytes)
+            .and_then(|()| HostSlots::new(&memory.file, start, identity, sizes, place));
+        slots.ok().flatten()
     }
 
     /// Copies the records so far to memory, where the next ones go.
@@ -222,6 +261,7 @@ impl HostShare {
         let moved = self.is_moved().then(|| host_memory::address_of(&self.file()).ok()).flatten();
         let own = Member {
             address: moved,
+            slots: None,
             start: 0,
             is_complete: false,
             cpus: String::new(),
@@ -348,6 +388,8 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
 struct Member {
     /// Its file, if it leads and could create one.
     address: Option<Address>,
+    /// Its file of slots, likewise.
+    slots: Option<Address>,
     /// Byte at which its first record begins.
     start: u64,
     /// Whether its records are complete.
@@ -358,27 +400,31 @@ struct Member {
 
 impl Member {
     fn encode(&self) -> String {
-        let Address { pid, fd, device, inode } =
-            self.address.unwrap_or(Address { pid: 0, fd: 0, device: 0, inode: 0 });
+        let address = |of: Option<Address>| {
+            let Address { pid, fd, device, inode } =
+                of.unwrap_or(Address { pid: 0, fd: 0, device: 0, inode: 0 });
+            format!("{pid} {fd} {device} {inode}")
+        };
         let Member { start, is_complete, cpus, host, .. } = self;
-        format!("{pid}\n{fd}\n{device}\n{inode}\n{start}\n{}\n{cpus}\n{host}", u8::from(*is_complete))
+        let (own, slots) = (address(self.address), address(self.slots));
+        format!("{own}\n{slots}\n{start}\n{}\n{cpus}\n{host}", u8::from(*is_complete))
     }
 
     fn decode(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
-        let mut fields = text.splitn(8, '\n');
+        let mut fields = text.splitn(6, '\n');
         let mut field = || fields.next().unwrap_or_default();
-        let address = Address {
-            pid: field().parse().unwrap_or(0),
-            fd: field().parse().unwrap_or(0),
-            device: field().parse().unwrap_or(0),
-            inode: field().parse().unwrap_or(0),
+        let address = |field: &str| {
+            let mut numbers = field.split(' ').map(|number| number.parse().unwrap_or(0u64));
+            let mut number = || numbers.next().unwrap_or(0);
+            let (pid, fd) = (number() as u32, number() as i32);
+            // No process has id 0.
+            Some(Address { pid, fd, device: number(), inode: number() }).filter(|of| of.pid != 0)
         };
+        let (own, slots) = (address(field()), address(field()));
         let (start, is_complete) = (field().parse().unwrap_or(0), field() == "1");
         let (cpus, host) = (field().to_owned(), field().to_owned());
-        // No process has id 0.
-        let address = Some(address).filter(|address| address.pid != 0);
-        Member { address, start, is_complete, cpus, host }
+        Member { address: own, slots, start, is_complete, cpus, host }
     }
 }
 
@@ -467,11 +513,12 @@ mod tests {
     #[test]
     fn members_are_read_as_written() {
         let address = Some(Address { pid: 7, fd: 3, device: 1 << 40, inode: 9 });
-        for address in [address, None] {
+        for [address, slots] in [[address, None], [None, address]] {
             let (cpus, host) = ("0-3,8".to_owned(), "node 7".to_owned());
-            let member = Member { address, start: 4096, is_complete: true, cpus, host };
+            let member = Member { address, slots, start: 4096, is_complete: true, cpus, host };
             let read = Member::decode(member.encode().as_bytes());
             assert_eq!((read.address, read.cpus, read.host), (address, member.cpus, member.host));
+            assert_eq!(read.slots, slots);
             assert_eq!((read.start, read.is_complete), (4096, true));
         }
     }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures what a table costs a host whose ranks load it: CPU time, wall time and memory, by number of ranks.
 
-  python tests/bench/one_copy.py [--binary FILE] [--before FILE] [--rows 1000000] [--ranks 1,2,4,8] [--repeats 3] [--out FILE]
+  python tests/bench/one_copy.py [--binary FILE] [--before FILE] [--rows 1000000] [--ranks 1,2,4,8] [--repeats 3] [--case NAME] [--out FILE]
 
 A table of 20 features of f32, a label and a text, as CSV (the texts plain, or in quotes) and as Parquet, and with rows taken out for
-evaluation by the text; last, starts of one rank that keep the CSV (data.cache), and then map it. A run of a
-single step of a small network is started by `launch -n N --launcher env`; its CPU time is that of all ranks. The memory is the sum of
+evaluation by the text; as Parquet that exceeds the memory, whose row groups are decoded in each of three epochs; last, starts of one rank that keep the CSV (data.cache), and then map it. A run of a
+single step (of three epochs there) of a small network is started by `launch -n N --launcher env`; its CPU time is that of all ranks. The memory is the sum of
 the proportional set sizes (PSS) of all ranks, sampled from outside while the run trains for two seconds. Runs of both programs
 alternate; figures are medians.
 
@@ -24,6 +24,9 @@ import time
 
 import records
 import release_program
+
+
+BEYOND = "parquet beyond memory"
 
 
 def write_tables(folder, n_rows):
@@ -96,6 +99,7 @@ def main():
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ranks", default="1,2,4,8")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--case", help="only this one")
     parser.add_argument("--note", default="idle machine", help="remark on the machine, for the result")
     parser.add_argument("--out", help="file for the result as a line of JSON")
     args = parser.parse_args()
@@ -116,26 +120,32 @@ def main():
         "csv, texts in quotes": ("quoted.csv", ["--set", "data.drop=fold"]),
         "parquet": ("t.parquet", ["--set", "data.drop=fold"]),
         "csv, split by a column": ("t.csv", ["--set", 'data.split={column="fold"}']),
+        BEYOND: ("t.parquet", ["--set", "data.drop=fold", "--set", "data.eval=none", "--set", "data.loader_memory_mib=64", "--set", "data.shuffle_mode=blocks", "--set", "data.shuffle_window_mib=16"]),
     }
+    if args.case:
+        cases = {args.case: cases[args.case]}
     with tempfile.TemporaryDirectory() as folder:
         write_tables(folder, args.rows)
         out = os.path.join(folder, "run")
         for name, (file, more) in cases.items():
             for n_ranks in [int(number) for number in args.ranks.split(",")]:
+                # As many rows a step for any number of ranks.
+                epochs = ["--set", "train.epochs=3", "--set", f"train.batch_size={8192 // n_ranks}"]
                 figures = {side: [] for side in programs}
                 for _ in range(args.repeats):
                     for side, program in programs.items():
-                        figures[side].append(timed(command(program, os.path.join(folder, file), n_ranks, out, [*more, "--set", "train.steps=1"])))
+                        figures[side].append(timed(command(program, os.path.join(folder, file), n_ranks, out, [*more, *(epochs if name == BEYOND else ["--set", "train.steps=1"])])))
                 for side, program in programs.items():
                     medians = {key: round(statistics.median(run[key] for run in figures[side]), 3) for key in ["cpu_s", "wall_s"]}
-                    seconds = [*more, "--set", "train.steps=20000"]
+                    seconds = [*more, *(epochs if name == BEYOND else ["--set", "train.steps=20000"])]
                     medians["peak_pss_mib"] = round(memory(command(program, os.path.join(folder, file), n_ranks, out, seconds)), 1)
                     result["cases"].setdefault(name, {}).setdefault(side, {})[n_ranks] = medians
                 print(name, n_ranks, {side: result["cases"][name][side][n_ranks] for side in programs}, flush=True)
-        cached = [*cases["csv"][1], "--set", "train.steps=1", "--set", f"data.cache={folder}/cache"]
-        starts = [timed(command(programs["after"], os.path.join(folder, "t.csv"), 1, out, cached)) for _ in range(1 + args.repeats)]
-        result["cached"] = {"first": starts[0], "then": {key: statistics.median(start[key] for start in starts[1:]) for key in starts[0]}}
-        print("cached", result["cached"])
+        if "csv" in cases:
+            cached = [*cases["csv"][1], "--set", "train.steps=1", "--set", f"data.cache={folder}/cache"]
+            starts = [timed(command(programs["after"], os.path.join(folder, "t.csv"), 1, out, cached)) for _ in range(1 + args.repeats)]
+            result["cached"] = {"first": starts[0], "then": {key: statistics.median(start[key] for start in starts[1:]) for key in starts[0]}}
+            print("cached", result["cached"])
     print(records.line(result), end="")
     if args.out:
         records.write(args.out, result)

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 
 /// A mapped shared file.
+#[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -66,14 +67,21 @@ pub(crate) fn open(address: Address) -> io::Result<File> {
 impl Mapping {
     /// Maps the first `len` bytes and populates all pages.
     pub(crate) fn new(file: &File, len: usize) -> io::Result<Self> {
+        Self::at(file, 0, len)
+    }
+
+    /// Maps `len` bytes from byte `start`, a multiple of a page, and populates all pages.
+    pub(crate) fn at(file: &File, start: u64, len: usize) -> io::Result<Self> {
         // Access beyond the end of the file raises SIGBUS.
-        if file.metadata()?.len() < len as u64 {
+        if file.metadata()?.len() < start + len as u64 {
             return Err(Error::other("the shared file is too short"));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping of an open file, at an address that the system chooses.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), 0) };
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, protection, flags, file.as_raw_fd(), start as libc::off_t)
+        };
         if base == libc::MAP_FAILED {
             return Err(Error::last_os_error());
         }

@@ -49,6 +49,8 @@ pub struct SourceSpec<'a> {
     pub types: Option<&'a SharedTypes>,
     /// Memory in common with the other ranks of the host, if they open these rows too.
     pub host: Option<&'a HostShare>,
+    /// Its slots, for parts of rows that exceed the memory.
+    pub slots: Option<&'a HostShare>,
     /// A column whose texts are taken while the rows are read.
     pub taken: Option<&'a TakenColumn>,
     /// Rows of a table that are left out: where it is set, they are never seen.
@@ -162,6 +164,7 @@ impl<'a> SourceSpec<'a> {
             mapped_bytes: data.mapped_bytes(),
             types: None,
             host: None,
+            slots: None,
             taken: None,
             filter: None,
             to_predict: None,

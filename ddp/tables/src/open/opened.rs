@@ -89,6 +89,7 @@ impl Opened {
 /// # Errors
 /// A [`DataError`] that names the file or the setting.
 pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
+    let spec = &SourceSpec { slots: spec.host, ..*spec };
     let alone = SourceSpec { host: None, ..*spec };
     let Some(host) = spec.host.filter(|host| host.takes_part()) else { return open_files(&alone) };
     let failed = |source| DataError::from(TableError::HostMemory { source });

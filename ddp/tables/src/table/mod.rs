@@ -6,6 +6,7 @@
 mod cell_values;
 pub(crate) mod exact_columns;
 mod exact_rows;
+mod mapped_arrays;
 mod shared_rows;
 mod kept;
 mod label_column;

@@ -27,13 +27,12 @@ use serde::{Deserialize, Serialize};
 use crate::error::TableError;
 use crate::formats::error::RowsError;
 use crate::source::SourceSpec;
-use crate::table::exact_columns::{ExactColumns, ExactValues, differences};
+use crate::table::exact_columns::differences;
 use crate::table::exact_rows::ExactRows;
+use crate::table::mapped_arrays::{Arrays, Places};
 
 /// Bytes that are copied before their source is freed.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Arrays begin at multiples of it: a cache line.
-const ALIGNMENT: usize = 64;
 
 /// Rows in mapped memory.
 #[derive(Debug)]
@@ -46,25 +45,7 @@ pub(crate) struct SharedRows {
     layout: RowLayout,
     source: String,
     places: Places,
-}
-
-/// Arrays of a record.
-#[derive(Debug, Serialize, Deserialize)]
-struct Places {
-    features: Range<usize>,
-    targets: Range<usize>,
-    weights: Option<Range<usize>>,
-    exact: Vec<Option<ExactPlace>>,
-    exact_targets: Vec<Option<ExactPlace>>,
-    without_target: Range<usize>,
     fingerprint: u64,
-}
-
-/// Exact values of a column.
-#[derive(Debug, Serialize, Deserialize)]
-struct ExactPlace {
-    per_unit: Option<i64>,
-    words: Range<usize>,
 }
 
 /// The record before that of the arrays.
@@ -72,6 +53,8 @@ struct ExactPlace {
 struct Header {
     layout: StoredLayout,
     places: Places,
+    without_target: Range<usize>,
+    fingerprint: u64,
 }
 
 /// The layout of rows of a table: its features are f32, and its targets of one kind.
@@ -103,60 +86,49 @@ pub(crate) fn publish(
     let fingerprint = rows.fingerprint()?;
     let ResidentRows { features, targets, weights, layout, source } = rows;
     let without: Vec<u64> = without_target.iter().map(|row| *row as u64).collect();
-    let mut end = 0;
-    let mut place = |n_bytes: usize| {
-        let start = end;
-        end = (start + n_bytes).next_multiple_of(ALIGNMENT);
-        start..start + n_bytes
+    let arrays = Arrays {
+        features: &features,
+        targets: match &targets {
+            Targets::Labels(labels) => TargetSlice::Labels(labels),
+            Targets::Values(values) => TargetSlice::Values(values),
+        },
+        weights: weights.as_deref(),
+        exact: &exact,
+        exact_targets: &exact_targets,
     };
-    let mut exact_places = |exact: &ExactColumns| -> Vec<Option<ExactPlace>> {
-        let mut of_column = |exact: ExactValues<'_>| ExactPlace {
-            per_unit: exact.per_unit,
-            words: place(size_of_val(exact.words)),
-        };
-        exact.values().map(|column| column.map(&mut of_column)).collect()
-    };
-    let (of_exact, of_exact_targets) = (exact_places(&exact), exact_places(&exact_targets));
-    let places = Places {
-        features: place(size_of_val(&features[..])),
-        targets: place(match &targets {
-            Targets::Labels(labels) => size_of_val(&labels[..]),
-            Targets::Values(values) => size_of_val(&values[..]),
-        }),
-        weights: weights.as_ref().map(|weights| place(size_of_val(&weights[..]))),
-        without_target: place(size_of_val(&without[..])),
-        exact: of_exact,
-        exact_targets: of_exact_targets,
-        fingerprint,
-    };
-    let header = Header { layout: StoredLayout::from_layout(&layout), places };
+    let mut places = Places::new(&arrays);
+    let without_target_place = places.add(size_of_val(&without[..]));
+    let (n_bytes, layout_text) = (places.end() as u64, StoredLayout::from_layout(&layout));
+    let header = Header { layout: layout_text, places, without_target: without_target_place, fingerprint };
     let json = serde_json::to_vec(&header).expect("names and numbers are JSON");
+    let Header { places, without_target: without_target_place, .. } = header;
     let write = || -> io::Result<Range<u64>> {
         host.write(&json)?;
-        let record = host.begin(end as u64)?;
-        let to = |place: &Range<usize>| record.start + place.start as u64;
-        let (file, places) = (&*host.file(), &header.places);
-        move_to(file, to(&places.features), features)?;
-        match targets {
-            Targets::Labels(labels) => move_to(file, to(&places.targets), labels)?,
-            Targets::Values(values) => move_to(file, to(&places.targets), values)?,
-        }
-        if let (Some(weights), Some(place)) = (weights, &places.weights) {
-            move_to(file, to(place), weights)?;
-        }
-        move_to(file, to(&places.without_target), without)?;
-        for (exact, places) in [(exact, &places.exact), (exact_targets, &places.exact_targets)] {
-            for (exact, place) in exact.values().zip(places) {
-                if let (Some(exact), Some(place)) = (exact, place) {
-                    file.write_all_at(cast_slice(exact.words), to(&place.words))?;
-                }
+        let record = host.begin(n_bytes)?;
+        let file = &*host.file();
+        // What takes most of the memory is freed on the way.
+        move_to(file, record.start + places.features.start as u64, features)?;
+        let targets_start = record.start + places.targets.start as u64;
+        let no_targets = match targets {
+            Targets::Labels(labels) => {
+                move_to(file, targets_start, labels)?;
+                TargetSlice::Labels(&[])
             }
-        }
+            Targets::Values(values) => {
+                move_to(file, targets_start, values)?;
+                TargetSlice::Values(&[])
+            }
+        };
+        let (weights, exact, exact_targets) = (weights.as_deref(), &exact, &exact_targets);
+        let others = Arrays { features: &[], targets: no_targets, weights, exact, exact_targets };
+        let write = |at: usize, bytes: &[u8]| file.write_all_at(bytes, record.start + at as u64);
+        places.write(&others, write)?;
+        write(without_target_place.start, cast_slice(&without))?;
         Ok(record)
     };
     let record = write().map_err(|source| TableError::HostMemory { source })?;
     let (map, n_ranks) = (map(&host.file(), record)?, host.n_ranks());
-    let rows = SharedRows { map, file: host.file(), n_ranks, layout, source, places: header.places };
+    let rows = SharedRows { map, file: host.file(), n_ranks, layout, source, places, fingerprint };
     Ok((rows, without_target.to_vec()))
 }
 
@@ -190,14 +162,15 @@ pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Fetched> 
     if header[0] == b'/' {
         return Ok(Fetched::File(PathBuf::from(OsString::from_vec(header))));
     }
-    let Header { layout, places }: Header = serde_json::from_slice(&header).map_err(|e| failed(e.into()))?;
+    let Header { layout, places, without_target, fingerprint }: Header =
+        serde_json::from_slice(&header).map_err(|e| failed(e.into()))?;
     let map = map(&host.file(), host.next().map_err(failed)?)?;
     let mut layout = layout.into_layout().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
     // Rows that were kept may have been read by a config that left the decision to them.
     layout.task_choice = layout.task_choice.filter(|_| spec.data.auto_task);
     let (file, n_ranks, source) = (host.file(), host.n_ranks(), spec.source.to_owned());
-    let rows = SharedRows { map, file, n_ranks, layout, source, places };
-    let without_target: &[u64] = cast_slice(rows.bytes(&rows.places.without_target));
+    let rows = SharedRows { map, file, n_ranks, layout, source, places, fingerprint };
+    let without_target: &[u64] = cast_slice(&rows.map.bytes()[without_target]);
     let without_target = without_target.iter().map(|row| *row as usize).collect();
     rows.check()?;
     Ok(Fetched::Rows(Box::new(rows), without_target))
@@ -222,27 +195,13 @@ fn map(file: &File, record: Range<u64>) -> Result<MappedFile> {
 }
 
 impl SharedRows {
-    fn bytes(&self, place: &Range<usize>) -> &[u8] {
-        &self.map.bytes()[place.clone()]
-    }
-
     fn view(&self) -> RowsInMemory<'_> {
-        let targets = self.bytes(&self.places.targets);
+        let (places, bytes) = (&self.places, self.map.bytes());
         RowsInMemory {
-            features: cast_slice(self.bytes(&self.places.features)),
-            targets: match self.layout.targets {
-                TargetLayout::Classes { .. } => TargetSlice::Labels(cast_slice(targets)),
-                _ => TargetSlice::Values(cast_slice(targets)),
-            },
-            weights: self.places.weights.as_ref().map(|place| cast_slice(self.bytes(place))),
+            features: places.features(bytes),
+            targets: places.targets(bytes),
+            weights: places.weights(bytes),
             layout: &self.layout,
-        }
-    }
-
-    fn exact<'a>(&'a self, of: &'a [Option<ExactPlace>]) -> impl Fn(usize) -> Option<ExactValues<'a>> {
-        move |column| {
-            let place = of[column].as_ref()?;
-            Some(ExactValues { per_unit: place.per_unit, words: cast_slice(self.bytes(&place.words)) })
         }
     }
 
@@ -253,12 +212,6 @@ impl SharedRows {
         }
         let path = fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd())).unwrap_or_default();
         Err(DataError::from(RowsError::Changed { path }))
-    }
-
-    /// Whether f32 holds all values.
-    fn is_single(&self) -> bool {
-        let mut all = self.places.exact.iter().chain(&self.places.exact_targets).flatten();
-        all.all(|place| place.words.is_empty())
     }
 }
 
@@ -282,17 +235,19 @@ impl Dataset for SharedRows {
     }
 
     fn gather_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
-        if self.is_single() {
+        if self.places.is_single() {
             return Ok(false);
         }
-        differences(self.exact(&self.places.exact), self.view().features, rows, origin, out);
+        let exact = |feature| self.places.exact(self.map.bytes(), feature);
+        differences(exact, self.view().features, rows, origin, out);
         self.check().map(|()| true)
     }
 
     fn gather_target_doubles(&self, rows: &[usize], origin: &[f64], out: &mut [f64]) -> Result<bool> {
         match self.view().targets {
-            TargetSlice::Values(values) if !self.is_single() => {
-                differences(self.exact(&self.places.exact_targets), values, rows, origin, out);
+            TargetSlice::Values(values) if !self.places.is_single() => {
+                let exact = |target| self.places.exact_target(self.map.bytes(), target);
+                differences(exact, values, rows, origin, out);
                 self.check().map(|()| true)
             }
             _ => Ok(false),
@@ -310,7 +265,7 @@ impl Dataset for SharedRows {
     }
 
     fn fingerprint(&self) -> Result<u64> {
-        Ok(self.places.fingerprint)
+        Ok(self.fingerprint)
     }
 
     fn resident_bytes(&self) -> usize {

@@ -1,15 +1,21 @@
 //! Rows of Parquet files that exceed the memory, decoded one row group at a time.
 
 use std::ops::Range;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use ddp::config::{DataConfig, Task};
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
+use ddp::data::datasets::resident::TargetSlice;
 use ddp::data::error::Result;
+use ddp::data::parallel;
 use ddp::data::vocabulary::Vocabulary;
 use ddp::storage::fingerprint::Fingerprint;
+use ddp_comm::{HostSlots, Taken};
 
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::table::batch_source::{BatchSource as _, Batches};
@@ -19,14 +25,18 @@ use crate::source::{ClassLabels, KnownFeatures, SourceSpec};
 use crate::table::batches::{BatchRows, Casts, Columns, batch_rows};
 use crate::table::columns::Role;
 use crate::table::large::cache::Cache;
+use crate::table::large::group_rows::GroupRows;
 use crate::table::rows::{TableRows, TargetCells};
+
+/// Longest wait for a group that another rank decodes: it may be lost.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Rows of Parquet files.
 #[derive(Debug)]
 pub(super) struct ParquetRows {
     shared: Arc<Shared>,
-    /// Decodes announced groups; started by the first announcement.
-    ahead: Mutex<Option<JoinHandle<()>>>,
+    /// Threads that decode announced groups; started by the first announcement.
+    ahead: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// State shared by the thread that decodes ahead and the threads that gather.
@@ -42,7 +52,12 @@ struct Shared {
     side: SplitSide,
     source: String,
     types: SharedTypes,
-    cache: Cache<TableRows>,
+    cache: Cache<GroupRows>,
+    /// A slot per group, where the ranks of the host share what they decode.
+    slots: Option<HostSlots>,
+    /// Groups that this rank has decoded.
+    #[cfg(test)]
+    n_decoded: AtomicUsize,
 }
 
 /// A row group.
@@ -101,7 +116,7 @@ impl ParquetRows {
         let row_bytes = decoded_row_bytes(&files[0].1, &layout);
         let costs = groups.iter().map(|group| group.n_rows * row_bytes).collect();
         let budget = usize::try_from(spec.memory_bytes).unwrap_or(usize::MAX);
-        let shared = Shared {
+        let mut shared = Shared {
             vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
             cache: Cache::new(costs, scratch_bytes, budget),
             data: decided(spec.data, &layout),
@@ -112,8 +127,23 @@ impl ParquetRows {
             groups,
             ends,
             layout,
+            slots: None,
+            #[cfg(test)]
+            n_decoded: AtomicUsize::new(0),
         };
-        ParquetRows { shared: Arc::new(shared), ahead: Mutex::new(None) }
+        shared.slots = spec.slots.and_then(|host| {
+            let n_columns = shared.layout.n_features() + shared.layout.targets.n_outputs();
+            let slot_bytes = |group: &Group| GroupRows::slot_bytes(group.n_rows, row_bytes, n_columns);
+            let sizes: Vec<u64> = shared.groups.iter().map(slot_bytes).collect();
+            host.slots(shared.fingerprint(), &sizes)
+        });
+        ParquetRows { shared: Arc::new(shared), ahead: Mutex::new(Vec::new()) }
+    }
+
+    /// Groups that this rank has decoded.
+    #[cfg(test)]
+    pub(super) fn n_decoded(&self) -> usize {
+        self.shared.n_decoded.load(Ordering::Relaxed)
     }
 
     /// Most bytes that were held at a time.
@@ -134,13 +164,14 @@ impl Shared {
     }
 
     /// Calls `take` for each of `rows` with its position among them, its decoded group and its number in the group.
-    fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &TableRows, usize)) -> Result<()> {
+    fn for_each(&self, rows: &[usize], mut take: impl FnMut(usize, &GroupRows, usize)) -> Result<()> {
         let mut places: Vec<(usize, usize)> =
             rows.iter().enumerate().map(|(place, &row)| (self.group_of(row), place)).collect();
         places.sort_unstable();
         let mut wanted: Vec<usize> = places.iter().map(|(group, _)| *group).collect();
         wanted.dedup();
-        while let Some(of_group) = self.cache.take(&mut wanted, |group| self.decode(group, false))? {
+        self.begin_with_own(&mut wanted);
+        while let Some(of_group) = self.cache.take(&mut wanted, |group| self.load(group))? {
             let group = of_group.group;
             let start = self.start_of(group);
             let from = places.partition_point(|(other, _)| *other < group);
@@ -149,6 +180,43 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Lets each rank of the host begin with other groups, so that they decode different ones.
+    fn begin_with_own(&self, groups: &mut [usize]) {
+        if let Some([own, n_ranks]) = self.slots.as_ref().map(HostSlots::place) {
+            groups.rotate_left(groups.len() * own / n_ranks);
+        }
+    }
+
+    /// The rows of a group: those that another rank of the host has decoded, or decoded now.
+    fn load(&self, group: usize) -> Result<GroupRows> {
+        let taken = self.slots.as_ref().map(|slots| slots.take(group, MAX_WAIT));
+        if let Some(Taken::Filled(slot)) = taken {
+            return match GroupRows::of_slot(slot) {
+                Some(rows) => Ok(rows),
+                None => Ok(GroupRows::Own(Box::new(self.decode(group, false)?))),
+            };
+        }
+        let rows = self.decode(group, false)?;
+        #[cfg(test)]
+        self.n_decoded.fetch_add(1, Ordering::Relaxed);
+        Ok(match taken {
+            Some(Taken::Empty(slot)) => GroupRows::share(rows, slot),
+            _ => GroupRows::Own(Box::new(rows)),
+        })
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hash = Fingerprint::default();
+        hash.number(self.ends.last().copied().unwrap_or(0) as u64);
+        self.layout.features.iter().for_each(|name| hash.text(name));
+        for vocabulary in &self.vocabularies {
+            vocabulary.values().iter().for_each(|value| hash.text(value));
+        }
+        self.layout.targets.add_to(&mut hash);
+        self.files.iter().for_each(|(file, _)| file.add_to(&mut hash));
+        hash.finish()
     }
 
     /// Decodes the rows of a group, or only their targets.
@@ -210,13 +278,13 @@ impl Dataset for ParquetRows {
         let mut targets = match &layout.targets {
             TargetLayout::Classes { .. } => Out::Labels(out.targets.into_slice::<i64>(OP, "targets")?),
             TargetLayout::Values { .. } | TargetLayout::Heads { .. } => {
-                Out::Values(out.targets.into_slice::<f32>(OP, "targets")?)
+                Out::Values(out.targets.into_slice::<f32>(OP, "targets")?, layout.targets.n_outputs())
             }
         };
         self.shared.for_each(rows, |place, of_group, row| {
-            x[place * width..][..width].copy_from_slice(&of_group.features[row * width..][..width]);
-            targets.put(place, &of_group.targets, row);
-            if let (Some(out), Some(weights)) = (&mut weights, &of_group.weights) {
+            x[place * width..][..width].copy_from_slice(&of_group.features()[row * width..][..width]);
+            targets.put(place, of_group.targets(), row);
+            if let (Some(out), Some(weights)) = (&mut weights, of_group.weights()) {
                 out[place] = weights[row];
             }
         })
@@ -229,7 +297,7 @@ impl Dataset for ParquetRows {
         let width = self.shared.layout.n_features();
         self.shared.for_each(rows, |place, of_group, row| {
             let out = &mut out[place * width..][..width];
-            of_group.exact.differences(&of_group.features, &[row], origin, out);
+            of_group.differences(row, origin, out);
         })?;
         Ok(true)
     }
@@ -240,11 +308,8 @@ impl Dataset for ParquetRows {
         }
         let width = self.shared.layout.targets.n_outputs();
         self.shared.for_each(rows, |place, of_group, row| {
-            let TargetCells::Values { values, .. } = &of_group.targets else {
-                unreachable!("rows are decoded for the targets of the layout")
-            };
             let out = &mut out[place * width..][..width];
-            of_group.exact_targets.differences(values, &[row], origin, out);
+            of_group.target_differences(row, origin, out);
         })?;
         Ok(true)
     }
@@ -275,13 +340,17 @@ impl Dataset for ParquetRows {
         for rows in rows.iter().filter(|rows| !rows.is_empty()) {
             groups.extend(of_range(rows));
         }
+        shared.begin_with_own(&mut groups);
         shared.cache.expect(groups);
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        if ahead.is_none() {
+        while ahead.len() < parallel::n_threads() {
             let shared = shared.clone();
-            let work = move || shared.cache.work_ahead(|group| shared.decode(group, false));
-            // Without a thread, rows are decoded when they are needed.
-            *ahead = Builder::new().name("parquet".to_owned()).spawn(work).ok();
+            let work = move || shared.cache.work_ahead(|group| shared.load(group));
+            match Builder::new().name("parquet".to_owned()).spawn(work) {
+                Ok(thread) => ahead.push(thread),
+                // Without threads, rows are decoded when they are needed.
+                Err(_) => break,
+            }
         }
     }
 
@@ -290,16 +359,7 @@ impl Dataset for ParquetRows {
     }
 
     fn fingerprint(&self) -> Result<u64> {
-        let shared = &self.shared;
-        let mut hash = Fingerprint::default();
-        hash.number(self.len() as u64);
-        shared.layout.features.iter().for_each(|name| hash.text(name));
-        for vocabulary in &shared.vocabularies {
-            vocabulary.values().iter().for_each(|value| hash.text(value));
-        }
-        shared.layout.targets.add_to(&mut hash);
-        shared.files.iter().for_each(|(file, _)| file.add_to(&mut hash));
-        Ok(hash.finish())
+        Ok(self.shared.fingerprint())
     }
 
     fn source(&self) -> &str {
@@ -310,7 +370,7 @@ impl Dataset for ParquetRows {
 impl Drop for ParquetRows {
     fn drop(&mut self) {
         self.shared.cache.close();
-        if let Some(thread) = self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        for thread in self.ahead.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // Its panic was reported where it happened.
             let _ = thread.join();
         }
@@ -332,19 +392,19 @@ fn decided(data: &DataConfig, layout: &RowLayout) -> DataConfig {
 /// Destination of targets.
 enum Out<'a> {
     Labels(&'a mut [i64]),
-    Values(&'a mut [f32]),
+    /// So many a row.
+    Values(&'a mut [f32], usize),
 }
 
 impl Out<'_> {
     /// Copies the targets of row `row` to `place`.
-    fn put(&mut self, place: usize, from: &TargetCells, row: usize) {
+    fn put(&mut self, place: usize, from: TargetSlice<'_>, row: usize) {
         match (self, from) {
-            (Out::Labels(out), TargetCells::Classes(labels)) => {
-                out[place] = labels.integers().expect("labels of known classes")[row];
-            }
-            (Out::Values(out), TargetCells::Values { values, n_targets, .. }) => {
-                out[place * n_targets..][..*n_targets]
-                    .copy_from_slice(&values[row * n_targets..][..*n_targets]);
+            (Out::Labels(out), TargetSlice::Labels(labels)) => out[place] = labels[row],
+            (Out::Values(out, n_targets), TargetSlice::Values(values)) => {
+                let n_targets = *n_targets;
+                out[place * n_targets..][..n_targets]
+                    .copy_from_slice(&values[row * n_targets..][..n_targets]);
             }
             _ => unreachable!("rows are decoded for the targets of the layout"),
         }

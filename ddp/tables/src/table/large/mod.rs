@@ -1,6 +1,7 @@
 //! Parquet files that exceed the memory: their row groups are decoded on demand.
 
 mod cache;
+mod group_rows;
 mod blocks;
 mod open;
 #[cfg(test)]

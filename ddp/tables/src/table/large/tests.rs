@@ -11,6 +11,7 @@ use ddp::data::datasets::subset::split;
 use ddp::data::error::Result;
 use ddp::data::order::epoch_order::{BlockLayout, BlockOrder, RowOrder};
 use ddp::data::{Dataset, Summary};
+use ddp_comm::{HostShare, threads};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -98,36 +99,85 @@ fn assert_numbered(dataset: &dyn Dataset, rows: &[usize]) {
     }
 }
 
-#[test]
-fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
-    let folder = tempfile::tempdir().unwrap();
-    // Uneven row groups, and a second file.
-    numbered(&folder.path().join("a.parquet"), 1000, 0, 96);
-    numbered(&folder.path().join("b.parquet"), 250, 1000, 70);
-    let whole = open_whole(folder.path(), &NUMBERED).unwrap();
-    assert!(whole.block_ends().is_none());
-    let rows: Vec<usize> = (0..1250).collect();
-    assert_numbered(&*whole, &rows);
+/// Uneven row groups, and a second file.
+fn numbered_files(folder: &Path) {
+    numbered(&folder.join("a.parquet"), 1000, 0, 96);
+    numbered(&folder.join("b.parquet"), 250, 1000, 70);
+}
 
-    // Rows of 40 bytes.
+/// The rows of [`numbered_files`] by row groups, of which `n_held` are in memory, with the bytes of a decode beyond its rows and all bytes.
+fn numbered_blocks(folder: &Path, n_held: usize, slots: Option<&HostShare>) -> (ParquetRows, usize, usize) {
     let needs = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
-    let files = [folder.path().join("a.parquet"), folder.path().join("b.parquet")];
+    let files = [folder.join("a.parquet"), folder.join("b.parquet")];
     let spec_files: Vec<_> =
         files.iter().map(|path| ParquetFile::open(path, &ReadOptions::default()).unwrap()).collect();
     assert_eq!(spec_files[0].group_rows.len(), 11);
     let config = Config::load(None, &needs.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>()).unwrap();
-    let source = folder.path().display().to_string();
-    let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
+    let source = folder.display().to_string();
+    let spec = SourceSpec { source: &source, slots, ..SourceSpec::train(&config.data) };
     let opened: Vec<_> = spec_files
         .into_iter()
         .map(|file| (file.clone(), Columns::new(&file.path, &file, &spec).unwrap()))
         .collect();
     let scratch = scratch_bytes(&opened);
-    let budget = scratch + 3 * 96 * 40;
+    // Rows of 40 bytes.
+    let budget = scratch + n_held * 96 * 40;
     let (layout, _) = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();
-    assert_eq!(layout, *whole.layout());
     let spec = SourceSpec { memory_bytes: budget as u64, ..spec };
-    let blocks = ParquetRows::new(opened, layout, scratch, &spec);
+    (ParquetRows::new(opened, layout, scratch, &spec), scratch, budget)
+}
+
+/// All ranks of a host take their rows of each step, window by window, with the next one announced.
+#[test]
+fn ranks_of_a_host_decode_each_row_group_once() {
+    let folder = tempfile::tempdir().unwrap();
+    numbered_files(folder.path());
+    let (n_ranks, n_epochs, n_groups) = (3, 3, 15);
+    let decoded = |n_held: usize| {
+        threads::run(n_ranks, |world| {
+            let host = world.share_host(|| None).unwrap().unwrap();
+            let (blocks, ..) = numbered_blocks(folder.path(), n_held, Some(&host));
+            world.group().barrier().unwrap();
+            let layout = Arc::new(BlockLayout::new(1250, 40, blocks.block_ends(), 300 * 40));
+            for epoch in 0..n_epochs {
+                let order = BlockOrder::new(&layout, 3, epoch);
+                let rows = RowOrder::Blocks(order.clone());
+                let mut next = 0;
+                for step in (0..1250).collect::<Vec<_>>().chunks(30) {
+                    let end = order.window_of(step[step.len() - 1]) + 2;
+                    for window in next..end {
+                        blocks.prefetch(&order.window_rows(window).collect::<Vec<_>>());
+                    }
+                    next = next.max(end);
+                    let own = step.iter().skip(world.rank().0).step_by(n_ranks);
+                    assert_numbered(&blocks, &own.map(|&i| rows.index(i)).collect::<Vec<_>>());
+                    // As the gradients' sum would.
+                    world.group().barrier().unwrap();
+                }
+            }
+            blocks.n_decoded()
+        })
+    };
+    // All groups stay.
+    let of_ranks = decoded(40);
+    assert_eq!(of_ranks.iter().sum::<usize>(), n_groups, "{of_ranks:?}");
+    // Some must go, each when it is of no more use to any rank; one that came late may have to decode it again.
+    let of_ranks = decoded(9);
+    let n_decoded = of_ranks.iter().sum::<usize>();
+    assert!(n_decoded >= n_groups && n_decoded < 2 * n_groups * n_epochs as usize, "{of_ranks:?}");
+}
+
+#[test]
+fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    numbered_files(folder.path());
+    let whole = open_whole(folder.path(), &NUMBERED).unwrap();
+    assert!(whole.block_ends().is_none());
+    let rows: Vec<usize> = (0..1250).collect();
+    assert_numbered(&*whole, &rows);
+
+    let (blocks, scratch, budget) = numbered_blocks(folder.path(), 3, None);
+    assert_eq!(blocks.layout(), whole.layout());
     assert_eq!(blocks.block_ends().unwrap().len(), 15);
     assert_eq!(blocks.len(), 1250);
     assert_numbered(&blocks, &rows);
