@@ -100,11 +100,33 @@ fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
     Ok(match (raw.optional::<String>("data.eval")?, fraction) {
         (_, Some(fraction)) => EvalSource::Fraction(fraction),
         (Some(source), _) if source == "none" => EvalSource::None,
-        (Some(source), _) => EvalSource::Source(source),
+        (Some(source), _) => {
+            if let (Some(setting), Some(hint)) = (raw.given("data.eval"), no_source(&source)) {
+                return Err(setting.bad("a file of evaluation rows, or \"none\"", hint));
+            }
+            EvalSource::Source(source)
+        }
         // A built-in set brings its own test rows.
         (None, None) if train.starts_with("builtin:") => EvalSource::Source(train.to_owned()),
         (None, None) => EvalSource::Unset,
     })
+}
+
+/// Key to set in place of a value of `data.eval` that was meant as a fraction of the rows, or to turn evaluation off.
+fn no_source(value: &str) -> Option<String> {
+    let number = match value.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
+        None => value.parse(),
+    };
+    if number.as_ref().is_ok_and(|number| *number > 0.0 && *number < 1.0) {
+        return Some(format!(
+            "`data.eval_fraction = {}` evaluates on that fraction of the training rows",
+            number.unwrap_or_default()
+        ));
+    }
+    let is_off = number.is_ok_and(|number| number == 0.0)
+        || ["false", "off", "no", "null"].iter().any(|word| value.eq_ignore_ascii_case(word));
+    is_off.then(|| "`data.eval = \"none\"` trains without evaluation".to_owned())
 }
 
 /// The task, and whether the target values determine it.

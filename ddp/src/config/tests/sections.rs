@@ -260,6 +260,24 @@ fn a_split_names_one_column_and_what_it_needs() {
 }
 
 #[test]
+fn a_number_or_a_word_for_off_is_no_file_of_evaluation_rows() {
+    for (value, hint) in [
+        ("0.2", "`data.eval_fraction = 0.2`"),
+        ("20%", "`data.eval_fraction = 0.2`"),
+        ("0", "`data.eval = \"none\"`"),
+        ("False", "`data.eval = \"none\"`"),
+        ("off", "`data.eval = \"none\"`"),
+    ] {
+        let sets = ["data.train=a.csv", &format!("data.eval={value}")];
+        assert_refused(from_sets(&sets), &["a file of evaluation rows", hint]);
+    }
+    for file in ["2024", "./off", "off.csv", "0.2/rows.csv"] {
+        let config = from_sets(&["data.train=a.csv", &format!("data.eval={file}")]).unwrap();
+        assert_eq!(config.data.eval, EvalSource::Source(file.to_owned()));
+    }
+}
+
+#[test]
 fn targets_may_decide_on_the_task() {
     let csv = "data.train=a.csv";
     let config = from_sets(&[csv]).unwrap();
