@@ -209,12 +209,8 @@ impl HostShare {
     /// `None` if this rank has no memory in common with others, or other ranks have slots of another identity in its place.
     pub fn slots(&self, identity: u64, sizes: &[u64]) -> Option<HostSlots> {
         let memory = self.memory.as_ref().filter(|_| self.takes_part())?;
-        let n_bytes = host_slots::n_bytes(sizes);
-        let start = memory.end.fetch_add(n_bytes, Ordering::Relaxed);
-        let place = [memory.place, self.n_ranks];
-        let slots = host_slots::extend(&memory.file, start + n_bytes)
-            .and_then(|()| HostSlots::new(&memory.file, start, identity, sizes, place));
-        slots.ok().flatten()
+        let start = memory.end.fetch_add(host_slots::n_bytes(sizes), Ordering::Relaxed);
+        HostSlots::new(&memory.file, start, identity, sizes, [memory.place, self.n_ranks]).ok().flatten()
     }
 
     /// Copies the records so far to memory, where the next ones go.

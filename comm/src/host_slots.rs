@@ -17,19 +17,21 @@ use ddp_kernels::cpu::mapped_file::MappedFile;
 
 use crate::group::host_memory::Mapping;
 
-/// Slots begin at multiples of it: memory is freed by pages.
-const PAGE_BYTES: u64 = 4096;
+/// Slots begin at multiples of it, the largest page of the systems that this runs on: memory is mapped and freed by pages.
+const PAGE_BYTES: u64 = 64 << 10;
 /// Shortest and longest pause between two looks at a slot that another rank fills.
 const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
 
-/// Bits of a slot's word below its state: the number of its users.
-const STATE_SHIFT: u32 = 32;
+/// Bits of a slot's word with its state; the others count its users, or the signs of life of the rank that fills it.
+const STATE: u64 = !0 << 32;
 const EMPTY: u64 = 0;
 /// One rank fills it.
-const FILLING: u64 = 1 << STATE_SHIFT;
-const FILLED: u64 = 2 << STATE_SHIFT;
+const FILLING: u64 = 1 << 32;
+const FILLED: u64 = 2 << 32;
 /// Its last user frees its memory.
-const CLEARING: u64 = 3 << STATE_SHIFT;
+const CLEARING: u64 = 3 << 32;
+/// It can't be filled.
+const REFUSED: u64 = 4 << 32;
 
 /// Slots that the ranks of a host have in common; see [`HostShare::slots`](crate::HostShare::slots).
 #[derive(Debug, Clone)]
@@ -40,11 +42,7 @@ struct Slots {
     file: Arc<File>,
     /// The identity of the slots, and a word per slot.
     words: Words,
-    /// All slots.
-    map: MappedFile,
-    /// Byte of the file with which `map` begins.
-    start: u64,
-    /// Byte of the map with which each slot begins, and its end.
+    /// Byte of the file with which each slot begins, and the end of the last one.
     starts: Vec<u64>,
     /// Number of this rank among those of the host, and their number.
     place: [usize; 2],
@@ -57,8 +55,8 @@ pub enum Taken {
     Empty(EmptySlot),
     /// A rank has filled it.
     Filled(FilledSlot),
-    /// Another rank was still filling it when the time was up.
-    Late,
+    /// No rank fills it: the one that began has shown no sign of life for too long, or there is no memory for it.
+    Never,
 }
 
 /// A slot that this rank fills; dropped before it is filled, it is another rank's to fill.
@@ -66,19 +64,26 @@ pub enum Taken {
 pub struct EmptySlot {
     slots: HostSlots,
     slot: usize,
-    is_filled: bool,
+    is_done: bool,
 }
 
 /// A slot with its bytes, which stay while this value lives.
 #[derive(Debug)]
 pub struct FilledSlot {
+    // Unmapped before the slot may be cleared.
+    map: MappedFile,
+    _user: User,
+}
+
+/// One of the users that a slot's word counts.
+#[derive(Debug)]
+struct User {
     slots: HostSlots,
     slot: usize,
 }
 
 impl HostSlots {
-    /// Slots of `sizes` bytes at byte `start` of a file of enough bytes, as [`n_bytes`] counts them. `None` if they have another `identity` for the
-    /// rank that came first.
+    /// Slots of `sizes` bytes at byte `start` of a file. `None` if they have another `identity` for the rank that came first.
     pub(crate) fn new(
         file: &Arc<File>,
         start: u64,
@@ -86,6 +91,15 @@ impl HostSlots {
         sizes: &[u64],
         place: [usize; 2],
     ) -> io::Result<Option<Self>> {
+        let mut end = start + words_bytes(sizes.len());
+        let mut starts = vec![end];
+        for size in sizes {
+            end += size.next_multiple_of(PAGE_BYTES);
+            starts.push(end);
+        }
+        extend(file, end + PAGE_BYTES)?;
+        // Where memory can't be freed, the slots would take as much as all values together. No slot has the page after the last one.
+        free(file, end, PAGE_BYTES)?;
         let words = Words::map(file, start, sizes.len() + 1)?;
         // 0 is the word of nobody.
         let identity = identity.max(1);
@@ -94,15 +108,7 @@ impl HostSlots {
         if found.is_err_and(|found| found != identity) {
             return Ok(None);
         }
-        let mut starts = vec![0];
-        let mut end = 0;
-        for size in sizes {
-            end += size.next_multiple_of(PAGE_BYTES);
-            starts.push(end);
-        }
-        let start = start + words_bytes(sizes.len());
-        let map = MappedFile::map(file, Path::new("memory that the ranks of this host share"), start, end)?;
-        Ok(Some(HostSlots(Arc::new(Slots { file: file.clone(), words, map, start, starts, place }))))
+        Ok(Some(HostSlots(Arc::new(Slots { file: file.clone(), words, starts, place }))))
     }
 
     /// Number of this rank among those of its host, and their number.
@@ -110,18 +116,19 @@ impl HostSlots {
         self.0.place
     }
 
-    /// Takes a slot; waits up to `limit` for a rank that fills it.
+    /// Takes a slot; waits for a rank that fills it, up to `limit` after its last sign of life.
     ///
     /// # Panics
     /// Without such a slot.
     pub fn take(&self, slot: usize, limit: Duration) -> Taken {
         let word = self.word(slot);
-        let (start, mut pause) = (Instant::now(), PAUSES[0]);
+        let (mut since, mut last, mut pause) = (Instant::now(), 0, PAUSES[0]);
         loop {
             let now = word.load(Ordering::Acquire);
-            let next = match now & !(FILLING - 1) {
-                EMPTY => Some(FILLING | 1),
+            let next = match now & STATE {
+                EMPTY => Some(FILLING),
                 FILLED => Some(now + 1),
+                REFUSED => return Taken::Never,
                 _ => None,
             };
             if let Some(next) = next {
@@ -129,85 +136,122 @@ impl HostSlots {
                 if word.compare_exchange(now, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                     let slots = self.clone();
                     return match now {
-                        EMPTY => Taken::Empty(EmptySlot { slots, slot, is_filled: false }),
-                        _ => Taken::Filled(FilledSlot { slots, slot }),
+                        EMPTY => Taken::Empty(EmptySlot { slots, slot, is_done: false }),
+                        _ => FilledSlot::map(User { slots, slot }).map_or(Taken::Never, Taken::Filled),
                     };
                 }
                 continue;
             }
-            if start.elapsed() >= limit {
-                return Taken::Late;
+            if now != last {
+                (since, last) = (Instant::now(), now);
+            }
+            if since.elapsed() >= limit {
+                return Taken::Never;
             }
             thread::sleep(pause);
             pause = (2 * pause).min(PAUSES[1]);
         }
     }
 
-    /// The word of a slot: its state and the number of its users.
+    /// The word of a slot.
     fn word(&self, slot: usize) -> &AtomicU64 {
         &self.0.words.all()[slot + 1]
     }
 
-    /// Frees the memory of a slot, which reads as zeros then.
-    fn clear(&self, slot: usize) {
-        let Slots { file, start, starts, .. } = &*self.0;
-        let (from, len) = (start + starts[slot], starts[slot + 1] - starts[slot]);
-        if len > 0 {
-            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: a plain call on an open descriptor. Its failure leaves memory taken until the slot is filled again.
-            unsafe { libc::fallocate(file.as_raw_fd(), mode, from as i64, len as i64) };
-        }
+    /// The bytes of the file that are a slot's: the first one and their number.
+    fn range(&self, slot: usize) -> (u64, u64) {
+        let starts = &self.0.starts;
+        (starts[slot], starts[slot + 1] - starts[slot])
+    }
+
+    /// Frees the memory of a slot and gives it to the next rank, or to none.
+    fn clear(&self, slot: usize, next: u64) {
+        let (start, len) = self.range(slot);
+        // It could be freed when the slots were made. Otherwise it is taken until the slot is filled again.
+        let _ = free(&self.0.file, start, len);
+        self.word(slot).store(next, Ordering::Release);
     }
 }
 
 impl EmptySlot {
-    /// Writes bytes at byte `at` of the slot.
+    /// Size in bytes.
+    pub fn len(&self) -> u64 {
+        self.slots.range(self.slot).1
+    }
+
+    /// Whether no byte fits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives a sign of life to the ranks that wait.
+    pub fn beat(&self) {
+        self.slots.word(self.slot).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes bytes at byte `at` of the slot, and gives a sign of life.
     ///
     /// # Errors
     /// The system's error, if it has no memory; [`io::ErrorKind::InvalidInput`] beyond the slot's end.
     pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let Slots { file, start, starts, .. } = &*self.slots.0;
-        let [begin, end] = [self.slot, self.slot + 1].map(|slot| starts[slot]);
-        if at + bytes.len() as u64 > end - begin {
+        if at + bytes.len() as u64 > self.len() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the slot is smaller than its value"));
         }
-        file.write_all_at(bytes, start + begin + at)
+        self.slots.0.file.write_all_at(bytes, self.slots.range(self.slot).0 + at)?;
+        self.beat();
+        Ok(())
     }
 
-    /// Gives the slot to all ranks.
-    pub fn fill(mut self) -> FilledSlot {
-        self.is_filled = true;
+    /// Gives the slot to all ranks. `None` if the system does not map it for this one.
+    pub fn fill(mut self) -> Option<FilledSlot> {
+        self.is_done = true;
         // Nobody else changes the word meanwhile.
         self.slots.word(self.slot).store(FILLED | 1, Ordering::Release);
-        FilledSlot { slots: self.slots.clone(), slot: self.slot }
+        FilledSlot::map(User { slots: self.slots.clone(), slot: self.slot })
+    }
+
+    /// Tells all ranks that the slot can't be filled.
+    pub fn refuse(mut self) {
+        self.is_done = true;
+        self.slots.clear(self.slot, REFUSED);
     }
 }
 
 impl Drop for EmptySlot {
     fn drop(&mut self) {
-        if !self.is_filled {
-            self.slots.clear(self.slot);
-            self.slots.word(self.slot).store(EMPTY, Ordering::Release);
+        if !self.is_done {
+            self.slots.clear(self.slot, EMPTY);
         }
     }
 }
 
 impl FilledSlot {
-    /// The slot's bytes, up to a multiple of a page.
+    fn map(user: User) -> Option<Self> {
+        let (start, len) = user.slots.range(user.slot);
+        let name = Path::new("memory that the ranks of this host share");
+        // By itself, since a mapping of all slots would take address space and page tables for all values.
+        let map = MappedFile::map(&user.slots.0.file, name, start, len).ok()?;
+        Some(FilledSlot { map, _user: user })
+    }
+
+    /// The slot's bytes, with zeros up to the end of its last page.
     pub fn bytes(&self) -> &[u8] {
-        let Slots { map, starts, .. } = &*self.slots.0;
-        &map.bytes()[starts[self.slot] as usize..starts[self.slot + 1] as usize]
+        self.map.bytes()
+    }
+
+    /// False if some of the bytes that were read are lost: the system could not load them.
+    pub fn is_intact(&self) -> bool {
+        self.map.is_intact()
     }
 }
 
-impl Drop for FilledSlot {
+impl Drop for User {
     fn drop(&mut self) {
         let word = self.slots.word(self.slot);
         // Reads of this rank end before another one frees the memory.
         let is_last = word.fetch_sub(1, Ordering::AcqRel) == FILLED | 1;
         if is_last && word.compare_exchange(FILLED, CLEARING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.slots.clear(self.slot);
-            word.store(EMPTY, Ordering::Release);
+            self.slots.clear(self.slot, EMPTY);
         }
     }
 }
@@ -244,15 +288,26 @@ fn words_bytes(n_slots: usize) -> u64 {
 
 /// Bytes of a file that slots of `sizes` take, a multiple of a page.
 pub(crate) fn n_bytes(sizes: &[u64]) -> u64 {
-    words_bytes(sizes.len()) + sizes.iter().map(|size| size.next_multiple_of(PAGE_BYTES)).sum::<u64>()
+    let slots = sizes.iter().map(|size| size.next_multiple_of(PAGE_BYTES));
+    words_bytes(sizes.len()) + slots.sum::<u64>() + PAGE_BYTES
 }
 
 /// Makes a file at least `len` bytes long, whoever else does so at the same time; the bytes take no memory until they are written.
-pub(crate) fn extend(file: &File, len: u64) -> io::Result<()> {
+fn extend(file: &File, len: u64) -> io::Result<()> {
     let Some(last) = len.checked_sub(1) else { return Ok(()) };
     // Unlike setting the length, it never makes the file shorter.
     // SAFETY: a plain call on an open descriptor.
     match unsafe { libc::fallocate(file.as_raw_fd(), 0, last as i64, 1) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Frees the memory of bytes of a file, which read as zeros then.
+fn free(file: &File, start: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a plain call on an open descriptor.
+    match unsafe { libc::fallocate(file.as_raw_fd(), mode, start as i64, len as i64) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -270,10 +325,10 @@ mod tests {
         match slots.take(slot, LIMIT) {
             Taken::Empty(empty) => {
                 empty.write(8, &(slot as u64 * 7).to_le_bytes()).unwrap();
-                (empty.fill(), true)
+                (empty.fill().unwrap(), true)
             }
             Taken::Filled(filled) => (filled, false),
-            Taken::Late => panic!("slot {slot} was not filled in time"),
+            Taken::Never => panic!("slot {slot} was not filled in time"),
         }
     }
 
@@ -292,10 +347,7 @@ mod tests {
                     assert_eq!(slot.bytes()[8..16], (number * 7).to_le_bytes());
                     n_filled += usize::from(*is_own);
                 }
-                assert_eq!(
-                    held.iter().map(|(slot, _)| slot.bytes().len()).collect::<Vec<_>>(),
-                    [4096, 8192, 4096]
-                );
+                assert!(held.iter().all(|(slot, _)| slot.bytes().len() == 64 << 10 && slot.is_intact()));
                 drop(held);
                 world.group().barrier().unwrap();
             }
@@ -312,18 +364,49 @@ mod tests {
             if world.rank().0 == 0 {
                 let Taken::Empty(empty) = slots.take(0, LIMIT) else { panic!("nobody took it") };
                 empty.write(0, &[1; 8]).unwrap();
-                assert_eq!(empty.write(4096, &[1]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+                assert_eq!(empty.write(64 << 10, &[1]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
                 world.group().barrier().unwrap();
                 world.group().barrier().unwrap();
                 drop(empty);
                 world.group().barrier().unwrap();
+                world.group().barrier().unwrap();
+                assert!(matches!(slots.take(0, LIMIT), Taken::Never));
             } else {
                 world.group().barrier().unwrap();
-                assert!(matches!(slots.take(0, Duration::ZERO), Taken::Late));
+                assert!(matches!(slots.take(0, Duration::ZERO), Taken::Never));
                 world.group().barrier().unwrap();
                 world.group().barrier().unwrap();
                 let Taken::Empty(empty) = slots.take(0, LIMIT) else { panic!("it was given up") };
-                assert_eq!(empty.fill().bytes()[..8], [0; 8]);
+                let filled = empty.fill().unwrap();
+                assert_eq!(filled.bytes()[..8], [0; 8]);
+                drop(filled);
+                let Taken::Empty(empty) = slots.take(0, LIMIT) else { panic!("nobody uses it") };
+                empty.refuse();
+                world.group().barrier().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_rank_that_shows_signs_of_life_is_waited_for() {
+        threads::run(2, |world| {
+            let share = world.share_host(|| None).unwrap().unwrap();
+            let slots = share.slots(1, &[8]).unwrap();
+            let limit = Duration::from_secs(1);
+            if world.rank().0 == 0 {
+                let Taken::Empty(empty) = slots.take(0, limit) else { panic!("nobody took it") };
+                world.group().barrier().unwrap();
+                let begin = Instant::now();
+                while begin.elapsed() < 2 * limit {
+                    thread::sleep(limit / 20);
+                    empty.beat();
+                }
+                let _filled = empty.fill().unwrap();
+                world.group().barrier().unwrap();
+            } else {
+                world.group().barrier().unwrap();
+                assert!(matches!(slots.take(0, limit), Taken::Filled(_)));
+                world.group().barrier().unwrap();
             }
         });
     }

@@ -6,7 +6,7 @@ use super::host_batch::HostBatch;
 use super::plan::Job;
 use crate::data::error::Result;
 use crate::data::order::epoch_order::RowOrder;
-use crate::data::{Dataset, DeviceNormalizer};
+use crate::data::{Dataset, DeviceNormalizer, parallel};
 
 /// Dataset, plan and conversion of the rows.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(super) struct Filler {
     pub(super) max_rows: usize,
     /// Jobs per buffer.
     pub(super) jobs_a_batch: usize,
+    /// Cores of this rank, for threads of the dataset.
+    cores: usize,
     /// Epoch and number of the last window that was announced to the dataset.
     announced: Mutex<Option<(u64, usize)>>,
 }
@@ -28,8 +30,9 @@ impl Filler {
         normalizer: Option<Arc<DeviceNormalizer>>,
         max_rows: usize,
         jobs_a_batch: usize,
+        cores: usize,
     ) -> Self {
-        Filler { dataset, normalizer, max_rows, jobs_a_batch, announced: Mutex::new(None) }
+        Filler { dataset, normalizer, max_rows, jobs_a_batch, cores, announced: Mutex::new(None) }
     }
 
     /// The next jobs of `plan` for one buffer; empty at the end.
@@ -58,7 +61,7 @@ impl Filler {
         for window in first..=window + 1 {
             let rows: Vec<_> = order.window_rows(window).collect();
             if !rows.is_empty() {
-                self.dataset.prefetch(&rows);
+                parallel::with_threads(self.cores, || self.dataset.prefetch(&rows));
             }
         }
         *announced = Some((job.epoch, first.max(window + 2) - 1));

@@ -294,7 +294,7 @@ impl DataLoader {
         };
         // On the CPU whoever fills batches normalizes too; on a GPU the GPU does.
         let on_host = normalizer.clone().filter(|_| gpu.is_none());
-        let filler = Filler::new(dataset.clone(), on_host, max_rows, jobs_a_batch);
+        let filler = Filler::new(dataset.clone(), on_host, max_rows, jobs_a_batch, options.cores);
         let buffers = (0..n_buffers).map(|_| buffer()).collect::<Result<Vec<_>>>()?;
         let source = match n_threads {
             0 => Source::Inline { filler, jobs, spare: buffers },

@@ -3,12 +3,14 @@
 use std::io;
 use std::ops::Range;
 
-use bytemuck::cast_slice;
+use bytemuck::{NoUninit, cast_slice};
 use ddp::data::datasets::resident::TargetSlice;
 use serde::{Deserialize, Serialize};
 
 use crate::table::exact_columns::{ExactColumns, ExactValues};
 
+/// Bytes that are copied before their source is freed.
+const CHUNK_BYTES: usize = 16 << 20;
 /// Arrays begin at multiples of it: a cache line.
 pub(super) const ALIGNMENT: usize = 64;
 
@@ -144,4 +146,20 @@ impl Places {
 fn exact_at<'a>(places: &[Option<ExactPlace>], bytes: &'a [u8], column: usize) -> Option<ExactValues<'a>> {
     let place = places[column].as_ref()?;
     Some(ExactValues { per_unit: place.per_unit, words: cast_slice(&bytes[place.words.clone()]) })
+}
+
+/// Writes elements by `write`, which takes the first byte of a piece, from the last piece to the first, and frees them on the way.
+pub(super) fn move_array<T: NoUninit>(
+    start: usize,
+    mut elements: Vec<T>,
+    mut write: impl FnMut(usize, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let n_chunk = CHUNK_BYTES / size_of::<T>();
+    while !elements.is_empty() {
+        let first = (elements.len() - 1) / n_chunk * n_chunk;
+        write(start + first * size_of::<T>(), cast_slice(&elements[first..]))?;
+        elements.truncate(first);
+        elements.shrink_to_fit();
+    }
+    Ok(())
 }

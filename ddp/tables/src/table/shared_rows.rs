@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytemuck::{NoUninit, cast_slice};
+use bytemuck::cast_slice;
 use ddp::config::Task;
 use ddp::data::column_kind::{self, ColumnKind};
 use ddp::data::datasets::batch::{Batch, BatchMut};
@@ -29,10 +29,7 @@ use crate::formats::error::RowsError;
 use crate::source::SourceSpec;
 use crate::table::exact_columns::differences;
 use crate::table::exact_rows::ExactRows;
-use crate::table::mapped_arrays::{Arrays, Places};
-
-/// Bytes that are copied before their source is freed.
-const CHUNK_BYTES: usize = 16 << 20;
+use crate::table::mapped_arrays::{Arrays, Places, move_array};
 
 /// Rows in mapped memory.
 #[derive(Debug)]
@@ -106,22 +103,21 @@ pub(crate) fn publish(
         host.write(&json)?;
         let record = host.begin(n_bytes)?;
         let file = &*host.file();
-        // What takes most of the memory is freed on the way.
-        move_to(file, record.start + places.features.start as u64, features)?;
-        let targets_start = record.start + places.targets.start as u64;
+        let write = |at: usize, bytes: &[u8]| file.write_all_at(bytes, record.start + at as u64);
+        // Most of the memory is freed on the way.
+        move_array(places.features.start, features, write)?;
         let no_targets = match targets {
             Targets::Labels(labels) => {
-                move_to(file, targets_start, labels)?;
+                move_array(places.targets.start, labels, write)?;
                 TargetSlice::Labels(&[])
             }
             Targets::Values(values) => {
-                move_to(file, targets_start, values)?;
+                move_array(places.targets.start, values, write)?;
                 TargetSlice::Values(&[])
             }
         };
         let (weights, exact, exact_targets) = (weights.as_deref(), &exact, &exact_targets);
         let others = Arrays { features: &[], targets: no_targets, weights, exact, exact_targets };
-        let write = |at: usize, bytes: &[u8]| file.write_all_at(bytes, record.start + at as u64);
         places.write(&others, write)?;
         write(without_target_place.start, cast_slice(&without))?;
         Ok(record)
@@ -174,18 +170,6 @@ pub(crate) fn fetch(host: &HostShare, spec: &SourceSpec<'_>) -> Result<Fetched> 
     let without_target = without_target.iter().map(|row| *row as usize).collect();
     rows.check()?;
     Ok(Fetched::Rows(Box::new(rows), without_target))
-}
-
-/// Writes the elements at byte `start`, from the last to the first, and frees them on the way.
-fn move_to<T: NoUninit>(file: &File, start: u64, mut elements: Vec<T>) -> io::Result<()> {
-    let n_chunk = CHUNK_BYTES / size_of::<T>();
-    while !elements.is_empty() {
-        let first = (elements.len() - 1) / n_chunk * n_chunk;
-        file.write_all_at(cast_slice(&elements[first..]), start + (first * size_of::<T>()) as u64)?;
-        elements.truncate(first);
-        elements.shrink_to_fit();
-    }
-    Ok(())
 }
 
 fn map(file: &File, record: Range<u64>) -> Result<MappedFile> {

@@ -1,5 +1,6 @@
 //! Rows of Parquet files that exceed the memory, decoded one row group at a time.
 
+use std::io;
 use std::ops::Range;
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +18,7 @@ use ddp::data::vocabulary::Vocabulary;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp_comm::{HostSlots, Taken};
 
+use crate::error::TableError;
 use crate::formats::arrays::reader::SplitSide;
 use crate::formats::table::batch_source::{BatchSource as _, Batches};
 use crate::formats::table::parquet::{ParquetFile, malformed};
@@ -28,7 +30,7 @@ use crate::table::large::cache::Cache;
 use crate::table::large::group_rows::GroupRows;
 use crate::table::rows::{TableRows, TargetCells};
 
-/// Longest wait for a group that another rank decodes: it may be lost.
+/// Longest wait for a sign of life of a rank that decodes a group: it may be lost.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Rows of Parquet files.
@@ -89,13 +91,17 @@ pub(super) fn cast(
     }
 }
 
-/// Bytes of a decoded row, with the exact values that f32 rounds.
-pub(super) fn decoded_row_bytes(columns: &Columns, layout: &RowLayout) -> usize {
-    let n_wide_targets = match layout.targets {
-        TargetLayout::Classes { .. } => 0,
-        TargetLayout::Values { .. } | TargetLayout::Heads { .. } => columns.n_wide_targets(),
+/// Most bytes of a decoded row, with the exact values that f32 rounds.
+pub(super) fn decoded_row_bytes(files: &[(ParquetFile, Columns)], layout: &RowLayout) -> usize {
+    let n_wide = |(_, columns): &(ParquetFile, Columns)| {
+        let n_wide_targets = match layout.targets {
+            TargetLayout::Classes { .. } => 0,
+            TargetLayout::Values { .. } | TargetLayout::Heads { .. } => columns.n_wide_targets(),
+        };
+        // Values in the names of folders are numbers of any size.
+        columns.n_wide_features() + n_wide_targets + columns.plan.partitions.len()
     };
-    layout.row_bytes() + (columns.n_wide_features() + n_wide_targets) * size_of::<f64>()
+    layout.row_bytes() + files.iter().map(n_wide).max().unwrap_or(0) * size_of::<f64>()
 }
 
 impl ParquetRows {
@@ -113,7 +119,7 @@ impl ParquetRows {
             n_rows += group.n_rows;
             ends.push(n_rows);
         }
-        let row_bytes = decoded_row_bytes(&files[0].1, &layout);
+        let row_bytes = decoded_row_bytes(&files, &layout);
         let costs = groups.iter().map(|group| group.n_rows * row_bytes).collect();
         let budget = usize::try_from(spec.memory_bytes).unwrap_or(usize::MAX);
         let mut shared = Shared {
@@ -178,6 +184,10 @@ impl Shared {
             for &(_, place) in places[from..].iter().take_while(|(other, _)| *other == group) {
                 take(place, &of_group, rows[place] - start);
             }
+            if !of_group.is_intact() {
+                let source = io::Error::other("the system could not load memory that the ranks share");
+                return Err(TableError::HostMemory { source }.into());
+            }
         }
         Ok(())
     }
@@ -192,19 +202,21 @@ impl Shared {
     /// The rows of a group: those that another rank of the host has decoded, or decoded now.
     fn load(&self, group: usize) -> Result<GroupRows> {
         let taken = self.slots.as_ref().map(|slots| slots.take(group, MAX_WAIT));
-        if let Some(Taken::Filled(slot)) = taken {
-            return match GroupRows::of_slot(slot) {
-                Some(rows) => Ok(rows),
-                None => Ok(GroupRows::Own(Box::new(self.decode(group, false)?))),
-            };
+        match taken {
+            Some(Taken::Filled(slot)) => {
+                if let Some(rows) = GroupRows::of_slot(slot) {
+                    return Ok(rows);
+                }
+            }
+            Some(Taken::Empty(slot)) => {
+                let rows = self.decode(group, false, || slot.beat())?;
+                if let Some(rows) = GroupRows::share(rows, slot) {
+                    return Ok(rows);
+                }
+            }
+            Some(Taken::Never) | None => {}
         }
-        let rows = self.decode(group, false)?;
-        #[cfg(test)]
-        self.n_decoded.fetch_add(1, Ordering::Relaxed);
-        Ok(match taken {
-            Some(Taken::Empty(slot)) => GroupRows::share(rows, slot),
-            _ => GroupRows::Own(Box::new(rows)),
-        })
+        Ok(GroupRows::Own(Box::new(self.decode(group, false, || ())?)))
     }
 
     fn fingerprint(&self) -> u64 {
@@ -219,8 +231,8 @@ impl Shared {
         hash.finish()
     }
 
-    /// Decodes the rows of a group, or only their targets.
-    fn decode(&self, group: usize, only_targets: bool) -> Result<TableRows> {
+    /// Decodes the rows of a group, or only their targets; calls `beat` after each batch.
+    fn decode(&self, group: usize, only_targets: bool, beat: impl Fn()) -> Result<TableRows> {
         let Group { file, index, n_rows } = self.groups[group];
         let (file, columns) = &self.files[file];
         let names = &self.layout.features;
@@ -251,7 +263,10 @@ impl Shared {
                 0 => break,
                 n => left -= n,
             }
+            beat();
         }
+        #[cfg(test)]
+        self.n_decoded.fetch_add(1, Ordering::Relaxed);
         if rows.n_rows != n_rows {
             let reason = format!("row group {index} has {} rows, and its footer says {n_rows}", rows.n_rows);
             return Err(malformed(&file.path, reason).into());
@@ -320,7 +335,7 @@ impl Dataset for ParquetRows {
         while at < rows.end {
             let group = shared.group_of(at);
             let (start, end) = (shared.start_of(group), shared.ends[group].min(rows.end));
-            let of_group = shared.decode(group, true)?;
+            let of_group = shared.decode(group, true, || ())?;
             let TargetCells::Classes(labels) = &of_group.targets else { panic!("targets are classes") };
             let labels = labels.integers().expect("labels of known classes");
             out[at - rows.start..end - rows.start].copy_from_slice(&labels[at - start..end - start]);

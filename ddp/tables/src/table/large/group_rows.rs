@@ -1,12 +1,10 @@
 //! The decoded rows of a row group: this rank's own, or in a slot of memory that the ranks of the host share.
 
-use std::io;
-
 use ddp::data::datasets::resident::TargetSlice;
 use ddp_comm::{EmptySlot, FilledSlot};
 
 use crate::table::exact_columns::differences;
-use crate::table::mapped_arrays::{ALIGNMENT, Arrays, Places};
+use crate::table::mapped_arrays::{ALIGNMENT, Arrays, Places, move_array};
 use crate::table::rows::{TableRows, TargetCells};
 
 /// Bytes before the places of the arrays, which are text: the length of that text.
@@ -18,7 +16,7 @@ pub(super) enum GroupRows {
     /// In memory of this rank.
     Own(Box<TableRows>),
     /// In a slot; the arrays begin at byte `start` of it.
-    Shared { slot: FilledSlot, places: Places, start: usize },
+    Shared { slot: FilledSlot, places: Box<Places>, start: usize },
 }
 
 impl GroupRows {
@@ -27,11 +25,30 @@ impl GroupRows {
         (LEN_BYTES + Places::max_bytes(n_rows, row_bytes, n_columns)) as u64
     }
 
-    /// Copies the rows to a slot for all ranks of the host; without memory for them they stay this rank's own.
-    pub(super) fn share(rows: TableRows, slot: EmptySlot) -> Self {
-        match write(&rows, &slot) {
-            Ok((places, start)) => GroupRows::Shared { slot: slot.fill(), places, start },
-            Err(_) => GroupRows::Own(Box::new(rows)),
+    /// Moves the rows to a slot for all ranks of the host; they stay this rank's own if they don't fit. `None` if the system has no memory
+    /// for them: part of them is gone.
+    pub(super) fn share(mut rows: TableRows, slot: EmptySlot) -> Option<Self> {
+        let places = Box::new(Places::new(&arrays(&rows)));
+        let text = serde_json::to_vec(&places).expect("numbers are JSON");
+        let start = arrays_start(text.len());
+        if (start + places.end()) as u64 > slot.len() {
+            slot.refuse();
+            return Some(GroupRows::Own(Box::new(rows)));
+        }
+        let write = |at: usize, bytes: &[u8]| slot.write((start + at) as u64, bytes);
+        let features = std::mem::take(&mut rows.features);
+        let written = slot
+            .write(0, &(text.len() as u64).to_le_bytes())
+            .and_then(|()| slot.write(LEN_BYTES as u64, &text))
+            // Most of the memory is freed on the way.
+            .and_then(|()| move_array(places.features.start, features, write))
+            .and_then(|()| places.write(&arrays(&rows), write));
+        match written {
+            Ok(()) => Some(GroupRows::Shared { slot: slot.fill()?, places, start }),
+            Err(_) => {
+                slot.refuse();
+                None
+            }
         }
     }
 
@@ -41,6 +58,14 @@ impl GroupRows {
         let len = usize::try_from(u64::from_le_bytes(len.try_into().ok()?)).ok()?;
         let places = serde_json::from_slice(rest.get(..len)?).ok()?;
         Some(GroupRows::Shared { slot, places, start: arrays_start(len) })
+    }
+
+    /// False if rows that were read before are lost.
+    pub(super) fn is_intact(&self) -> bool {
+        match self {
+            GroupRows::Own(_) => true,
+            GroupRows::Shared { slot, .. } => slot.is_intact(),
+        }
     }
 
     /// `[n_rows, n_features]`.
@@ -100,18 +125,9 @@ fn targets(rows: &TableRows) -> TargetSlice<'_> {
     }
 }
 
-/// Writes the places of the arrays, and the arrays, to a slot.
-fn write(rows: &TableRows, slot: &EmptySlot) -> io::Result<(Places, usize)> {
+fn arrays(rows: &TableRows) -> Arrays<'_> {
     let TableRows { features, weights, exact, exact_targets, .. } = rows;
-    let arrays =
-        Arrays { features, targets: targets(rows), weights: weights.as_deref(), exact, exact_targets };
-    let places = Places::new(&arrays);
-    let text = serde_json::to_vec(&places).expect("numbers are JSON");
-    let start = arrays_start(text.len());
-    slot.write(0, &(text.len() as u64).to_le_bytes())?;
-    slot.write(LEN_BYTES as u64, &text)?;
-    places.write(&arrays, |at, bytes| slot.write((start + at) as u64, bytes))?;
-    Ok((places, start))
+    Arrays { features, targets: targets(rows), weights: weights.as_deref(), exact, exact_targets }
 }
 
 /// The byte of a slot at which the arrays begin.

@@ -81,7 +81,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
         }));
     }
     let scratch = scratch_bytes(&files);
-    let row_bytes = decoded_row_bytes(&files[0].1, &layout);
+    let row_bytes = decoded_row_bytes(&files, &layout);
     let largest = groups_of(&files).iter().map(|group| group.n_rows).max().unwrap_or(0);
     let needed = (2 * largest as u64).saturating_mul(row_bytes as u64).saturating_add(scratch as u64);
     if needed > spec.memory_bytes {
