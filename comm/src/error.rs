@@ -6,6 +6,7 @@ use ddp_kernels::hint::with_hint;
 use ddp_kernels::{Device, KernelError, Operand};
 
 use crate::environment::BadVariable;
+use crate::rank::ranks_text;
 use crate::{Call, Launcher, Reporter};
 
 /// The result of this crate's functions.
@@ -137,8 +138,10 @@ pub enum CommError {
     NotReducible { call: Call },
 
     /// This group has no send and receive; see [`Group::send`](crate::Group::send).
-    #[error("{op}: {transport} has collectives only, expected nccl")]
-    #[diagnostic(help("`peer::copy` copies between two ranks"))]
+    #[error("{op}: {transport} between hosts has collectives only")]
+    #[diagnostic(help(
+        "ranks of several hosts send through MPI: start them by mpirun; `peer::copy` copies between two ranks of any start"
+    ))]
     NoSends {
         /// `"send"` or `"receive"`.
         op: &'static str,
@@ -258,6 +261,30 @@ pub enum CommError {
         target_is: String,
     },
 
+    /// The two ranks of a message have tensors of another shape or type.
+    #[error("send from rank {from} to rank {to}: the sender has {sent}, the receiver {received}")]
+    #[diagnostic(help("receive into a tensor of the sender's shape and type"))]
+    MessageMismatch {
+        /// The rank that sends.
+        from: usize,
+        /// The rank that receives.
+        to: usize,
+        /// Shape and type of the sender's tensor.
+        sent: String,
+        /// Shape and type of the receiver's tensor.
+        received: String,
+    },
+
+    /// Ranks that wait for each other, since none does the other half of a message.
+    #[error("{op}: {} all {op}, and none of them does the other half", ranks_text(ranks))]
+    #[diagnostic(help("let one of them do the other half first, such as those with an odd rank"))]
+    NoReceiver {
+        /// `"send"` or `"receive"`.
+        op: &'static str,
+        /// The ranks, in ascending order.
+        ranks: Vec<usize>,
+    },
+
     /// The world's devices are already joined.
     #[error("the devices of this world are already joined")]
     #[diagnostic(help("call `World::connect_device` once"))]
@@ -271,6 +298,11 @@ pub enum CommError {
         rank: usize,
         world_size: usize,
     },
+
+    /// A message from a rank to itself.
+    #[error("{op}: rank {rank} is this rank itself")]
+    #[diagnostic(help("a copy within a rank is a clone"))]
+    OwnRank { op: &'static str, rank: usize },
 
     /// A rank left that this collective needs.
     #[error("{call}: rank {rank} {how} and cannot take part")]

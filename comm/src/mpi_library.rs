@@ -74,6 +74,9 @@ functions! {
     MPI_Reduce_scatter_block(*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
     MPI_Bcast(*mut c_void, c_int, Handle, c_int, Handle);
     MPI_Barrier(Handle);
+    MPI_Send(*const c_void, c_int, Handle, c_int, c_int, Handle);
+    MPI_Recv(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut c_void);
+    MPI_Sendrecv(*const c_void, c_int, Handle, c_int, c_int, *mut c_void, c_int, Handle, c_int, c_int, Handle, *mut c_void);
     MPI_Iallreduce(*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
     MPI_Iallgather(*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle, *mut Handle);
     MPI_Ireduce_scatter_block(*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);

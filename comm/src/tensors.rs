@@ -46,6 +46,39 @@ impl World {
         Ok(all)
     }
 
+    /// Sends a tensor to rank `to`, which calls [`World::receive`]; in host memory, returns when it has the tensor.
+    ///
+    /// ```
+    /// use ddp_comm::{CommError, threads};
+    /// use ddp_kernels::{DType, Device, Tensor};
+    ///
+    /// let received = threads::run(2, |world| -> Result<Vec<f32>, CommError> {
+    ///     let mut x = Tensor::full(&[3], world.rank().0 as f32, DType::F32, Device::Cpu)?;
+    ///     if world.is_first() { world.send(&x, 1)? } else { world.receive(&mut x, 0)? }
+    ///     Ok(x.to_vec()?)
+    /// });
+    /// assert_eq!(received[1].as_ref().unwrap(), &[0.0; 3]);
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`Group::send`](crate::Group::send).
+    ///
+    /// Source: `torch.distributed.send`.
+    pub fn send(&self, tensor: &Tensor, to: usize) -> Result<()> {
+        self.tensor_group().send(Rank(to), tensor.view())
+    }
+
+    /// Receives a tensor of the same shape and type that rank `from` sends.
+    ///
+    /// # Errors
+    /// Same as [`Group::receive`](crate::Group::receive).
+    ///
+    /// Source: `torch.distributed.recv`.
+    #[doc(alias = "recv")]
+    pub fn receive(&self, tensor: &mut Tensor, from: usize) -> Result<()> {
+        self.tensor_group().receive(Rank(from), tensor.view_mut())
+    }
+
     /// Waits for all ranks. Collective.
     ///
     /// # Errors

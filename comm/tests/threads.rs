@@ -246,3 +246,45 @@ fn waiting_ranks_leave_the_cores_to_others() {
     // 0.1 s of work; an hour's worth of caution for slow machines.
     assert!(start.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn messages_arrive() {
+    for (world_size, chunk_bytes) in [(1, 0), (2, 0), (2, 64), (3, 192), (5, 0)] {
+        let options = threads::Options { chunk_bytes, ..threads::Options::new(world_size) };
+        for result in threads::run_with(options, |world| contract::messages::check(&world)) {
+            result.unwrap();
+        }
+    }
+}
+
+#[test]
+fn ranks_that_all_send_are_told() {
+    for world_size in [2, 3, 4] {
+        let begin = Instant::now();
+        threads::run(world_size, |world| contract::messages::check_ring(&world));
+        assert!(begin.elapsed() < threads::Options::new(1).timeout, "no rank waits for the limit");
+    }
+}
+
+#[test]
+fn a_message_of_a_rank_that_left_is_an_error() {
+    let errors = threads::run(2, |world| {
+        let mut x = Tensor::zeros(&[4], DType::F32, Device::Cpu).unwrap();
+        if world.is_first() { world.receive(&mut x, 1).err() } else { None }
+    });
+    assert!(
+        matches!(errors[0], Some(CommError::PeerLeft { rank: 1, how: Departure::Closed, .. })),
+        "{errors:?}"
+    );
+    // What was sent before that is received.
+    let got = threads::run(2, |world| -> Result<Vec<f32>, CommError> {
+        let mut x = Tensor::full(&[4], world.rank().0 as f32, DType::F32, Device::Cpu)?;
+        if world.is_first() {
+            world.receive(&mut x, 1)?
+        } else {
+            world.send(&x, 0)?
+        }
+        Ok(x.to_vec()?)
+    });
+    assert_eq!(got[0].as_ref().unwrap(), &[1.0; 4]);
+}

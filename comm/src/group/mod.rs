@@ -12,6 +12,7 @@
 //! In a reduce-scatter or all-gather the large buffer consists of one *shard* per rank, in rank order.
 
 mod buffer;
+mod envelope;
 pub(crate) mod host_memory;
 mod number;
 mod pause;

@@ -1,54 +1,104 @@
-//! Send and receive between two ranks with GPUs.
+//! Messages from one rank to another.
 
-use ddp_kernels::{TensorMut, TensorRef};
+use ddp_kernels::{Shape, TensorMut, TensorRef};
+use tracing::span::EnteredSpan;
 
 use super::Group;
 use super::buffer::{RawMut, RawRef};
+use super::envelope::Envelope;
+use super::waiting::Waiting;
 use crate::{Call, CallKind, CommError, Rank, Result};
 
 impl Group {
-    /// Sends a tensor to another rank, which calls [`Group::receive`]. NCCL groups only; [`peer::copy`](crate::peer::copy) copies
-    /// between any two ranks.
+    /// Sends a tensor to another rank, which calls [`Group::receive`].
     ///
-    /// Asynchronous: runs in the communication stream, ordered with the compute stream like the collectives. Two ranks that both
-    /// send a large tensor before they receive deadlock.
+    /// In host memory it returns when the other rank has the tensor. Two ranks that both send before they receive are an error there, and so are
+    /// shapes and types that differ, on both ranks. Over NCCL it is asynchronous: it runs in the communication stream, ordered with the
+    /// compute stream like the collectives; nothing compares the tensors, and two ranks that both send a large one before they receive
+    /// deadlock.
     ///
-    /// - `tensor`: any shape, on this rank's GPU
+    /// - `tensor`: any shape, in the memory that the group exchanges
     ///
     /// # Errors
-    /// [`CommError::NoSuchRank`], also for this rank itself; [`CommError::NoSends`] for groups other than NCCL's;
-    /// [`CommError::WrongMemory`]; [`CommError::Nccl`].
+    /// [`CommError::NoSuchRank`], [`CommError::OwnRank`]; [`CommError::MessageMismatch`]; [`CommError::NoReceiver`]; [`CommError::NoSends`]
+    /// between hosts without MPI; [`CommError::WrongMemory`]; [`CommError::PeerLeft`], [`CommError::Timeout`]; [`CommError::Mpi`];
+    /// [`CommError::Nccl`].
     ///
-    /// Source: NCCL user guide, "Point To Point Communication Functions", `ncclSend`.
+    /// Source: MPI 4.0, section 3.2, `MPI_Ssend`; NCCL user guide, "Point To Point Communication Functions", `ncclSend`.
     pub fn send(&self, to: Rank, tensor: TensorRef<'_>) -> Result<()> {
         self.check_peer("send", to)?;
         self.check_memory("send", tensor.operand("tensor"))?;
-        let raw = RawRef::of(tensor, "send", "tensor")?;
+        let (raw, shape) = (RawRef::of(tensor, "send", "tensor")?, tensor.shape());
         let call = Call { kind: CallKind::Send { to: to.0 }, dtype: raw.dtype, len: raw.len };
         // SAFETY: the tensor is borrowed until this function returns, and there is no output.
-        unsafe { self.run(call, raw, RawMut::NOTHING) }
+        unsafe { self.message(call, shape, raw, RawMut::NOTHING) }
     }
 
-    /// Receives a tensor that another rank sends. Asynchronous, with the errors of [`Group::send`].
+    /// Receives a tensor that another rank sends, with the errors of [`Group::send`].
     ///
-    /// - `tensor`: the same length and dtype as on the sending rank, on this rank's GPU
+    /// - `tensor`: the same shape and dtype as on the sending rank
     ///
-    /// Source: NCCL user guide, "Point To Point Communication Functions", `ncclRecv`.
+    /// Source: MPI 4.0, section 3.2, `MPI_Recv`; NCCL user guide, "Point To Point Communication Functions", `ncclRecv`.
     pub fn receive(&self, from: Rank, tensor: TensorMut<'_>) -> Result<()> {
         self.check_peer("receive", from)?;
+        let shape = tensor.shape();
         let raw = self.writable("receive", tensor)?;
         let call = Call { kind: CallKind::Receive { from: from.0 }, dtype: raw.dtype, len: raw.len };
         // SAFETY: the tensor is borrowed until this function returns, and there is no input.
-        unsafe { self.run(call, RawMut::NOTHING.as_ref(), raw) }
+        unsafe { self.message(call, shape, RawMut::NOTHING.as_ref(), raw) }
+    }
+
+    /// Runs one end of a message.
+    ///
+    /// # Safety
+    /// `input` is readable and `output` writable for the elements of `call`, and nothing else accesses them before this returns.
+    unsafe fn message(&self, call: Call, shape: Shape, input: RawRef, output: RawMut) -> Result<()> {
+        let lockstep = match self {
+            Group::Threads(group) => Some(group.lockstep()),
+            Group::Mpi(group) => group.shared(),
+            Group::Star(group) => group.shared(),
+            Group::Single(_) | Group::Nccl(_) => None,
+        };
+        let own = Envelope::new(call.kind, call.dtype, shape);
+        let Some(lockstep) = lockstep else {
+            let Group::Mpi(group) = self else {
+                // SAFETY: as this function's.
+                return unsafe { self.run(call, input, output) };
+            };
+            let _observed = self.observe(call);
+            // SAFETY: as this function's.
+            return unsafe { group.message(own, input, output) };
+        };
+        let _observed = self.observe(call);
+        let mut lockstep = lockstep.borrow_mut();
+        match call.kind {
+            // SAFETY: as this function's.
+            CallKind::Send { to } => unsafe { lockstep.send(to, own, input) },
+            // SAFETY: as this function's.
+            CallKind::Receive { from } => unsafe { lockstep.receive(from, own, output) },
+            _ => unreachable!("a message is sent or received"),
+        }
+    }
+
+    /// Counts and records a message until the result is dropped.
+    fn observe(&self, call: Call) -> (EnteredSpan, Option<Waiting<'_>>) {
+        let span = call.span().entered();
+        self.counter().add(call, self.world_size());
+        (span, self.waiting(Some(call), call.name()))
     }
 
     fn check_peer(&self, op: &'static str, rank: Rank) -> Result<()> {
-        if rank.0 >= self.world_size() || rank == self.rank() {
+        if rank == self.rank() {
+            return Err(CommError::OwnRank { op, rank: rank.0 });
+        }
+        if rank.0 >= self.world_size() {
             return Err(CommError::NoSuchRank { op, rank: rank.0, world_size: self.world_size() });
         }
         match self {
-            Group::Nccl(_) => Ok(()),
-            _ => Err(CommError::NoSends { op, transport: self.transport() }),
+            Group::Star(group) if !group.shares_memory() => {
+                Err(CommError::NoSends { op, transport: self.transport() })
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -283,10 +283,10 @@ fn tensors_are_sent_from_rank_to_rank() {
         }
         for rank in [world.rank(), Rank(3)] {
             let error = group.send(rank, buf.view()).unwrap_err();
-            assert!(matches!(error, CommError::NoSuchRank { .. }), "{error}");
+            assert!(matches!(error, CommError::NoSuchRank { .. } | CommError::OwnRank { .. }), "{error}");
         }
         let error = world.group().send(Rank((world.rank().0 + 1) % 3), buf.view()).unwrap_err();
-        assert!(ddp_kernels::hint::with_hint(&error).contains("hint: `peer::copy`"), "{error}");
+        assert!(matches!(error, CommError::WrongMemory { .. }), "{error}");
         world.group().barrier().unwrap();
     });
 }

@@ -70,6 +70,10 @@ type Test = (&'static str, fn(By));
 /// Tests that hold for ranks of any start.
 const TESTS: &[Test] = &[
     ("contract_in_shared_memory", |by| contract_holds(by, "contract")),
+    ("messages_arrive", |by| {
+        start(by, 3, "messages").succeeded();
+        start(by, 3, "ring").succeeded();
+    }),
     ("world_is_known", |by| assert_eq!(start(by, 3, "world").code, 0)),
     ("disagreement_is_the_same_everywhere", |by| start(by, 3, "agree").succeeded()),
     ("different_calls_are_errors", |by| start(by, 3, "mismatch").succeeded()),
@@ -126,6 +130,7 @@ const TESTS: &[Test] = &[
 /// Tests of ranks that met without MPI.
 const BY_ENVIRONMENT: &[Test] = &[
     ("contract_by_tcp", |by| contract_holds(by, "contract_by_tcp")),
+    ("messages_by_tcp_are_refused", |by| start(by, 2, "no_messages_by_tcp").succeeded()),
     ("different_calls_by_tcp_are_errors", |by| start(by, 3, "mismatch_by_tcp").succeeded()),
     ("a_rank_that_leaves_by_tcp_is_named", |by| start(by, 3, "leave_by_tcp").succeeded()),
     ("a_rank_that_dies_ends_the_others", |by| {
@@ -204,6 +209,10 @@ const BY_ENVIRONMENT: &[Test] = &[
 /// Tests of MPI.
 const BY_MPIRUN: &[Test] = &[
     ("contract_by_mpi", |by| contract_holds(by, "contract_by_mpi")),
+    ("messages_by_mpi_arrive", |by| {
+        start(by, 3, "messages_by_mpi").succeeded();
+        start(by, 2, "ring_by_mpi").succeeded();
+    }),
     ("without_launcher_mpi_is_not_initialized", |_| {
         let output =
             Command::new(std::env::current_exe().unwrap()).env(start::CASE, "alone").output().unwrap();
@@ -318,6 +327,13 @@ fn run_rank(case: &str) {
             for len in [0, 1, 7, 1000, 40_001, 300_000] {
                 contract::check(&world, Device::Cpu, len, sums).unwrap();
             }
+        }
+        "messages" | "messages_by_mpi" => contract::messages::check(&world).unwrap(),
+        "ring" | "ring_by_mpi" => contract::messages::check_ring(&world),
+        "no_messages_by_tcp" => {
+            let x = Tensor::zeros(&[1], DType::F32, Device::Cpu).unwrap();
+            let error = with_hint(&world.send(&x, 1 - rank).unwrap_err());
+            assert!(error.contains("tcp between hosts") && error.contains("mpirun"), "{error}");
         }
         "world" => {
             assert_eq!(

@@ -1,8 +1,8 @@
 //! The memory that the ranks of one host share: counters by which they follow each other, and slots for data.
 //!
 //! ```text
-//! | line of rank 0 | line of rank 1 | ... | slots of rank 0 | slots of rank 1 | ...
-//!   a line: posted, reduced, consumed, state | sleeping, bell    a slot: call (2 words) | chunk
+//! | line of rank 0 | line of rank 1 | ... | slots of rank 0 | slots of rank 1 | ... | message of rank 0 | message of rank 1 | ...
+//!   a line: posted, reduced, consumed, state | sleeping, bell    a slot: call (2 words) | chunk    a message: see `message.rs`
 //! ```
 //!
 //! The collectives of a group are cut into chunks, numbered consecutively, the same on every rank. Only rank `r` writes its
@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::Departure;
+use crate::group::envelope::ENVELOPE_WORDS;
 
 /// Two cache lines, since the processor prefetches them in pairs.
 const LINE: usize = 128;
@@ -59,9 +60,14 @@ impl Geometry {
         self.world_size * size_of::<RankLine>() + slot * self.slot_stride()
     }
 
+    fn message_offset(self, rank: usize) -> usize {
+        let stride = (size_of::<Post>() + self.chunk_bytes).next_multiple_of(LINE);
+        self.slot_offset(self.world_size, 0) + rank * stride
+    }
+
     /// Size of the memory in bytes.
     pub(crate) fn region_bytes(self) -> usize {
-        self.slot_offset(self.world_size, 0)
+        self.message_offset(self.world_size)
     }
 }
 
@@ -73,6 +79,28 @@ pub(crate) struct RankLine {
     pub(crate) consumed: AtomicU64,
     state: AtomicU32,
     sleep: Sleep,
+}
+
+/// The message that a rank sends to another: the sender writes the first half, the receiver the second. All zeros is none.
+#[repr(C, align(128))]
+pub(crate) struct Post {
+    /// Number of messages that were begun.
+    pub(crate) begun: AtomicU64,
+    pub(crate) to: AtomicU64,
+    pub(crate) sent: [AtomicU64; ENVELOPE_WORDS],
+    /// Number of pieces that were written.
+    pub(crate) written: AtomicU64,
+    pub(crate) by_receiver: Answer,
+}
+
+/// The receiver's half of a [`Post`].
+#[repr(C, align(128))]
+pub(crate) struct Answer {
+    /// Number of messages that were answered.
+    pub(crate) answered: AtomicU64,
+    pub(crate) expected: [AtomicU64; ENVELOPE_WORDS],
+    /// Number of pieces that were read.
+    pub(crate) read: AtomicU64,
 }
 
 /// Written by other ranks too, so it has cache lines of its own.
@@ -197,6 +225,23 @@ impl Board {
         // SAFETY: aligned (the base is, and a line's size is a multiple of its alignment), all of it atomics that
         // zero bytes initialize, alive for as long as `self` keeps the region.
         unsafe { line.as_ref() }
+    }
+
+    /// The message that a rank sends.
+    pub(crate) fn post(&self, rank: usize) -> &Post {
+        assert!(rank < self.geometry.world_size);
+        // SAFETY: the offset lies within the region, whose size `new` checked.
+        let post = unsafe { self.base.as_ptr().add(self.geometry.message_offset(rank)) };
+        // SAFETY: aligned (the base and the offset are multiples of 128), all of it atomics that zero bytes initialize, alive for as long as
+        // `self` keeps the region.
+        unsafe { &*post.cast::<Post>() }
+    }
+
+    /// Memory for the pieces of a rank's message: `chunk_bytes` bytes.
+    pub(crate) fn message_data(&self, rank: usize) -> *mut u8 {
+        assert!(rank < self.geometry.world_size);
+        // SAFETY: the offset lies within the region, and `chunk_bytes` of data follow the post.
+        unsafe { self.base.as_ptr().add(self.geometry.message_offset(rank) + size_of::<Post>()) }
     }
 
     /// The call words of a rank's slot for a chunk.

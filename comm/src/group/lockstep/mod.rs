@@ -10,6 +10,7 @@
 
 mod board;
 mod job;
+mod message;
 mod wait;
 
 use std::cell::RefCell;
@@ -19,6 +20,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Duration;
 
+use board::Post;
 pub(crate) use board::{Board, Geometry, HeapRegion, Region};
 use job::Job;
 pub(crate) use wait::Patience;

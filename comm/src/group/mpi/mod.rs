@@ -6,6 +6,7 @@
 
 mod call;
 mod collectives;
+mod message;
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -16,6 +17,7 @@ use call::check;
 use collectives::MpiCollectives;
 
 use super::buffer::{RawMut, RawRef};
+use super::envelope::Envelope;
 use super::host::join as join_host;
 use super::lockstep::{self, Lockstep};
 use super::program;
@@ -141,6 +143,17 @@ impl MpiGroup {
             self.end_job_if_in_flight(error);
         }
         result
+    }
+
+    /// Runs one end of a message, after the collectives in flight.
+    ///
+    /// # Safety
+    /// `input` is readable and `output` writable for the elements of the envelope, and nothing else accesses them meanwhile.
+    pub(super) unsafe fn message(&self, own: Envelope, input: RawRef, output: RawMut) -> Result<()> {
+        self.messages.borrow_mut().wait(None)?;
+        let Self { mpi, comm, rank, .. } = *self;
+        // SAFETY: as this function's; the communicator is alive.
+        unsafe { message::run(mpi, comm, rank, own, input, output) }
     }
 
     /// One call of `MPI_Allreduce`.
