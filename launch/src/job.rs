@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ddp::train::stop_signals::{StopSignals, name, stop_signals};
+use ddp::train::stop_handlers::stop_signals;
+use ddp::train::stop_signals::{StopSignals, name};
 use ddp_comm::{HostPlace, rank_variables};
 use rustix::process::{Pid, Signal, set_child_subreaper};
 use signal_hook::consts::{SIGINT, SIGQUIT};

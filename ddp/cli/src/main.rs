@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use ddp::exit_code;
 use ddp::storage::unfinished::Unfinished;
-use ddp::train::stop_signals::{StopSignals, stop_with_parent};
+use ddp::train::stop_handlers::stop_with_parent;
+use ddp::train::stop_signals::StopSignals;
 use ddp_comm::{Launcher, World, WorldOptions, failure};
 use ddp_kernels::cpu::threads::join_on_request_only;
 use ddp_tables::open::remote;

@@ -1,14 +1,12 @@
 //! The file of a model's registered buffers, of any dtype; models without saved buffers have none.
 
-use ddp_kernels::hint::with_hint;
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
-use safetensors::SafeTensors;
+use ddp_kernels::Tensor;
 
 use super::error::CheckpointError;
 use super::opened::Checkpoint;
 use crate::storage::fault::FileFault;
-use crate::storage::tensor_file::{TensorToWrite, Values, dtype_name};
-use crate::storage::user_file::read_regular;
+use crate::storage::tensor_file::{self, TensorToWrite, Values, dtype_name};
+use crate::storage::user_file::open_regular;
 
 /// Name of the file.
 pub(super) const BUFFERS_FILE: &str = "buffers.safetensors";
@@ -35,27 +33,10 @@ impl Checkpoint {
         if !self.manifest().files.iter().any(|entry| entry.name == BUFFERS_FILE) {
             return Ok(Vec::new());
         }
-        let damaged =
-            |reason: String| self.damaged(FileFault::Malformed { name: BUFFERS_FILE.to_owned(), reason });
-        let bytes = read_regular(&self.path().join(BUFFERS_FILE), u64::MAX);
-        let bytes = bytes.map_err(|error| damaged(error.to_string()))?;
-        let file = SafeTensors::deserialize(&bytes).map_err(|error| damaged(error.to_string()))?;
-        let (_, header) = SafeTensors::read_metadata(&bytes).expect("it was read");
-        let read = |name: String| {
-            let view = file.tensor(&name).expect("the header lists it");
-            let stored = format!("{:?}", view.dtype());
-            let dtype = DType::ALL.into_iter().find(|dtype| dtype_name(*dtype) == stored);
-            let dtype = dtype.ok_or_else(|| damaged(format!("no tensor holds {stored}")))?;
-            let mut values = Tensor::zeros(view.shape(), dtype, Device::Cpu)
-                .map_err(|error| damaged(with_hint(&error)))?;
-            let out = TensorMut::into_bytes(values.view_mut(), "checkpoint", "buffer");
-            let out = out.expect("it is in host memory");
-            out.copy_from_slice(view.data());
-            if dtype == DType::Bool {
-                out.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-            }
-            Ok((name, values))
-        };
-        header.offset_keys().into_iter().map(read).collect()
+        let damaged = |fault: FileFault| self.damaged(fault);
+        let file = open_regular(&self.path().join(BUFFERS_FILE)).map_err(|error| {
+            damaged(FileFault::Unreadable { name: BUFFERS_FILE.to_owned(), reason: error.to_string() })
+        })?;
+        tensor_file::read_all(BUFFERS_FILE.to_owned(), file).map_err(damaged)
     }
 }

@@ -31,13 +31,12 @@ use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::time::SystemTime;
 
-use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
 use super::names::{FORMAT_VERSION, MANIFEST_FILE, MODEL_FILE, STATE_PREFIX, state_file};
 use super::run_state::RunState;
-use crate::run_folder::run_id;
+use crate::run_folder::{run_id, time};
 use crate::storage::checksum::{Checksum, N_DIGITS};
 use crate::storage::fault::{FileEntry, FileFault};
 use crate::storage::user_file::read_regular;
@@ -304,7 +303,8 @@ fn host() -> String {
 
 /// `YYYY-MM-DDTHH:MM:SSZ`.
 fn rfc3339(time: SystemTime) -> String {
-    DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Secs, true)
+    let [year, month, day, hour, minute, second] = time::utc_parts(time);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[cfg(test)]

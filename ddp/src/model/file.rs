@@ -24,8 +24,6 @@ use std::time::SystemTime;
 
 use ddp_kernels::cpu::mapped_file::MappedFile;
 use ddp_kernels::{DType, Device, Tensor, TensorMut, TensorRef, ops};
-use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 
 use super::error::{ModelError, Result};
 use super::layout::{ParamLayout, Statistic};
@@ -38,6 +36,7 @@ use crate::storage::atomic_write::{WriteError, write_atomic_with};
 use crate::storage::fault::FileFault;
 use crate::storage::fingerprint::fingerprint;
 use crate::storage::tensor_file::{TensorFile, TensorToWrite, Values};
+use crate::storage::tensor_header::{Header, TensorInfo};
 use crate::storage::{tensor_file, user_file};
 
 /// Metadata key of the resolved config, as TOML.
@@ -239,6 +238,26 @@ enum Bytes {
     Owned(Vec<u8>),
 }
 
+/// The tensors of a file in memory.
+struct Tensors<'a> {
+    header: Header,
+    values: &'a [u8],
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+struct View<'a> {
+    info: &'a TensorInfo,
+    data: &'a [u8],
+}
+
+impl Tensors<'_> {
+    fn find(&self, name: &str) -> Option<View<'_>> {
+        let info = self.header.find(name)?;
+        Some(View { info, data: &self.values[info.bytes.clone()] })
+    }
+}
+
 /// Length and time of change of a file.
 type Stamp = (u64, SystemTime);
 
@@ -281,10 +300,10 @@ impl ModelFile {
             Ok((map, was)) => Bytes::Mapped { map, file, was },
             Err(_) => Bytes::Owned(user_file::read("model file", path)?),
         };
-        SafeTensors::deserialize(&bytes).map_err(|e| {
+        Header::of_file(&bytes).map_err(|error| {
             let is_pointer = bytes.starts_with(user_file::LFS_POINTER);
             let lfs = || format!("it is {}: {}", user_file::LFS_NAME, user_file::LFS_HINT);
-            bad_file(path, if is_pointer { lfs() } else { reason(&e) })
+            bad_file(path, if is_pointer { lfs() } else { error.to_string() })
         })?;
         Ok(ModelFile { path: path.to_owned(), bytes })
     }
@@ -316,16 +335,15 @@ impl ModelFile {
         Err(bad_file(&self.path, "it was changed while it was in use".to_owned()))
     }
 
-    fn tensors(&self) -> Result<SafeTensors<'_>> {
+    fn tensors(&self) -> Result<Tensors<'_>> {
         self.check_intact()?;
-        SafeTensors::deserialize(&self.bytes).map_err(|e| bad_file(&self.path, reason(&e)))
+        let read = Header::of_file(&self.bytes);
+        let (header, values) = read.map_err(|error| bad_file(&self.path, error.to_string()))?;
+        Ok(Tensors { header, values })
     }
 
     fn metadata(&self) -> Result<HashMap<String, String>> {
-        self.check_intact()?;
-        let (_, header) =
-            SafeTensors::read_metadata(&self.bytes).map_err(|e| bad_file(&self.path, reason(&e)))?;
-        Ok(header.metadata().clone().unwrap_or_default())
+        Ok(self.tensors()?.header.texts().clone())
     }
 
     /// The embeddings in the order of the columns of codes, which are the last columns of the features; empty if the file lists
@@ -344,7 +362,7 @@ impl ModelFile {
     pub fn info(&self) -> Result<ModelInfo> {
         let tensors = self.tensors()?;
         info(&self.path, &self.metadata()?, |name| {
-            tensors.tensor(name).ok().map(|view| self.doubles(name, &view)).transpose()
+            tensors.find(name).map(|view| self.doubles(name, view)).transpose()
         })
     }
 
@@ -362,8 +380,8 @@ impl ModelFile {
     /// [`ModelError::ModelFile`] if the file has no such layer.
     pub fn n_outputs(&self, config: &ModelConfig) -> Result<usize> {
         let name = format!("layers.{}.weight", config.n_hidden_linear());
-        match self.tensors()?.tensor(&name).as_ref().map(|view| view.shape()) {
-            Ok(&[n_outputs, _]) => Ok(n_outputs),
+        match self.tensors()?.find(&name).map(|view| view.info.dims.as_slice()) {
+            Some(&[n_outputs, _]) => Ok(n_outputs),
             _ => Err(bad_file(&self.path, format!("it has no matrix {name}"))),
         }
     }
@@ -418,9 +436,9 @@ impl ModelFile {
         const PART: usize = 1 << 20;
         let tensors = self.tensors()?;
         for entry in layout.entries().iter().filter(|entry| entry.layer < end) {
-            let view = tensors.tensor(&entry.name).expect("its shape was checked");
+            let view = tensors.find(&entry.name).expect("its shape was checked");
             let mut begin = entry.range().start;
-            for part in view.data().as_chunks::<4>().0.chunks(PART) {
+            for part in view.data.as_chunks::<4>().0.chunks(PART) {
                 let values: Vec<f32> = part.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
                 let to = flat.reborrow().range(begin, begin + values.len())?;
                 ops::copy(TensorRef::from_slice(&values, &[values.len()])?, to)?;
@@ -440,30 +458,25 @@ impl ModelFile {
         let head = layout.entries().iter().map(|entry| entry.layer).max();
         let mut is_only_head = true;
         for entry in layout.forward_order().into_iter().filter(|entry| entry.layer < end) {
-            match tensors.tensor(&entry.name) {
-                Err(_) => {
+            match tensors.find(&entry.name) {
+                None => {
                     is_only_head = false;
                     differences.push(format!("{} {:?} is not in the file", entry.name, entry.dims));
                 }
-                Ok(view) if view.shape() != entry.dims => {
+                Some(View { info, .. }) if info.dims != entry.dims => {
                     // A row per output; the rest is the width of the layer before it.
-                    is_only_head &= Some(entry.layer) == head && view.shape()[1..] == entry.dims[1..];
+                    is_only_head &= Some(entry.layer) == head && info.dims.get(1..) == entry.dims.get(1..);
                     differences.push(format!(
                         "{} is {:?} in the file, {:?} in the model",
-                        entry.name,
-                        view.shape(),
-                        entry.dims
+                        entry.name, info.dims, entry.dims
                     ));
                 }
-                Ok(view) if view.dtype() != Dtype::F32 => {
+                Some(View { info, .. }) if info.dtype != "F32" => {
                     is_only_head = false;
-                    differences.push(format!(
-                        "{} is {:?} in the file, F32 in the model",
-                        entry.name,
-                        view.dtype()
-                    ));
+                    differences
+                        .push(format!("{} is {} in the file, F32 in the model", entry.name, info.dtype));
                 }
-                Ok(_) => {}
+                Some(_) => {}
             }
         }
         let is_known = |name: &str| {
@@ -471,7 +484,8 @@ impl ModelFile {
                 || layout.statistics().iter().any(|statistic| statistic.name == name)
                 || EXTRAS.contains(&name)
         };
-        let mut strangers: Vec<_> = tensors.names().into_iter().filter(|name| !is_known(name)).collect();
+        let names = tensors.header.tensors().iter().map(|(name, _)| name);
+        let mut strangers: Vec<_> = names.filter(|name| !is_known(name)).collect();
         strangers.sort_unstable();
         is_only_head &= strangers.is_empty();
         differences.extend(strangers.into_iter().map(|name| format!("{name} is not in the model")));
@@ -492,14 +506,13 @@ impl ModelFile {
     pub fn statistics(&self, layout: &ParamLayout) -> Result<Vec<(String, Tensor)>> {
         let (tensors, mut found, mut differences) = (self.tensors()?, Vec::new(), Vec::new());
         for Statistic { name, len } in layout.statistics() {
-            match tensors.tensor(name) {
-                Err(_) => differences.push(format!("{name} [{len}] is not in the file")),
-                Ok(view) if view.shape() != [*len] => {
-                    differences
-                        .push(format!("{name} is {:?} in the file, [{len}] in the model", view.shape()));
+            match tensors.find(name) {
+                None => differences.push(format!("{name} [{len}] is not in the file")),
+                Some(View { info, .. }) if info.dims != [*len] => {
+                    differences.push(format!("{name} is {:?} in the file, [{len}] in the model", info.dims));
                 }
-                Ok(view) => {
-                    let values = self.floats(name, &view)?;
+                Some(view) => {
+                    let values = self.floats(name, view)?;
                     found.push((name.clone(), Tensor::from_slice(&values, &[*len], Device::Cpu)?));
                 }
             }
@@ -513,24 +526,18 @@ impl ModelFile {
     }
 
     /// Reads a vector of f64, or of f32 as earlier versions wrote it.
-    fn doubles(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f64>> {
-        if view.dtype() == Dtype::F64 {
-            return Ok(view
-                .data()
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .map(|&bytes| f64::from_le_bytes(bytes))
-                .collect());
+    fn doubles(&self, name: &str, view: View<'_>) -> Result<Vec<f64>> {
+        if view.info.dtype == "F64" {
+            return Ok(view.data.as_chunks::<8>().0.iter().map(|&bytes| f64::from_le_bytes(bytes)).collect());
         }
         Ok(self.floats(name, view)?.into_iter().map(f64::from).collect())
     }
 
-    fn floats(&self, name: &str, view: &TensorView<'_>) -> Result<Vec<f32>> {
-        if view.dtype() != Dtype::F32 {
-            return Err(bad_file(&self.path, format!("{name} is {:?}, expected F32", view.dtype())));
+    fn floats(&self, name: &str, view: View<'_>) -> Result<Vec<f32>> {
+        if view.info.dtype != "F32" {
+            return Err(bad_file(&self.path, format!("{name} is {}, expected F32", view.info.dtype)));
         }
-        Ok(view.data().as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+        Ok(view.data.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
     }
 }
 
@@ -545,18 +552,6 @@ pub fn labels_of(metadata: &HashMap<String, String>) -> Result<Option<LabelVocab
 
 fn bad_file(path: &Path, reason: String) -> ModelError {
     ModelError::ModelFile { path: path.to_owned(), reason }
-}
-
-/// Describes the library's error in terms of the user.
-fn reason(error: &safetensors::SafeTensorError) -> String {
-    use safetensors::SafeTensorError as E;
-    match error {
-        E::HeaderTooSmall | E::HeaderTooLarge | E::InvalidHeaderLength => {
-            "its header is cut off or no header at all".to_owned()
-        }
-        E::MetadataIncompleteBuffer => "it is shorter or longer than its header says: cut off?".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ fn embeddings_round_trip_and_a_difference_is_told_by_name() {
 fn embeddings_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.safetensors");
-    let weights: Vec<(String, TensorView<'_>)> = Vec::new();
+    let weights: Vec<(String, safetensors::tensor::TensorView<'_>)> = Vec::new();
     for text in ["[", "[{}]", r#"[{"name": "a", "n_codes": 0, "dim": 1}]"#] {
         let metadata = [(FEATURES_KEY, r#"["a"]"#), (EMBEDDINGS_KEY, text)];
         let metadata = metadata.map(|(key, value)| (key.to_owned(), value.to_owned()));

@@ -22,7 +22,7 @@ mod lock_file;
 pub mod logs;
 pub mod run_id;
 pub mod file_system;
-mod time;
+pub(crate) mod time;
 mod lease;
 pub mod requests;
 pub mod folder;

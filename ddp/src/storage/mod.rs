@@ -31,4 +31,5 @@ pub mod disk;
 pub(crate) mod probe;
 #[doc(hidden)]
 pub mod atomic_write;
+pub(crate) mod tensor_header;
 pub mod tensor_file;

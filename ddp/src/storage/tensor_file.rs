@@ -31,19 +31,16 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use ddp_kernels::DType;
-use safetensors::Dtype;
-use safetensors::tensor::Metadata;
+use ddp_kernels::hint::with_hint;
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut};
 use serde_json::{Map, Value, json};
 
 use super::checksum::{Checksum, Hasher};
 use super::disk::{Disk, DiskError, OpenFile, at};
 use super::fault::{FileEntry, FileFault};
 use super::stream::{self, CHUNK_BYTES, Caching};
+use super::tensor_header::{Header, TensorInfo};
 use super::user_file::open_regular;
-
-/// Maximum header length of the format.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// A tensor to write.
 #[derive(Debug, Clone)]
@@ -199,7 +196,7 @@ pub(crate) struct Target<'a> {
 pub struct TensorFile {
     name: String,
     file: File,
-    header: Metadata,
+    header: Header,
     /// File offset of the first value.
     values_at: u64,
 }
@@ -208,35 +205,41 @@ impl TensorFile {
     /// Opens the file and reads its header.
     pub fn open(path: &Path) -> Result<Self, FileFault> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let unreadable = |error: io::Error| match error.kind() {
+        let file = open_regular(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => FileFault::Missing { name: name.clone() },
             _ => FileFault::Unreadable { name: name.clone(), reason: error.to_string() },
-        };
+        })?;
+        let opened = Self::of_any_types(name, file)?;
+        let infos = opened.header.tensors();
+        if let Some((tensor, info)) =
+            infos.iter().find(|(_, info)| !["F32", "F64"].contains(&&info.dtype[..]))
+        {
+            let reason = format!("{tensor} is {}, expected F32 or F64", info.dtype);
+            return Err(FileFault::Malformed { name: opened.name, reason });
+        }
+        Ok(opened)
+    }
+
+    /// Reads the header of a file of tensors of any types.
+    fn of_any_types(name: String, file: File) -> Result<Self, FileFault> {
+        let unreadable =
+            |error: io::Error| FileFault::Unreadable { name: name.clone(), reason: error.to_string() };
         let malformed = |reason: String| FileFault::Malformed { name: name.clone(), reason };
-        let file = open_regular(path).map_err(unreadable)?;
         let n_bytes = file.metadata().map_err(unreadable)?.len();
         let cut = || malformed("the header is truncated, or it is not a safetensors file".to_owned());
         if n_bytes < 8 {
             return Err(cut());
         }
-        let mut len = [0; 8];
-        file.read_exact_at(&mut len, 0).map_err(unreadable)?;
-        let len = u64::from_le_bytes(len);
-        if len > MAX_HEADER_BYTES || len > n_bytes - 8 {
-            return Err(cut());
-        }
-        let mut bytes = vec![0; len as usize];
+        let mut begin = [0; 8];
+        file.read_exact_at(&mut begin, 0).map_err(unreadable)?;
+        let len = Header::length(&begin, n_bytes).map_err(|_| cut())?;
+        let mut bytes = vec![0; len];
         file.read_exact_at(&mut bytes, 8).map_err(unreadable)?;
-        let header: Metadata =
-            serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
-        let values_at = 8 + len;
-        let expected = values_at + header.data_len() as u64;
+        let header = Header::parse(&bytes).map_err(|error| malformed(error.to_string()))?;
+        let values_at = 8 + len as u64;
+        let expected = values_at + header.n_bytes() as u64;
         if n_bytes != expected {
             return Err(FileFault::Length { name, got: n_bytes, expected });
-        }
-        let others: Vec<_> = header.tensors().into_iter().filter(|(_, info)| !is_known(info.dtype)).collect();
-        if let Some((tensor, info)) = others.first() {
-            return Err(malformed(format!("{tensor} is {:?}, expected F32 or F64", info.dtype)));
         }
         Ok(TensorFile { name, file, header, values_at })
     }
@@ -248,22 +251,22 @@ impl TensorFile {
 
     /// String metadata of the header.
     pub fn metadata(&self) -> HashMap<String, String> {
-        self.header.metadata().clone().unwrap_or_default()
+        self.header.texts().clone()
     }
 
     /// Names of the tensors, in the order of their values.
     pub fn names(&self) -> Vec<String> {
-        self.header.offset_keys()
+        self.header.tensors().iter().map(|(name, _)| name.clone()).collect()
     }
 
     /// Shape of a tensor, if it exists.
     pub fn dims(&self, name: &str) -> Option<&[usize]> {
-        self.header.info(name).map(|info| info.shape.as_slice())
+        self.header.find(name).map(|info| info.dims.as_slice())
     }
 
     /// Whether a tensor exists and holds f64.
     pub fn is_f64(&self, name: &str) -> bool {
-        self.header.info(name).is_some_and(|info| info.dtype == Dtype::F64)
+        self.header.find(name).is_some_and(|info| info.dtype == "F64")
     }
 
     /// File offset of elements `range` of the flattened f32 tensor `name`.
@@ -271,20 +274,20 @@ impl TensorFile {
     /// # Errors
     /// [`FileFault::Malformed`] if there is no such tensor or it has fewer elements.
     pub(crate) fn place(&self, name: &str, range: Range<usize>) -> Result<u64, FileFault> {
-        self.place_of(name, range, Dtype::F32, size_of::<f32>())
+        self.place_of(name, range, "F32", size_of::<f32>())
     }
 
-    fn place_of(&self, name: &str, range: Range<usize>, dtype: Dtype, size: usize) -> Result<u64, FileFault> {
+    fn place_of(&self, name: &str, range: Range<usize>, dtype: &str, size: usize) -> Result<u64, FileFault> {
         let malformed = |reason: String| FileFault::Malformed { name: self.name.clone(), reason };
-        let info = self.header.info(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
+        let info = self.header.find(name).ok_or_else(|| malformed(format!("it holds no tensor {name}")))?;
         if info.dtype != dtype {
-            return Err(malformed(format!("{name} is {:?}, expected {dtype:?}", info.dtype)));
+            return Err(malformed(format!("{name} is {}, expected {dtype}", info.dtype)));
         }
-        let numel: usize = info.shape.iter().product();
+        let numel: usize = info.dims.iter().product();
         if range.end > numel {
             return Err(malformed(format!("{name} has {numel} elements, expected at least {}", range.end)));
         }
-        Ok(self.values_at + (info.data_offsets.0 + range.start * size) as u64)
+        Ok(self.values_at + (info.bytes.start + range.start * size) as u64)
     }
 
     /// Reads elements `range` of the flattened f32 tensor `name` into `out`.
@@ -318,14 +321,33 @@ impl TensorFile {
     pub fn tensor_f64(&self, name: &str) -> Result<Vec<f64>, FileFault> {
         let numel = self.dims(name).map_or(0, |dims| dims.iter().product());
         let mut values = vec![0.0; numel];
-        let place = self.place_of(name, 0..numel, Dtype::F64, size_of::<f64>())?;
+        let place = self.place_of(name, 0..numel, "F64", size_of::<f64>())?;
         self.read_at(place, bytemuck::cast_slice_mut(&mut values))?;
         Ok(values)
     }
 }
 
-fn is_known(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F32 | Dtype::F64)
+/// The tensors of an open file, in host memory, in the order of the file.
+///
+/// # Errors
+/// [`FileFault`], also for a type that no tensor holds.
+pub(crate) fn read_all(name: String, file: File) -> Result<Vec<(String, Tensor)>, FileFault> {
+    let opened = TensorFile::of_any_types(name, file)?;
+    let malformed = |reason: String| FileFault::Malformed { name: opened.name.clone(), reason };
+    let read = |(name, info): &(String, TensorInfo)| {
+        let dtype = DType::ALL.into_iter().find(|dtype| dtype_name(*dtype) == info.dtype);
+        let dtype =
+            dtype.ok_or_else(|| malformed(format!("{name} is {}, which no tensor holds", info.dtype)))?;
+        let of_memory = |error: KernelError| malformed(format!("{name}: {}", with_hint(&error)));
+        let mut values = Tensor::zeros(&info.dims, dtype, Device::Cpu).map_err(of_memory)?;
+        let out = TensorMut::into_bytes(values.view_mut(), "read", "tensor").map_err(of_memory)?;
+        opened.read_at(opened.values_at + info.bytes.start as u64, out)?;
+        if dtype == DType::Bool {
+            out.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        Ok((name.clone(), values))
+    };
+    opened.header.tensors().iter().map(read).collect()
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ mod eval_readback;
 mod spikes;
 #[doc(hidden)]
 pub mod stop_signals;
+#[cfg(feature = "runs")]
+#[doc(hidden)]
+pub mod stop_handlers;
 #[doc(hidden)]
 pub mod eval_votes;
 #[doc(hidden)]
