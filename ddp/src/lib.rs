@@ -28,6 +28,7 @@
 //! | [`mod@data`] | rows in memory and their loader; the crate `ddp-tables` reads files of rows and saved models |
 //! | [`train`] | the trainer: overlap, ZeRO, checkpoints |
 //! | [`distributed`] | ranks and collectives |
+//! | [`io`] | tensors in files |
 //! | [`ops`], [`memory`] | operations on views; memory in use, by purpose |
 //!
 #![doc = include_str!("../README.md")]
@@ -72,6 +73,7 @@ pub mod train;
 pub mod cost;
 #[doc(hidden)]
 pub mod error;
+pub mod io;
 
 #[doc(hidden)]
 pub use ddp_comm as comm;
@@ -107,4 +109,7 @@ pub mod prelude {
         PinnedTensor, Scalar, Shape, Tensor, TensorMut, TensorRef, Upload, keepdim, memory, tensor, timed,
     };
     pub use half::{bf16, f16};
+
+    #[doc(no_inline)]
+    pub use crate::io;
 }

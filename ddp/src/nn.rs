@@ -14,7 +14,7 @@
 //! Source: `torch.nn`.
 
 pub use crate::config::{Activation, ClassWeights, ElementLoss, Gate, HeadLoss, Loss, Precision};
-pub use crate::model::expression::{Expression, Own, Var};
+pub use crate::model::expression::{Expression, Gradients, Own, Var};
 pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
 pub use crate::model::layers::*;
 pub use crate::model::linear_spec::LinearSpec;

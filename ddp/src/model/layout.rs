@@ -191,7 +191,8 @@ fn is_used_before(first_uses: &HashMap<&str, (usize, &ParamSpec)>, layer: usize,
     if let Some((_, other)) = other {
         assert!(
             param.is_shared && *other == &param.clone().on_stream(other.stream),
-            "two layers have a parameter `{}`: give each its own name, or mark both as `.shared()`",
+            "two layers have a parameter `{}`: give each its own name, or mark both as `.shared()`, with the same kind, shape and initial \
+             values",
             param.name
         );
     }

@@ -100,9 +100,13 @@ impl LossHead {
     /// Binary cross-entropy of logits, with targets in `0..=1`.
     ///
     /// Source: `torch.nn.BCEWithLogitsLoss`.
-    #[doc(alias("bce_with_logits"))]
     pub fn bce() -> Self {
         Self::element(ElementLoss::Bce)
+    }
+
+    /// [`LossHead::bce`] under PyTorch's name.
+    pub fn bce_with_logits() -> Self {
+        Self::bce()
     }
 
     /// Huber loss, which is linear beyond an error of `delta`.

@@ -3,6 +3,7 @@
 use ddp_kernels::{Device, KernelError, Tensor, TensorRef, ops};
 
 use super::{ModelError, Network};
+use crate::storage::named_tensors::NamedTensors;
 
 /// Names that a model and a state dict do not share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,10 +98,12 @@ impl Network {
     /// Source: `torch.nn.Module.load_state_dict`.
     pub fn load_state_dict(
         &mut self,
-        state_dict: &[(String, Tensor)],
+        state_dict: &(impl NamedTensors + ?Sized),
         strict: bool,
     ) -> Result<StateDictReport, ModelError> {
-        let find = |name: &str| state_dict.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
+        let state_dict = state_dict.named_tensors();
+        let find =
+            |name: &str| state_dict.iter().find(|(given, _)| *given == name).map(|(_, tensor)| *tensor);
         let mut report = StateDictReport::default();
         let (mut faults, mut copies) = (Vec::new(), Vec::new());
         let own = self.named_tensors()?;
@@ -119,8 +122,11 @@ impl Network {
             }
             copies.push((name.to_owned(), tensor));
         }
-        let is_unknown = |name: &&String| own.iter().all(|(known, _)| known != name);
-        report.unexpected = state_dict.iter().map(|(name, _)| name).filter(is_unknown).cloned().collect();
+        let is_unknown = |name: &&str| own.iter().all(|(known, _)| known != name);
+        let given = state_dict.iter().map(|(name, _)| *name);
+        report.unexpected = given.filter(is_unknown).map(str::to_owned).collect();
+        // A map has no order of its own.
+        report.unexpected.sort_unstable();
         if strict {
             faults.extend(report.missing.iter().map(|name| format!("{name}: missing")));
             faults.extend(

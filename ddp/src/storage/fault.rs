@@ -75,3 +75,15 @@ pub enum FileFault {
         reason: String,
     },
 }
+
+impl FileFault {
+    /// The fault without the file's name.
+    pub(crate) fn reason(&self) -> String {
+        let text = self.to_string();
+        let name = match self {
+            Self::Missing { name } | Self::Unreadable { name, .. } | Self::Length { name, .. } => name,
+            Self::Changed { name, .. } | Self::Malformed { name, .. } => name,
+        };
+        text.strip_prefix(name.as_str()).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned()
+    }
+}

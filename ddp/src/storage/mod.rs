@@ -21,6 +21,7 @@
 //! ```
 
 pub mod fingerprint;
+pub mod named_tensors;
 pub mod user_file;
 pub mod write_error;
 pub(crate) mod checksum;

@@ -49,6 +49,17 @@ pub enum FileError {
         /// Kind of file, with its article.
         kind: &'static str,
     },
+    /// The file is not a whole safetensors file.
+    #[error("`{}` can't be read as tensors: {reason}", path.display())]
+    #[diagnostic(help("{}", if *is_pointer { LFS_HINT } else { "expected a whole safetensors file: is it cut off, or still being written?" }))]
+    NotTensors {
+        /// Path as the user wrote it.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// Whether it is a pointer of Git LFS.
+        is_pointer: bool,
+    },
     /// The system refused to open or read the file.
     #[error("{what} `{}` can't be read: {source}", path.display())]
     #[diagnostic(help("check its permissions and the disk"))]

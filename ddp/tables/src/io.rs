@@ -1,23 +1,21 @@
-//! Tensors from and to files: npy, npz, safetensors.
+//! Tensors from and to files of NumPy; [`ddp::io`] has safetensors.
 //!
 //! Reads a whole file; rows of a file that are used as training data are mapped instead (`data.train` in a config). Files are
 //! written atomically, and readers check what a header declares before they believe it. A tensor without dimensions is written
 //! with one of length 1, since the readers take arrays.
 
-use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::Path;
 
 use ddp::data::DataError;
 use ddp::data::error::Result;
 use ddp::storage::atomic_write::write_atomic_with;
-use ddp::storage::tensor_file::{self, TensorToWrite, Values};
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
 use crate::error::TableError;
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
 use crate::formats::arrays::reader::NamedArrays;
-use crate::formats::arrays::{RawArray, npy, npz, safetensors};
+use crate::formats::arrays::{RawArray, npy, npz};
 use crate::values::element::RawType;
 
 /// Rows that are read at a time.
@@ -41,15 +39,6 @@ pub fn read_npy(path: impl AsRef<Path>, device: Device) -> Result<Tensor> {
 pub fn read_npz(path: impl AsRef<Path>, device: Device) -> Result<Vec<(String, Tensor)>> {
     let (bytes, budget) = (Bytes::map(path.as_ref())?, MemoryBudget::new(u64::MAX));
     named(path.as_ref(), &*npz::open(&bytes, &budget)?, device)
-}
-
-/// Reads all tensors of a safetensors file, in the order of the file.
-///
-/// # Errors
-/// Same as [`read_npy`].
-pub fn read_safetensors(path: impl AsRef<Path>, device: Device) -> Result<Vec<(String, Tensor)>> {
-    let (bytes, budget) = (Bytes::map(path.as_ref())?, MemoryBudget::new(u64::MAX));
-    named(path.as_ref(), &*safetensors::open(&bytes, &budget)?, device)
 }
 
 /// Writes a tensor of any device as a NumPy array; bf16, which NumPy lacks, is refused.
@@ -91,28 +80,6 @@ pub fn write_npz<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &Tensor)]
         arrays.push((name.as_ref(), raw, file_dims(host), host.view().as_bytes("write_npz", "tensor")?));
     }
     Ok(write_atomic_with(path, |file| npz::write_archive(file, arrays).map(|_| ()))?)
-}
-
-/// Writes tensors of any device as a safetensors file.
-///
-/// # Errors
-/// Same as [`write_npy`]; no dtype is refused.
-pub fn write_safetensors<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &Tensor)]) -> Result<()> {
-    let path = path.as_ref();
-    let mut hosts = Vec::new();
-    for (name, tensor) in tensors {
-        hosts.push((name.as_ref().to_owned(), tensor.cpu()?));
-    }
-    // So each begins at a multiple of its size.
-    hosts.sort_by_key(|(_, host)| std::cmp::Reverse(host.dtype().size_bytes()));
-    let mut entries = Vec::new();
-    for (name, host) in &hosts {
-        let bytes = host.view().as_bytes("write_safetensors", "tensor")?;
-        let dims = file_dims(host).iter().map(|&dim| dim as usize).collect();
-        let values = Values::Bytes(tensor_file::dtype_name(host.dtype()), bytes);
-        entries.push(TensorToWrite { name: name.clone(), dims, values });
-    }
-    Ok(write_atomic_with(path, |file| tensor_file::write_to(file, &entries, &HashMap::new()))?)
 }
 
 fn named(path: &Path, arrays: &dyn NamedArrays, device: Device) -> Result<Vec<(String, Tensor)>> {
@@ -216,11 +183,11 @@ mod tests {
             all.push(("one".to_owned(), Tensor::full(&[1], 7.0, DType::F32, device).unwrap()));
             all.push(("none".to_owned(), Tensor::zeros(&[0, 3], DType::I32, device).unwrap()));
             let named: Vec<(&str, &Tensor)> = all.iter().map(|(name, x)| (name.as_str(), x)).collect();
-            write_safetensors(at("x.safetensors"), &named).unwrap();
+            ddp::io::write_safetensors(at("x.safetensors"), &named).unwrap();
             let numpy: Vec<_> = named.iter().copied().filter(|(name, _)| *name != "bf16").collect();
             write_npz(at("x.npz"), &numpy).unwrap();
             for (read, n) in [
-                (read_safetensors(at("x.safetensors"), device).unwrap(), 10),
+                (ddp::io::read_safetensors(at("x.safetensors"), device).unwrap(), 10),
                 (read_npz(at("x.npz"), device).unwrap(), 9),
             ] {
                 assert_eq!(read.len(), n);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::gpu::Gpu;
+use super::info::{Link, link};
 use crate::{Device, Result};
 
 impl Device {
@@ -40,6 +41,20 @@ impl Device {
                 Gpu::get(index).map_or_else(|_| self.to_string(), |gpu| gpu.info().name.clone())
             }
             Device::Cpu => self.to_string(),
+        }
+    }
+
+    /// Whether the driver copies from `peer` to this device directly, over NVLink or PCIe, instead of through host memory; false if one
+    /// of them is the CPU or is not available.
+    ///
+    /// Source: `torch.cuda.can_device_access_peer`.
+    #[doc(alias = "can_device_access_peer")]
+    pub fn can_access_peer(self, peer: Device) -> bool {
+        match (self, peer) {
+            (Device::Cuda(own), Device::Cuda(other)) if self.is_available() && peer.is_available() => {
+                matches!(link(own, other), Link::Peer | Link::PeerWithAtomics)
+            }
+            _ => false,
         }
     }
 

@@ -206,10 +206,10 @@ fn files(device: Device) -> Result<(), Box<dyn Error>> {
     ddp_tables::io::write_npy(folder.join("x.npy"), &x)?;
     assert_eq!(ddp_tables::io::read_npy(folder.join("x.npy"), device)?.to_vec::<f32>()?, x.to_vec::<f32>()?);
     ddp_tables::io::write_npz(folder.join("x.npz"), &[("x", &x), ("mask", &mask)])?;
-    ddp_tables::io::write_safetensors(folder.join("x.safetensors"), &[("x", &x), ("mask", &mask)])?;
+    io::write_safetensors(folder.join("x.safetensors"), &[("x", &x), ("mask", &mask)])?;
     for read in [
         ddp_tables::io::read_npz(folder.join("x.npz"), device)?,
-        ddp_tables::io::read_safetensors(folder.join("x.safetensors"), device)?,
+        io::read_safetensors(folder.join("x.safetensors"), device)?,
     ] {
         let (_, read) = read.into_iter().find(|(name, _)| name == "mask").ok_or("no mask")?;
         assert_eq!((read.device(), read.to_vec::<bool>()?), (device, vec![true, false, false, true]));

@@ -18,6 +18,8 @@ use crate::data::vocabulary::CategoryColumn;
 use crate::storage::fingerprint::Fingerprint;
 
 /// Rows that can be gathered in any order, by several threads of a loader at a time.
+///
+/// A program's own rows need [`Dataset::len`], [`Dataset::layout`] and [`Dataset::gather`].
 pub trait Dataset: fmt::Debug + Send + Sync {
     /// Number of rows.
     fn len(&self) -> usize;
@@ -34,6 +36,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`DataError`](crate::data::DataError) for the first part that does not fit.
+    #[doc(hidden)]
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -51,6 +54,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Same as [`Dataset::gather`].
+    #[doc(hidden)]
     fn gather_targets(&self, rows: &[usize], out: TensorMut<'_>) -> Result<()> {
         targets_of_gathered(self, rows, out)
     }
@@ -61,6 +65,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`DataError`](crate::data::DataError) if a row cannot be read.
+    #[doc(hidden)]
     fn gather_doubles(&self, _rows: &[usize], _origin: &[f64], _out: &mut [f64]) -> Result<bool> {
         Ok(false)
     }
@@ -69,6 +74,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Same as [`Dataset::gather_doubles`].
+    #[doc(hidden)]
     fn gather_target_doubles(&self, _rows: &[usize], _origin: &[f64], _out: &mut [f64]) -> Result<bool> {
         Ok(false)
     }
@@ -81,6 +87,7 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     ///
     /// # Panics
     /// If the targets are not classes.
+    #[doc(hidden)]
     fn class_indices(&self, rows: Range<usize>, out: &mut [i64]) -> Result<()> {
         class_indices_of_gathered(self, rows, out)
     }
@@ -89,48 +96,59 @@ pub trait Dataset: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`DataError`](crate::data::DataError) if a row cannot be read.
+    #[doc(hidden)]
     fn in_place(&self, _rows: Range<usize>) -> Result<Option<Batch<'_>>> {
         Ok(None)
     }
 
     /// Ends of the units that are read as a whole, such as row groups of Parquet: ascending, the last one is
     /// [`Dataset::len`]. `None` if rows can be read individually.
+    #[doc(hidden)]
     fn block_ends(&self) -> Option<&[usize]> {
         None
     }
 
     /// Number of row `n` among all rows of [`Dataset::source`], from 0: another one where rows were taken out.
+    #[doc(hidden)]
     fn source_row(&self, n: usize) -> usize {
         n
     }
 
     /// Rows of [`Dataset::source`] that were left out because they have no target.
+    #[doc(hidden)]
     fn n_without_target(&self) -> usize {
         0
     }
 
     /// Announces the ranges of rows that follow those of the previous call: a window of an epoch's order. A dataset may start to
     /// decode them; the call returns at once.
+    #[doc(hidden)]
     fn prefetch(&self, _rows: &[Range<usize>]) {}
 
     /// A setting that would make these rows faster to read, if there is one: the end of a sentence that starts with "try".
+    #[doc(hidden)]
     fn advice(&self) -> Option<String> {
         None
     }
 
-    /// A hash with which ranks compare their rows: of all rows in memory, or of a sample of large files.
+    /// A hash with which ranks compare their rows: by default of the layout and of up to 64 rows from the first to the last.
     ///
     /// # Errors
     /// [`DataError`](crate::data::DataError) if a row cannot be read.
-    fn fingerprint(&self) -> Result<u64>;
+    fn fingerprint(&self) -> Result<u64> {
+        fingerprint_of_gathered(self)
+    }
 
     /// Bytes of host memory that rows occupy until the dataset is dropped.
+    #[doc(hidden)]
     fn resident_bytes(&self) -> usize {
         0
     }
 
-    /// Source of the rows, for messages: path, pattern or `builtin:NAME`.
-    fn source(&self) -> &str;
+    /// Source of the rows, for messages, such as a path.
+    fn source(&self) -> &str {
+        "the program's rows"
+    }
 }
 
 /// [`Dataset::gather_targets`] for datasets that read whole rows.
@@ -145,6 +163,30 @@ pub(crate) fn targets_of_gathered<D: Dataset + ?Sized>(
     let mut weights = zeros(&[rows.len()], DType::F32)?;
     let weights = layout.has_weights.then(|| weights.view_mut());
     dataset.gather(rows, BatchMut { x: x.view_mut(), targets: out, weights })
+}
+
+/// [`Dataset::fingerprint`] for datasets that do not state one: of the layout and of a sample of rows.
+fn fingerprint_of_gathered<D: Dataset + ?Sized>(dataset: &D) -> Result<u64> {
+    const MAX_ROWS: usize = 64;
+    let (layout, len) = (dataset.layout(), dataset.len());
+    let n = MAX_ROWS.min(len);
+    let rows: Vec<usize> = (0..n).map(|i| if n < 2 { i } else { (len - 1) / (n - 1) * i }).collect();
+    let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
+    let mut x = zeros(&[n, layout.n_features()], layout.dtype)?;
+    let mut targets = zeros(&layout.targets.dims(n), layout.targets.dtype())?;
+    let mut weights = zeros(&[n], DType::F32)?;
+    if n > 0 {
+        let weights = if layout.has_weights { Some(weights.view_mut()) } else { None };
+        dataset.gather(&rows, BatchMut { x: x.view_mut(), targets: targets.view_mut(), weights })?;
+    }
+    let mut hash = Fingerprint::default();
+    hash.number(len as u64);
+    layout.features.iter().for_each(|name| hash.text(name));
+    layout.targets.add_to(&mut hash);
+    for part in [&x, &targets, &weights] {
+        hash.bytes(part.view().as_bytes("fingerprint", "rows")?);
+    }
+    Ok(hash.finish())
 }
 
 /// [`Dataset::class_indices`] for datasets that read whole rows.

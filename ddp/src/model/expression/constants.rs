@@ -32,6 +32,14 @@ impl Constants {
         Ok((index, values.dtype()))
     }
 
+    /// Index of a tensor that keeps its memory.
+    pub(super) fn add(&self, values: Tensor) -> usize {
+        let mut kept = self.kept();
+        // Its values are not compared with those of others.
+        kept.push((0, values));
+        kept.len() - 1
+    }
+
     /// The tensors, by their indices.
     pub(super) fn kept(&self) -> MutexGuard<'_, Vec<(u128, Tensor)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

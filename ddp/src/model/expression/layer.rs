@@ -111,16 +111,33 @@ impl Expression {
 
     /// Adds a parameter: `own[name]` in the function, `{layer}.{name}` in files.
     #[must_use]
-    pub fn parameter(self, name: &str, kind: ParamKind, dims: &[usize], init: Init) -> Self {
-        let spec = ParamSpec::new(format!("{}.{name}", self.name), kind, dims, init);
-        self.parameter_of(name, spec)
+    pub fn parameter(mut self, name: &str, kind: ParamKind, dims: &[usize], init: Init) -> Self {
+        self.params.push(ParamSpec::new(format!("{}.{name}", self.name), kind, dims, init));
+        self.param_names.push(name.to_owned());
+        self
     }
 
-    /// Adds a parameter with a name of its own in files, such as one that several layers share.
+    /// Shares the parameter that was added last with all layers that declare the same one as shared (tied weights): its name in files is
+    /// `name` alone.
+    ///
+    /// ```
+    /// use ddp::nn::{Expression, Init, ParamKind, Sequential, Sizes};
+    /// use ddp::prelude::*;
+    ///
+    /// let tied = |layer: Expression| layer.parameter("table", ParamKind::Weight, &[9, 4], Init::Normal(0.1)).shared();
+    /// let encode = tied(Expression::new("encode", 9, 4, |x, own| x.matmul(&own["table"])));
+    /// let decode = tied(Expression::new("decode", 4, 9, |x, own| x.matmul(&own["table"].t())));
+    /// let model = Sequential::new(9).layer(encode).layer(decode).build(Sizes::new(8, Device::Cpu), 0)?;
+    /// assert_eq!(model.n_parameters(), 36);
+    /// # Ok::<(), KernelError>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If no parameter was added.
     #[must_use]
-    pub fn parameter_of(mut self, name: &str, spec: ParamSpec) -> Self {
-        self.param_names.push(name.to_owned());
-        self.params.push(spec);
+    pub fn shared(mut self) -> Self {
+        let (name, spec) = self.param_names.last().zip(self.params.last_mut()).expect("a parameter to share");
+        (spec.name, spec.is_shared) = (name.clone(), true);
         self
     }
 

@@ -14,6 +14,7 @@ mod broadcast;
 mod product;
 mod derivative;
 mod fold;
+mod apart;
 mod var;
 mod elementwise;
 mod reductions;
@@ -23,11 +24,13 @@ mod lifetimes;
 mod memory;
 mod run;
 mod program;
+mod backward;
 mod layer;
 mod loss;
 
 #[cfg(test)]
 mod tests;
 
+pub use backward::Gradients;
 pub use layer::Expression;
 pub use var::{Own, Term, Var};

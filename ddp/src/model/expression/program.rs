@@ -43,14 +43,32 @@ impl Recorded {
         constants: &Constants,
         f: impl FnOnce(&Rc<RefCell<Recording>>) -> Var,
     ) -> Result<Self> {
-        let recording = Recording { graph: Graph::new(device), constants: constants.clone(), error: None };
+        let constants = constants.clone();
+        let recording = Recording { graph: Graph::new(device), constants, error: None, apart: None };
         let recording = Rc::new(RefCell::new(recording));
         let y = f(&recording).id();
         let Recording { graph, error, .. } = &mut *recording.borrow_mut();
         if let Some(error) = error.take() {
             return Err(error);
         }
-        let mut graph = std::mem::replace(graph, Graph::new(device));
+        let graph = std::mem::replace(graph, Graph::new(device));
+        let find = |leaf: Leaf| graph.nodes.iter().position(|node| node.op == Op::Leaf(leaf));
+        let all: Vec<Option<Id>> = of.params.iter().copied().chain(of.input).map(find).collect();
+        Self::with_gradients(graph, y, &all, of.input.is_some(), of.is_output_exact)
+    }
+
+    /// The operations of `graph`, whose result is `y`, with those of the gradients of `all`: the last one is a stage of its own if
+    /// `has_input`.
+    ///
+    /// # Errors
+    /// The first error of an operation.
+    pub(super) fn with_gradients(
+        mut graph: Graph,
+        y: Id,
+        all: &[Option<Id>],
+        has_input: bool,
+        is_output_exact: bool,
+    ) -> Result<Self> {
         let n_forward = graph.nodes.len();
         if !graph.dtype(y).is_float() {
             let operand = graph.operand(y, "result").into();
@@ -58,17 +76,14 @@ impl Recorded {
         }
         let (dims, dtype) = (graph.dims(y).to_vec(), graph.dtype(y));
         let d = graph.push(Op::Leaf(Leaf::Gradient), Vec::new(), &dims, dtype);
-        let find = |graph: &Graph, leaf: Leaf| graph.nodes.iter().position(|node| node.op == Op::Leaf(leaf));
-        let all: Vec<Option<Id>> =
-            of.params.iter().copied().chain(of.input).map(|leaf| find(&graph, leaf)).collect();
         let found: Vec<Id> = all.iter().copied().flatten().collect();
         let mut gradients = graph.gradients(y, d, &found)?.into_iter();
         let mut gradients: Vec<Option<Id>> =
             all.iter().map(|id| id.and_then(|_| gradients.next().flatten())).collect();
-        let of_input = if of.input.is_some() { gradients.pop() } else { None };
+        let of_input = if has_input { gradients.pop() } else { None };
         let result = |id: Option<Id>| Wanted { id, is_overwritten: false };
         let wanted = vec![
-            vec![Wanted { id: Some(y), is_overwritten: of.is_output_exact }],
+            vec![Wanted { id: Some(y), is_overwritten: is_output_exact }],
             gradients.into_iter().map(result).collect(),
             of_input.into_iter().map(result).collect(),
         ];

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use ddp_kernels::{Axes, Axis, DType, Device, KernelError, Tensor};
 
+use super::apart::Apart;
 use super::constants::Constants;
 use super::graph::{Arg, Graph, Id, Leaf, Op, Result};
 
@@ -17,14 +18,16 @@ pub(super) struct Recording {
     pub(super) graph: Graph,
     pub(super) constants: Constants,
     pub(super) error: Option<KernelError>,
+    /// What values outside a model need.
+    pub(super) apart: Option<Apart>,
 }
 
-/// A value of an [`Expression`](super::Expression).
+/// A value of an [`Expression`](super::Expression), or of variables outside a model ([`Var::new`]).
 ///
-/// Methods return a value even if they fail: building the model returns the first error.
+/// Methods return a value even if they fail: building the model, [`Var::backward`] and [`Var::tensor`] return the first error.
 #[derive(Clone)]
 pub struct Var {
-    recording: Rc<RefCell<Recording>>,
+    pub(super) recording: Rc<RefCell<Recording>>,
     pub(super) id: Id,
 }
 
@@ -122,29 +125,31 @@ impl Var {
     }
 
     fn record_with(&self, dims: &[usize], f: impl FnOnce(&mut Graph, &Constants) -> Result<Id>) -> Var {
-        let Recording { graph, constants, error } = &mut *self.recording.borrow_mut();
+        let id = self.push(dims, f);
+        Var::of(&self.recording_of_result(), id)
+    }
+
+    fn push(&self, dims: &[usize], f: impl FnOnce(&mut Graph, &Constants) -> Result<Id>) -> Id {
+        let Recording { graph, constants, error, .. } = &mut *self.recording.borrow_mut();
         let dtype = graph.dtype(self.id);
         let id = if error.is_some() { None } else { f(graph, constants).map_err(|e| *error = Some(e)).ok() };
-        let id = id.unwrap_or_else(|| graph.push(Op::Leaf(Leaf::Invalid), Vec::new(), dims, dtype));
-        Var::of(&self.recording, id)
+        id.unwrap_or_else(|| graph.push(Op::Leaf(Leaf::Invalid), Vec::new(), dims, dtype))
     }
 
     /// # Panics
     /// If the operand is of another expression.
     pub(super) fn arg(&self, term: &Term) -> Arg {
         match term {
-            Term::Var(var) => {
-                assert!(Rc::ptr_eq(&self.recording, &var.recording), "operands of one expression");
-                Arg::Node(var.id)
-            }
+            Term::Var(var) if Rc::ptr_eq(&self.recording, &var.recording) => Arg::Node(var.id),
+            Term::Var(var) => Arg::Node(self.taken_over(var)),
             Term::Number(number) => Arg::Number(*number),
-            Term::Tensor(values) => Arg::Node(self.constant_or(values.as_ref().map_err(Clone::clone)).id),
+            Term::Tensor(values) => Arg::Node(self.add_constant(values.as_ref().map_err(Clone::clone))),
         }
     }
 
-    fn constant_or(&self, values: Result<&Tensor>) -> Var {
+    fn add_constant(&self, values: Result<&Tensor>) -> Id {
         let dims = values.as_ref().map_or(Vec::new(), |values| values.dims().to_vec());
-        self.record_with(&dims, |graph, constants| {
+        self.push(&dims, |graph, constants| {
             let (index, dtype) = constants.find(values?, graph.dtype(self.id), graph.device)?;
             Ok(graph.push(Op::Leaf(Leaf::Constant(index)), Vec::new(), &dims, dtype))
         })
@@ -155,7 +160,8 @@ impl Var {
     /// Recording the expression copies the tensor to the device, once for equal values; later changes to the tensor have no effect. The copy
     /// lives as long as the expression. Prefer tensors in host memory: one that was copied before then needs no work on the device.
     pub fn constant(&self, values: &Tensor) -> Var {
-        self.constant_or(Ok(values))
+        let id = self.add_constant(Ok(values));
+        Var::of(&self.recording_of_result(), id)
     }
 
     /// The device on which the expression is computed.

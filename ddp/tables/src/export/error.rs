@@ -17,7 +17,7 @@ pub enum ExportError {
          residual layers"
     )]
     #[diagnostic(help(
-        "implement `Layer::operators`, or write the weights alone: `ddp_tables::io::write_safetensors` of `Network::state_dict`"
+        "implement `Layer::operators`, or write the weights alone: `ddp::io::write_safetensors` of `Network::state_dict`"
     ))]
     UnknownLayer {
         /// Position in the model, from 0.

@@ -12,15 +12,17 @@ pub(crate) fn character_table(vocab: usize, width: usize) -> ParamSpec {
 
 /// `y = characters[x] + positions[row mod context]`, `[B, 1]` codes to `[B, width]`.
 pub(crate) fn character_embedding(context: usize, vocab: usize, width: usize) -> Expression {
+    let table = character_table(vocab, width);
     Expression::new("embedding", 1, width, move |x, own| {
         let n = x.dims()[0];
-        let rows = x.reshape(&[n]).one_hot(vocab, x.dtype()).matmul(&own["characters"]);
+        let rows = x.reshape(&[n]).one_hot(vocab, x.dtype()).matmul(&own["embedding.characters"]);
         // This is an error if a sequence is incomplete.
         let rows = rows.reshape(&[n / context, context * width]);
         (rows + own["positions"].reshape(&[context * width])).reshape(&[n, width])
     })
     .parameter("positions", ParamKind::Weight, &[context, width], Init::Normal(1.0))
-    .parameter_of("characters", character_table(vocab, width))
+    .parameter(&table.name, table.kind, &table.dims, table.init)
+    .shared()
 }
 
 /// Causal attention of several heads, from rows of queries, keys and values, `[B, 3 width]`, to `[B, width]`.

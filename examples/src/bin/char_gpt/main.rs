@@ -149,11 +149,7 @@ fn train(world: &World, args: &Args) -> ddp::Result<Trained> {
 
 /// Writes the weights, and in a second file the order of the sequences of two epochs.
 fn write_initial(path: &Path, model: &Network, order: &GroupSampler) -> ddp::Result<()> {
-    let state = model.state_dict(Device::cpu())?;
-    ddp_tables::io::write_safetensors(
-        path,
-        &state.iter().map(|(name, t)| (&name[..], t)).collect::<Vec<_>>(),
-    )?;
+    io::write_safetensors(path, &model.state_dict(Device::cpu())?)?;
     let rows = [order.rows(0), order.rows(1)].concat();
     let sequences: Vec<i64> = rows.iter().step_by(CONTEXT).map(|row| (row / CONTEXT) as i64).collect();
     let n = sequences.len();

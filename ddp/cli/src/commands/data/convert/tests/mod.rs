@@ -169,7 +169,7 @@ fn as_arrays(rows: &dyn Dataset, path: &Path) {
     let named: Vec<_> = arrays.iter().map(|(name, tensor)| (*name, tensor)).collect();
     match path.extension().unwrap().to_str().unwrap() {
         "npz" => io::write_npz(path, &named).unwrap(),
-        "safetensors" => io::write_safetensors(path, &named).unwrap(),
+        "safetensors" => ddp::io::write_safetensors(path, &named).unwrap(),
         _ => {
             for (name, tensor) in named {
                 let other = path.with_extension(format!("{name}.npy"));

@@ -1,0 +1,261 @@
+//! What a programmer who comes from PyTorch types first, as a user of the library.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ddp::data::{
+    BatchMut, BatchPlan, DataError, DataLoader, Dataset, LoaderOptions, RowLayout, TargetLayout,
+    numbered_columns,
+};
+use ddp::distributed::CommError;
+use ddp::nn::{Activation, Expression, GradientSums, Init, LossHead, ParamKind, Sequential, Sizes, Var};
+use ddp::optim::Optimizer;
+use ddp::prelude::*;
+use ddp::with_hint;
+
+/// Rows of a program, with the three methods that they need.
+#[derive(Debug)]
+struct Houses(Vec<[f32; 3]>, RowLayout);
+
+impl Houses {
+    fn new(n: usize) -> Self {
+        let rows = (0..n).map(|i| [i as f32, 3.0, 2.0 * i as f32]).collect();
+        let targets = TargetLayout::Values { names: vec!["price".to_owned()] };
+        Houses(rows, RowLayout::new(numbered_columns(2), targets))
+    }
+}
+
+impl Dataset for Houses {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.1
+    }
+
+    fn gather(&self, rows: &[usize], out: BatchMut<'_>) -> Result<(), DataError> {
+        let (x, y) = (out.x.into_slice::<f32>("houses", "x")?, out.targets.into_slice::<f32>("houses", "y")?);
+        for ((&row, x), y) in rows.iter().zip(x.chunks_exact_mut(2)).zip(y) {
+            x.copy_from_slice(&self.0[row][..2]);
+            *y = self.0[row][2];
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_dataset_needs_three_methods() {
+    let hash = |houses: &Houses| houses.fingerprint().unwrap();
+    assert_eq!(hash(&Houses::new(1000)), hash(&Houses::new(1000)));
+    let mut others = [Houses::new(999), Houses::new(1000), Houses::new(1000)];
+    others[1].0[0][2] = 7.0;
+    others[2].1.features[0] = "area".to_owned();
+    assert!(others.iter().all(|other| hash(other) != hash(&Houses::new(1000))));
+    assert_ne!(hash(&Houses::new(0)), hash(&Houses::new(1)));
+
+    let rows = Arc::new(Houses::new(100));
+    let plan = BatchPlan::new(10);
+    let mut loader = DataLoader::new(&World::single(), rows, &plan, LoaderOptions::new(Device::Cpu)).unwrap();
+    let mut n = 0;
+    for batch in loader.iter().unwrap() {
+        let (x, y) = batch.unwrap();
+        assert_eq!(
+            x.narrow(1, 0, 1).unwrap().mul(2.0).unwrap().to_vec::<f32>().unwrap(),
+            y.to_vec::<f32>().unwrap()
+        );
+        n += x.dims()[0];
+    }
+    assert_eq!(n, 100);
+}
+
+#[test]
+fn bce_with_logits_is_bce() -> ddp::Result<()> {
+    let model = || Sequential::new(3).linear(1).build(Sizes::new(8, Device::Cpu), 1);
+    let x = Tensor::randn(&[8, 3], DType::F32, "cpu", 1)?;
+    let y = x.narrow(1, 0, 1)?.gt(0.0)?.to_dtype(DType::F32)?;
+    let loss = |loss: LossHead| model()?.loss((&x, &y), &loss);
+    assert_eq!(loss(LossHead::bce_with_logits())?, loss(LossHead::bce())?);
+    Ok(())
+}
+
+/// Encoder and decoder are one matrix: the gradient is that of both uses, and files have it once.
+#[test]
+fn expressions_share_a_parameter() -> ddp::Result<()> {
+    let tied =
+        |layer: Expression| layer.parameter("w", ParamKind::Weight, &[6, 2], Init::Normal(0.3)).shared();
+    let encode = || tied(Expression::new("encode", 6, 2, |x, own| x.matmul(&own["w"])));
+    let decode = || {
+        let layer = Expression::new("decode", 2, 6, |x, own| x.matmul(&own["w"].t()) + &own["b"]);
+        tied(layer.parameter("b", ParamKind::Bias, &[6], Init::Constant(0.0)))
+    };
+    let sizes = Sizes::new(32, Device::Cpu);
+    let mut model = Sequential::new(6).layer(encode()).layer(decode()).build(sizes, 0)?;
+    let names: Vec<_> = model.named_parameters()?.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!((names, model.n_parameters()), (vec!["w".to_owned(), "decode.b".to_owned()], 18));
+
+    let x = Tensor::randn(&[32, 6], DType::F32, "cpu", 1)?;
+    let mut grads = GradientSums::for_model(&model)?;
+    model.loss_and_gradients((&x, &x), &LossHead::mse(), &mut grads)?;
+    let of_model = grads.get(&model, "w")?.to_vec::<f32>()?;
+    let weights = model.named_parameters()?[0].1.to_tensor()?;
+    let w = Var::new(weights)?;
+    let error = w.constant(&x).matmul(&w).matmul(&w.t()) - &x;
+    let by_hand = error.pow(2.0).mean(None).backward()?[&w].to_vec::<f32>()?;
+    for (a, b) in of_model.iter().zip(&by_hand) {
+        assert!((a - b).abs() < 1e-5, "{of_model:?} {by_hand:?}");
+    }
+    let mut optimizer = Optimizer::adamw(&model, 1e-2)?;
+    let first = model.loss((&x, &x), &LossHead::mse())?;
+    grads.reset();
+    for _ in 0..100 {
+        model.loss_and_gradients((&x, &x), &LossHead::mse(), &mut grads)?;
+        optimizer.step(&mut model, &mut grads)?;
+    }
+    assert!(model.loss((&x, &x), &LossHead::mse())? < 0.9 * first);
+    // Without `shared` they are two parameters.
+    let apart = Expression::new("encode", 6, 6, |x, own| x.matmul(&own["w"]));
+    let apart = apart.parameter("w", ParamKind::Weight, &[6, 6], Init::Normal(0.1));
+    let model = Sequential::new(6).layer(apart).layer(encode()).layer(decode()).build(sizes, 0)?;
+    assert_eq!(model.n_parameters(), 36 + 18);
+    Ok(())
+}
+
+/// A file of PyTorch has its own names; those of a model are a `state_dict`, in any collection.
+#[test]
+fn state_dicts_go_through_files_and_maps() -> ddp::Result<()> {
+    let path = std::env::temp_dir().join(format!("ddp_names_{}.safetensors", std::process::id()));
+    let model = |seed| {
+        Sequential::new(4)
+            .linear(5)
+            .activation(Activation::Relu)
+            .linear(2)
+            .build(Sizes::new(8, Device::Cpu), seed)
+    };
+    let (from, mut to) = (model(1)?, model(2)?);
+    let x = Tensor::randn(&[8, 4], DType::F32, "cpu", 1)?;
+    let renamed: BTreeMap<String, Tensor> = from
+        .state_dict(Device::Cpu)?
+        .into_iter()
+        .map(|(name, tensor)| (name.replace("layers.0", "fc1").replace("layers.1", "fc2"), tensor))
+        .collect();
+    assert!(renamed.contains_key("fc2.bias"), "{:?}", renamed.keys());
+    io::write_safetensors(&path, &renamed)?;
+    let mut state = HashMap::new();
+    for (name, tensor) in io::read_safetensors(&path, "cpu")? {
+        state.insert(name.replace("fc1", "layers.0").replace("fc2", "layers.1"), tensor);
+    }
+    to.load_state_dict(&state, true)?;
+    let mut from = from;
+    assert_eq!(to.forward(&x)?.to_vec::<f32>()?, from.forward(&x)?.to_vec::<f32>()?);
+
+    // A file that is cut off, none, a pointer, and a type that no tensor holds.
+    let whole = std::fs::read(&path)?;
+    let error_of = |bytes: &[u8]| -> ddp::Result<String> {
+        std::fs::write(&path, bytes)?;
+        Ok(with_hint(&io::read_safetensors(&path, "cpu").unwrap_err()))
+    };
+    let cut = error_of(&whole[..whole.len() - 1])?;
+    assert!(cut.contains("bytes, expected") && cut.contains("hint: ") && cut.contains("ddp_names_"), "{cut}");
+    let pointer = error_of(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")?;
+    assert!(pointer.contains("Git LFS pointer") && pointer.contains("git lfs pull"), "{pointer}");
+    let header = br#"{"a":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}}"#;
+    let of_type = error_of(&[&(header.len() as u64).to_le_bytes()[..], header, &[1, 0]].concat())?;
+    assert!(of_type.contains("a is U16, which no tensor holds"), "{of_type}");
+    std::fs::remove_file(&path)?;
+    let missing = with_hint(&io::read_safetensors(&path, "cpu").unwrap_err());
+    assert!(missing.contains("does not exist"), "{missing}");
+    Ok(())
+}
+
+fn check_variables(device: Device) -> ddp::Result<()> {
+    // Rosenbrock's function: its gradient in closed form.
+    let p = Var::new(tensor![-1.0, 1.5].to(device)?)?;
+    let (a, b) = (p.narrow(0, 0, 1), p.narrow(0, 1, 1));
+    let f = (1.0 - &a).pow(2.0) + (&b - a.pow(2.0)).pow(2.0) * 100.0;
+    assert_eq!(f.tensor()?.to_vec::<f32>()?, [4.0 + 25.0]);
+    let gradients = f.backward()?;
+    assert_eq!(gradients[&p].device(), device);
+    assert_eq!(gradients[&p].to_vec::<f32>()?, [-4.0 + 400.0 * 0.5, 200.0 * 0.5]);
+    // A variable is one, whatever was computed from it and wherever it is used.
+    let q = Var::new(tensor![3.0].to(device)?)?;
+    let u = &a * 2.0 + &q;
+    let v = &q * &b;
+    let both = &u * &v + &v * &u + &p.sum(None) * 0.0;
+    let gradients = both.sum(None).backward()?;
+    // 2 u v, where u = 2a + q and v = q b.
+    let (a, b, q_is) = (-1.0f32, 1.5, 3.0);
+    let (u_is, v_is) = (2.0 * a + q_is, q_is * b);
+    assert_eq!(gradients[&p].to_vec::<f32>()?, [2.0 * 2.0 * v_is, 2.0 * u_is * q_is]);
+    assert_eq!(gradients[&q].to_vec::<f32>()?, [2.0 * (v_is + u_is * b)]);
+    // What was computed before keeps its values, and a variable those that it was made of.
+    assert_eq!(q.tensor()?.to_vec::<f32>()?, [3.0]);
+    assert_eq!(v.tensor()?.to_vec::<f32>()?, [4.5]);
+    // One that does not depend on it.
+    let gradients = q.sum(None).backward()?;
+    assert_eq!(gradients[&q].to_vec::<f32>()?, [1.0]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| gradients[&p].dims().len())).is_err());
+
+    let hinted = |error: KernelError| with_hint(&error);
+    let error = hinted(p.backward().unwrap_err());
+    assert!(error.contains("[2] has no gradient") && error.contains(".mean(None)"), "{error}");
+    let error = hinted((&p + &tensor![1.0, 2.0, 3.0].to(device)?).sum(None).backward().unwrap_err());
+    assert!(error.contains("[2]") && error.contains("[3]"), "{error}");
+    let error = hinted(Var::new(tensor![1, 2].to(device)?).unwrap_err());
+    assert!(error.contains("i64"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn variables_outside_a_model_have_gradients() -> ddp::Result<()> {
+    check_variables(Device::Cpu)
+}
+
+#[test]
+fn gpu_variables_outside_a_model_have_gradients() -> ddp::Result<()> {
+    if Device::cuda_is_available() { check_variables(Device::cuda(0)) } else { Ok(()) }
+}
+
+#[test]
+fn gpus_say_whether_they_copy_directly() {
+    assert!(!Device::Cpu.can_access_peer(Device::Cpu) && !Device::cuda(0).can_access_peer(Device::Cpu));
+    assert!(!Device::cuda(0).can_access_peer(Device::cuda(u32::MAX)));
+    if Device::count() > 1 {
+        let path = peer::path(Gpu::get(0).unwrap(), Gpu::get(1).unwrap()).unwrap();
+        let is_direct = path == peer::PeerPath::Direct;
+        assert_eq!(Device::cuda(1).can_access_peer(Device::cuda(0)), is_direct);
+    }
+}
+
+#[test]
+fn ranks_send_tensors_to_each_other() -> ddp::Result<()> {
+    let got = ddp::launch(3, |world| -> ddp::Result<Vec<f32>> {
+        let rank = world.rank().0;
+        let mut x = Tensor::full(&[2, 2], rank as f32, DType::F32, Device::Cpu)?;
+        // Around the ring: the first one sends first.
+        if world.is_first() {
+            world.send(&x, 1)?;
+            world.receive(&mut x, 2)?;
+        } else {
+            let own = x.clone();
+            world.receive(&mut x, rank - 1)?;
+            world.send(&own, (rank + 1) % 3)?;
+        }
+        Ok(x.to_vec()?)
+    })?;
+    assert_eq!(got, [[2.0; 4], [0.0; 4], [1.0; 4]]);
+    let error = ddp::launch(2, |world| -> ddp::Result<()> {
+        let mut x = Tensor::zeros(&[4], if world.is_first() { DType::F32 } else { DType::I64 }, Device::Cpu)?;
+        if world.is_first() {
+            world.send(&x, 1)?
+        } else {
+            world.receive(&mut x, 0)?
+        }
+        Ok(())
+    });
+    let error = with_hint(&error.unwrap_err());
+    assert!(error.contains("the sender has [4] f32, the receiver [4] i64"), "{error}");
+    let error = World::single().send(&Tensor::zeros(&[1], DType::F32, "cpu")?, 0).unwrap_err();
+    assert!(matches!(error, CommError::OwnRank { .. }), "{error}");
+    Ok(())
+}
