@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use ddp_kernels::cpu::caught_panic::is_caught;
 
+#[doc(hidden)]
 pub use crate::end_job::end_job;
+#[doc(hidden)]
 pub use crate::lifeline::end_others;
 use crate::stderr::write_stderr;
 use crate::{CommError, Reporter, World};
@@ -32,6 +34,7 @@ const REPORTER_GRACE: Duration = Duration::from_secs(10);
 
 /// A failure on some rank, as [`World::collective_result`] returns it on this one.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[doc(hidden)]
 pub enum Failure<E> {
     /// It failed on this rank.
     #[error("{error}")]
@@ -119,12 +122,14 @@ impl World {
 ///
 /// The world must still be alive: if a rank leaves it, the others report that instead. If ranks are threads, this ends the
 /// process.
+#[doc(hidden)]
 pub fn abort(world: &World, exit_code: i32, reporter: Reporter, message: impl Display) -> ! {
     abort_with(world, exit_code, reporter, |prefix| format!("{prefix}{message}"))
 }
 
 /// Ends the job as [`abort`] does; `report` returns the message. It is called on a rank that reports, with the prefix that names
 /// the rank where that is not obvious.
+#[doc(hidden)]
 pub fn abort_with(
     world: &World,
     exit_code: i32,
@@ -151,6 +156,7 @@ pub fn abort_with(
 ///
 /// An error that all ranks have is reported by rank 0, and the others wait up to 10 s to be ended. Ranks that have not met report each
 /// for themselves: each may have a log of its own.
+#[doc(hidden)]
 pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> ! {
     if matches!(error, CommError::DifferentPrograms { rank: 1.., .. }) {
         std::thread::sleep(REPORTER_GRACE);
@@ -159,6 +165,7 @@ pub fn abort_init(error: &CommError, exit_code: i32, message: impl Display) -> !
 }
 
 /// Reports `message` and ends this process, and the job as far as it is joined. Any thread may call it.
+#[doc(hidden)]
 pub fn end_unjoined(exit_code: i32, message: impl Display) -> ! {
     write_stderr(&format!("{message}\n"));
     end_job(exit_code)

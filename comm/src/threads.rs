@@ -28,6 +28,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of [`run_with`].
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct Options {
     /// Number of ranks, at least 1.
     pub world_size: usize,
@@ -59,6 +60,7 @@ pub fn run<T: Send>(world_size: usize, body: impl Fn(World) -> T + Sync) -> Vec<
 ///
 /// # Panics
 /// In the cases of [`run`], and if `chunk_bytes` is not a multiple of 64.
+#[doc(hidden)]
 pub fn run_with<T: Send>(options: Options, body: impl Fn(World) -> T + Sync) -> Vec<T> {
     assert!(options.world_size > 0, "a world has at least one rank");
     assert!(options.chunk_bytes.is_multiple_of(64), "a chunk's size is a multiple of 64 bytes");

@@ -15,6 +15,11 @@
 //!
 //! Source: `torch.distributed`.
 
-pub use ddp_comm::{
-    CommError, DeviceOptions, Group, LocalRank, Rank, ReduceOp, World, failure, launch, threads,
-};
+#[doc(hidden)]
+pub use ddp_comm::LocalRank;
+pub use ddp_comm::{CommError, DeviceOptions, Group, Rank, ReduceOp, World, launch, threads};
+
+/// What happens to a job of which a rank fails.
+pub mod failure {
+    pub use ddp_comm::failure::install_panic_hook;
+}

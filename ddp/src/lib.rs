@@ -45,6 +45,7 @@
 // programs need of them is re-exported by a visible module.
 
 pub mod distributed;
+pub mod ops;
 #[doc(hidden)]
 pub mod exit_code;
 #[doc(hidden)]
@@ -77,11 +78,12 @@ pub mod io;
 
 #[doc(hidden)]
 pub use ddp_comm as comm;
+#[doc(no_inline)]
 pub use ddp_comm::launch;
 #[doc(hidden)]
 pub use ddp_kernels as kernels;
 pub use ddp_kernels::hint::with_hint;
-pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory, ops};
+pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory};
 pub use error::{Error, Result};
 
 /// The examples of the page, as tests.
@@ -101,13 +103,18 @@ struct FromPyTorch;
 /// # Ok::<(), ddp::prelude::KernelError>(())
 /// ```
 pub mod prelude {
+    #[doc(no_inline)]
     pub use ddp_comm::{DeviceOptions, ReduceOp, World};
     pub use ddp_kernels::cpu::threads::join_pool;
     pub use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, Timer, peer};
+    #[doc(hidden)]
+    pub use ddp_kernels::{AsInput, Axes, Axis, HostValue, Input, Scalar};
     pub use ddp_kernels::{
-        AsInput, AsView, Axes, Axis, DType, Device, Element, HostValue, Input, IntoDevice, KernelError,
-        PinnedTensor, Scalar, Shape, Tensor, TensorMut, TensorRef, Upload, keepdim, memory, tensor, timed,
+        AsView, Element, IntoDevice, PinnedTensor, Shape, TensorMut, TensorRef, Upload, keepdim, tensor,
+        timed,
     };
+    #[doc(no_inline)]
+    pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory};
     pub use half::{bf16, f16};
 
     #[doc(no_inline)]

@@ -15,15 +15,21 @@
 
 pub use crate::config::{Activation, ClassWeights, ElementLoss, Gate, HeadLoss, Loss, Precision};
 pub use crate::model::expression::{Expression, Gradients, Own, Var};
-pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Result, Sizes};
-pub use crate::model::layers::*;
+pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Sizes};
+#[doc(hidden)]
+pub use crate::model::layers::{
+    ActivationLayer, Cast, EmbeddingLayer, Gated, NumericEmbeddingLayer, Scale, SkipBegin, SkipEnd, of_spec,
+};
+pub use crate::model::layers::{BatchNorm1d, Dropout, LayerNorm, Linear, RmsNorm};
 pub use crate::model::linear_spec::LinearSpec;
 pub use crate::model::param::{Init, ParamEntry, ParamKind, ParamSpec};
 pub use crate::model::pass::{
     BackwardPass, ForwardPass, InputGradientPass, ParamGradient, ParamGradients, ParamViews,
 };
 pub use crate::model::{
-    AllRanks, DropoutStep, EmbeddingSpec, GradcheckOptions, GradientSink, GradientSums, LocalGradients,
-    LossFunction, LossHead, ModelError, ModelSpec, Network, Operator, OperatorInput, ParamLayout, PassRows,
-    PassTraffic, RowsOfStep, Sequential, StateDictReport, WeightsMut, gradcheck,
+    AllRanks, EmbeddingSpec, GradcheckOptions, GradientSums, LocalGradients, LossFunction, LossHead,
+    ModelError, ModelSpec, Network, Operator, OperatorInput, RowsOfStep, Sequential, StateDictReport,
+    gradcheck,
 };
+#[doc(hidden)]
+pub use crate::model::{DropoutStep, GradientSink, ParamLayout, PassRows, PassTraffic, WeightsMut};

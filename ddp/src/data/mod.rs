@@ -51,30 +51,32 @@ pub(crate) mod testing;
 
 pub use self::builtin::digits;
 pub use self::datasets::batch::{Batch, BatchMut};
-pub use self::datasets::dataset::{Dataset, RowLayout, Summary, TargetLayout, numbered_columns};
-pub use self::datasets::resident::{ResidentRows, Targets};
-pub use self::datasets::subset::{Subset, split};
+pub use self::datasets::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
+pub use self::datasets::subset::split;
 pub use self::datasets::tensor_rows::TensorDataset;
 pub use self::datasets::wrapper::{Changes, DatasetWrapper};
 pub use self::error::DataError;
 pub use self::loader::{
-    BatchPlan, Batches, DataLoader, LoadedStep, LoaderOptions, PartitionKind, RowsInBatches, Shuffle,
-    TensorBatch,
+    BatchPlan, Batches, DataLoader, LoaderOptions, PartitionKind, RowsInBatches, Shuffle, TensorBatch,
 };
 pub use self::order::partition::EvalPartition;
 pub use self::order::sampler::{GroupSampler, Sampler};
-pub use self::tensor_rows_error::TensorRowsError;
 #[doc(hidden)]
 pub use self::{
     datasets::batch,
+    datasets::dataset::Summary,
+    datasets::resident::{ResidentRows, Targets},
+    datasets::subset::Subset,
     datasets::target_scale::{OutputUnits, TargetScale},
     embedding_spec::EmbeddingSpec,
     head_outputs::HeadOutputs,
     labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json},
     labels::{Label, LabelVocabulary},
     loaded::{Loaded, check_n_rows, without_target},
+    loader::LoadedStep,
     made_up_rows::{absent_rows, made_up_rows},
     normalize::{DeviceNormalizer, Normalizer},
     saved_preprocessor::SavedPreprocessor,
+    tensor_rows_error::TensorRowsError,
 };
 pub use crate::config::Placement;

@@ -24,11 +24,16 @@ pub(crate) mod update_scale;
 pub mod optimizer;
 
 pub use self::error::OptimError;
-pub use self::loss_scaler::{LossScaler, LossScalerConfig};
+#[doc(hidden)]
+pub use self::loss_scaler::LossScaler;
+pub use self::loss_scaler::LossScalerConfig;
 pub use self::optimizer::Optimizer;
+#[doc(hidden)]
 pub use self::param_groups::ParamGroups;
 pub use self::schedule::Schedule;
-pub use self::update_scale::{DeviceScale, UpdateScale};
+#[doc(hidden)]
+pub use self::update_scale::DeviceScale;
+pub use self::update_scale::UpdateScale;
 pub use crate::config::{
     OptimizerConfig, OptimizerKind, ParamGroup, ScheduleConfig, ScheduleShape, Span, Warmup,
 };

@@ -82,9 +82,8 @@ pub use self::checkpoints::Checkpoints;
 pub use self::error::TrainError;
 pub use self::evaluate::evaluate;
 pub use self::metrics::request::MetricRequest;
-pub use self::trainer::{
-    GraphMode, MicroBatch, NonFinite, StepInfo, StepOutcome, StepRequest, StepRows, Trainer, TrainerOptions,
-    Withheld,
-};
+pub use self::trainer::{GraphMode, NonFinite, StepInfo, StepOutcome, Trainer, TrainerOptions};
+#[doc(hidden)]
+pub use self::trainer::{MicroBatch, StepRequest, StepRows, Withheld};
 pub use crate::config::{CommDtype, EvalMetric, MetricSet, Task, ZeroStage};
 pub use crate::report::EvalMetrics;

@@ -11,12 +11,12 @@ use std::time::Instant;
 
 use ddp::data::{BatchPlan, DataLoader, LoaderOptions, Placement, TensorDataset};
 use ddp::distributed::World;
-use ddp::nn::{
-    BackwardPass, ForwardPass, Layer, Network, Precision, RegisteredBuffer, Result, Sequential, Sizes,
-};
+use ddp::nn::{BackwardPass, ForwardPass, Layer, Network, Precision, RegisteredBuffer, Sequential, Sizes};
 use ddp::ops::MapOp;
 use ddp::prelude::*;
 use ddp::{ops, with_hint};
+
+type Result<T> = std::result::Result<T, KernelError>;
 
 fn main() -> ddp::Result<()> {
     let device = Device::cuda(0).available_or_cpu();

@@ -13,13 +13,15 @@ use std::sync::Arc;
 use ddp::data::{BatchPlan, DataLoader, Dataset, LoaderOptions, TensorDataset};
 use ddp::nn::{
     Activation, BackwardPass, BufferSpec, ForwardPass, GradcheckOptions, Init, Layer, LossHead, ParamKind,
-    ParamSpec, Precision, RegisteredBuffer, Result, Sequential, Sizes, gradcheck,
+    ParamSpec, Precision, RegisteredBuffer, Sequential, Sizes, gradcheck,
 };
 use ddp::ops;
 use ddp::ops::{MapOp, ReduceOp};
 use ddp::optim::{OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
+
+type Result<T> = std::result::Result<T, KernelError>;
 
 const N_ROWS: usize = 4096;
 const N_FEATURES: usize = 8;

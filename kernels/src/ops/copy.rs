@@ -72,6 +72,7 @@ const CAT_OP: &str = "cat";
 /// [`KernelError::Cuda`].
 ///
 /// Source: `torch.cat` of flattened tensors, with `out`.
+#[doc(hidden)]
 pub fn cat(parts: &[TensorRef<'_>], to: TensorMut<'_>) -> Result<()> {
     for part in parts {
         check::same_dtype(CAT_OP, &[to.operand("to"), part.operand("part")])?;

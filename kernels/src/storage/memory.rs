@@ -78,6 +78,7 @@ pub fn empty_cache() -> Result<()> {
 ///
 /// # Errors
 /// Same as [`allocated`].
+#[doc(hidden)]
 pub fn empty_cache_of(device: Device) -> Result<()> {
     match device {
         Device::Cpu => {

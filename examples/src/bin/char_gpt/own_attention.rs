@@ -1,14 +1,14 @@
 //! The causal attention of `layers.rs` with its own forward and backward pass, as a profile of a model in use may ask for. It uses
 //! operations on memory that the model lends it, so it runs on CPU and GPU, and can be part of a graph.
 
-use ddp::nn::{
-    BackwardPass, BufferSpec, ForwardPass, InputGradientPass, Layer, RegisteredBuffer, Result, Sizes,
-};
+use ddp::nn::{BackwardPass, BufferSpec, ForwardPass, InputGradientPass, Layer, RegisteredBuffer, Sizes};
 use ddp::ops;
 use ddp::ops::MapOp;
 use ddp::prelude::*;
 
 use super::layers::causal_mask;
+
+type Result<T> = std::result::Result<T, KernelError>;
 
 /// Causal attention of several heads, from rows of queries, keys and values, `[B, 3 width]`, to `[B, width]`.
 ///

@@ -3,9 +3,9 @@
 pub(crate) mod cpu;
 pub(crate) mod cuda;
 
-pub(crate) use cuda::SOURCE;
-
 use std::fmt;
+
+pub(crate) use cuda::SOURCE;
 
 use super::bias;
 use crate::base::check;
@@ -60,6 +60,7 @@ activations!(define!());
 
 /// The value of the forward pass from which the derivative is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub enum SavedForBackward {
     /// The function's input.
     Input,
@@ -104,6 +105,7 @@ pub fn activation_forward(activation: Activation, x: TensorRef<'_>, y: TensorMut
 ///
 /// # Errors
 /// Same as [`activation_forward`].
+#[doc(hidden)]
 pub fn activation_backward(
     activation: Activation,
     saved: TensorRef<'_>,

@@ -17,6 +17,7 @@ use crate::{Element, Result, Shape, TensorMut, TensorRef};
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::DTypeMismatch`], [`crate::KernelError::Shape`].
+#[doc(hidden)]
 pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
     const OP: &str = "bias_forward";
     let (bias_op, y_op) = (bias.operand("bias"), y.operand("y"));
@@ -42,6 +43,7 @@ pub fn bias_forward(bias: TensorRef<'_>, y: TensorMut<'_>) -> Result<()> {
 ///
 /// # Errors
 /// Same as [`bias_forward`].
+#[doc(hidden)]
 pub fn bias_backward(d_y: TensorRef<'_>, d_bias: TensorMut<'_>, accumulate: bool) -> Result<()> {
     const OP: &str = "bias_backward";
     let (d_y_op, d_bias_op) = (d_y.operand("d_y"), d_bias.operand("d_bias"));

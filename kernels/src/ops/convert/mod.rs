@@ -21,6 +21,7 @@ use crate::{DType, Element, Result, TensorMut, TensorRef};
 /// [`crate::KernelError::DeviceMismatch`], [`crate::KernelError::Shape`].
 ///
 /// Source: `torch.Tensor.to` with a dtype, which leaves floats out of range undefined.
+#[doc(hidden)]
 pub fn convert(from: TensorRef<'_>, to: TensorMut<'_>) -> Result<()> {
     const OP: &str = "to_dtype";
     if from.dtype() == to.dtype() {

@@ -21,6 +21,7 @@ struct Rate {
 
 /// Key of a dropout mask: equal keys drop the same elements on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct DropoutKey {
     /// Seed of the run.
     pub seed: u64,
@@ -59,6 +60,7 @@ impl DropoutKey {
 /// [`crate::KernelError::Shape`] for `scalars`.
 ///
 /// Source: `torch.nn.functional.dropout`.
+#[doc(hidden)]
 pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<TensorRef<'_>>) -> Result<()> {
     const OP: &str = "dropout";
     let x_op = x.operand("x");

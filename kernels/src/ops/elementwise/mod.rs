@@ -90,6 +90,7 @@ const NUMBERS: &[DType] =
 
 crate::named_enum! {
     /// A comparison; with NaN only [`CompareOp::Ne`] is true.
+    #[doc(hidden)]
     pub enum CompareOp {
         /// `a == b`.
         Eq = "eq",
@@ -142,6 +143,7 @@ pub fn map(op: MapOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<
 ///
 /// # Errors
 /// Same as [`map`].
+#[doc(hidden)]
 pub fn compare(op: CompareOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<()> {
     let name = op.name();
     let out_op = out.operand("out");
@@ -164,6 +166,7 @@ pub fn compare(op: CompareOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) ->
 /// Same as [`map`].
 ///
 /// Source: `torch.where`.
+#[doc(hidden)]
 pub fn select(condition: TensorRef<'_>, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<()> {
     const OP: &str = "where_";
     let (condition_op, out_op) = (condition.operand("condition"), out.operand("out"));

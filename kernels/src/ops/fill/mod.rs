@@ -10,6 +10,7 @@ use crate::{DType, Element, Result, TensorMut};
 
 /// Element `i` in row-major order, computed in f64.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[doc(hidden)]
 pub enum Pattern {
     /// `start + i * step`.
     Line {
@@ -56,6 +57,7 @@ pub enum Pattern {
 ///
 /// # Errors
 /// [`crate::KernelError::Cuda`].
+#[doc(hidden)]
 pub fn fill(x: TensorMut<'_>, pattern: Pattern) -> Result<()> {
     match x.gpu() {
         Some(gpu) => fill_cuda(gpu, &mut x.into_cuda()?, pattern),

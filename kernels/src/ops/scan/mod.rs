@@ -12,6 +12,7 @@ use crate::{DType, Element, KernelError, Result, TensorMut, TensorRef};
 
 crate::named_enum! {
     /// The operation that is repeated from element to element.
+    #[doc(hidden)]
     pub enum ScanOp {
         /// The sum; integers wrap, as in the next one.
         Sum = "cumsum",
@@ -47,6 +48,7 @@ struct Layout {
 /// [`KernelError::DTypeUnsupported`].
 ///
 /// Source: `torch.cumsum`, `torch.cumprod`.
+#[doc(hidden)]
 pub fn scan(op: ScanOp, x: TensorRef<'_>, axis: usize, out: TensorMut<'_>) -> Result<()> {
     let name = op.name();
     let (x_op, out_op) = (x.operand("a"), out.operand("out"));

@@ -40,6 +40,7 @@ pub fn addmm(
 /// # Errors
 /// Same as [`addmm`].
 #[allow(clippy::too_many_arguments)] // GEMM has that many.
+#[doc(hidden)]
 pub fn addmm_with(
     mode: MatmulMode,
     alpha: f64,

@@ -43,6 +43,7 @@ pub fn bmm(
 /// # Errors
 /// Same as [`bmm`].
 #[allow(clippy::too_many_arguments)] // GEMM has that many.
+#[doc(hidden)]
 pub fn bmm_with(
     mode: MatmulMode,
     alpha: f64,

@@ -219,6 +219,7 @@ pub fn linear_backward_weight(
 
 /// Input of an activation's derivative, which is fused with a matmul.
 #[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
 pub struct ThroughActivation<'a> {
     /// The activation that computed the layer's input.
     pub activation: Activation,
