@@ -2,7 +2,7 @@
 //! resuming takes as long as reading.
 //!
 //! The state files are assigned to the ranks. Each rank reads its own files whole, and of the others what it needs; so all
-//! ranks together verify every byte, and with the same number of ranks each reads the file that it wrote. With another number of
+//! ranks together verify every byte, and with the same number of ranks each opens only the file that it wrote. With another number of
 //! ranks, a rank also reads bytes that another rank verifies: this detects faults on the disk, not on the way to one host.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::buffers_file::BUFFERS_FILE;
 use super::error::CheckpointError;
 use super::fault::Fault;
-use super::names::MODEL_FILE;
+use super::names::{MODEL_FILE, STATE_PREFIX};
 use super::opened::Checkpoint;
 use super::options::BEST_FILE;
 use super::shard_range::ShardRange;
@@ -41,6 +41,8 @@ pub struct Load<'a> {
     pub rank: usize,
     /// Number of ranks, all of which load.
     pub world_size: usize,
+    /// The state files, of which this rank has opened its [share](super::StateShare).
+    pub reader: &'a StateReader,
     /// Whether other processes of the host read the same files.
     pub caching: Caching,
 }
@@ -56,15 +58,14 @@ impl Checkpoint {
     /// # Panics
     /// If the weights are not of the layout's length, or ranges overlap in a state tensor or end after it.
     pub fn load(&self, load: Load<'_>) -> Result<(), CheckpointError> {
-        let Load { layout, weights, shard_ranges, state, rank, world_size, caching } = load;
+        let Load { layout, weights, shard_ranges, state, rank, world_size, reader, caching } = load;
         assert_eq!(weights.len(), layout.flat_len(), "elements of the flat buffer");
         self.check_layout(layout)?;
         let damaged = |fault: Fault| self.damaged(fault);
         // Invalid headers usually mean a changed file: report that fault first.
         let invalid = |fault| self.damaged(self.verify().err().unwrap_or(fault));
         let model = TensorFile::open(&self.model_path()).map_err(Fault::File).map_err(invalid)?;
-        let reader = StateReader::open(self).map_err(invalid)?;
-        self.check_content(&model, &reader).map_err(invalid)?;
+        self.check_content(&model, reader).map_err(invalid)?;
 
         let mut targets: HashMap<&str, Vec<Target<'_>>> = HashMap::new();
         for (name, values) in by_parameter(layout, weights) {
@@ -77,17 +78,8 @@ impl Checkpoint {
             }
         }
         let mut files = Vec::new();
-        let mut n_state = 0;
-        for entry in &self.manifest().files {
-            let is_whole = match entry.name.as_str() {
-                // All ranks read the weights whole.
-                MODEL_FILE => true,
-                BEST_FILE | BUFFERS_FILE => rank == 0,
-                _ => {
-                    n_state += 1;
-                    (n_state - 1) % world_size == rank
-                }
-            };
+        for (entry, verifier) in self.verifiers(world_size) {
+            let is_whole = verifier.is_none_or(|verifier| verifier == rank);
             files.push((entry, is_whole, targets.remove(entry.name.as_str()).unwrap_or_default()));
         }
         if let Some(name) = targets.keys().next() {
@@ -95,7 +87,17 @@ impl Checkpoint {
             return Err(damaged(FileFault::Missing { name: (*name).to_owned() }.into()));
         }
         let read = |(entry, is_whole, targets): (&FileEntry, bool, Vec<Target<'_>>)| {
-            if is_whole { self.read_whole(entry, targets, caching) } else { self.read_some(entry, targets) }
+            if !is_whole && targets.is_empty() {
+                return Ok(());
+            }
+            let opened = match entry.name.as_str() {
+                MODEL_FILE => Some(&model),
+                name => reader.file_named(name)?,
+            };
+            match opened {
+                Some(file) if !is_whole => read_some(file, targets),
+                _ => self.read_whole(entry, opened, targets, caching),
+            }
         };
         threads::join_any_pool();
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
@@ -134,10 +136,34 @@ impl Checkpoint {
         Ok(weights)
     }
 
+    /// The files, each with the rank of `world_size` that reads it whole; None stands for all.
+    fn verifiers(&self, world_size: usize) -> impl Iterator<Item = (&FileEntry, Option<usize>)> {
+        let mut n_state = 0;
+        self.manifest().files.iter().map(move |entry| {
+            let verifier = match entry.name.as_str() {
+                // All ranks read the weights whole.
+                MODEL_FILE => None,
+                BEST_FILE | BUFFERS_FILE => Some(0),
+                _ => {
+                    n_state += 1;
+                    Some((n_state - 1) % world_size)
+                }
+            };
+            (entry, verifier)
+        })
+    }
+
+    /// The state files that a rank of `world_size` reads whole.
+    pub(super) fn state_files_of(&self, rank: usize, world_size: usize) -> impl Iterator<Item = &FileEntry> {
+        let own = self.verifiers(world_size).filter(move |(_, verifier)| *verifier == Some(rank));
+        own.map(|(entry, _)| entry).filter(|entry| entry.name.starts_with(STATE_PREFIX))
+    }
+
     /// Reads a whole file, copies the targets' bytes, and compares its checksum.
     fn read_whole(
         &self,
         entry: &FileEntry,
+        opened: Option<&TensorFile>,
         mut targets: Vec<Target<'_>>,
         caching: Caching,
     ) -> Result<(), Fault> {
@@ -151,17 +177,17 @@ impl Checkpoint {
                 first += scatter(start, bytes, &mut targets[first..]);
             }
         };
-        let read = stream::read(&self.path().join(&entry.name), caching, take);
+        let read = match opened {
+            Some(file) => file.stream(caching, take),
+            None => stream::read(&self.path().join(&entry.name), caching, take),
+        };
         check_checksum(entry, read.map(|_| (hasher.n_bytes(), hasher.checksum())))
     }
+}
 
-    fn read_some(&self, entry: &FileEntry, targets: Vec<Target<'_>>) -> Result<(), Fault> {
-        if targets.is_empty() {
-            return Ok(());
-        }
-        let file = TensorFile::open(&self.path().join(&entry.name))?;
-        targets.into_par_iter().map(|Target { at, out }| Ok(file.read_at(at, out)?)).collect()
-    }
+/// Reads the targets' bytes.
+fn read_some(file: &TensorFile, targets: Vec<Target<'_>>) -> Result<(), Fault> {
+    targets.into_par_iter().map(|Target { at, out }| Ok(file.read_at(at, out)?)).collect()
 }
 
 /// Each parameter's slice of the flat buffer.

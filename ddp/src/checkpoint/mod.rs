@@ -46,6 +46,7 @@ mod options;
 mod opened;
 mod buffers_file;
 mod snapshot;
+mod state_header;
 mod state_reader;
 mod store;
 mod find;
@@ -69,6 +70,7 @@ pub use run_state::{
 pub use saver::{Contents, Saved, Saver};
 pub use shard_range::ShardRange;
 pub use snapshot::SnapshotBuffers;
+pub use state_header::StateShare;
 pub use state_reader::StateReader;
 pub use store::{CheckpointStore, Search, Skipped};
 pub use writer::{SaveOutcome, Writer};

@@ -26,6 +26,16 @@ impl Checkpoint {
     /// # Errors
     /// The [`Fault`] that it finds.
     pub fn read(path: &Path) -> Result<Self, Fault> {
+        let checkpoint = Self::read_manifest(path)?;
+        checkpoint.check_lengths()?;
+        Ok(checkpoint)
+    }
+
+    /// Opens a checkpoint that another rank has [read](Checkpoint::read): checks its manifest and does not look at its files.
+    ///
+    /// # Errors
+    /// Same as [`Checkpoint::read`].
+    pub(crate) fn read_manifest(path: &Path) -> Result<Self, Fault> {
         let manifest = Manifest::read(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some(step) = step_of(&name)
@@ -41,9 +51,7 @@ impl Checkpoint {
         {
             return Err(Fault::OtherRun { run_id: run_id.clone(), expected });
         }
-        let checkpoint = Checkpoint { path: path.to_owned(), manifest };
-        checkpoint.check_lengths()?;
-        Ok(checkpoint)
+        Ok(Checkpoint { path: path.to_owned(), manifest })
     }
 
     fn check_lengths(&self) -> Result<(), Fault> {

@@ -5,32 +5,39 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use ddp_kernels::cpu::threads;
 use rayon::prelude::*;
 
 use super::error::CheckpointError;
 use super::fault::Fault;
-use super::names::STATE_PREFIX;
 use super::opened::Checkpoint;
-use super::options::SHARD_RANGES_KEY;
 use super::shard_range::ShardRange;
+use super::state_header::{StateHeader, StateShare};
 use crate::storage::fault::FileFault;
 use crate::storage::tensor_file::{Target, TensorFile};
 
 /// Elements that a thread reads at a time.
 const READ_ELEMENTS: usize = 2 << 20;
 
-/// The state files of a checkpoint, open.
+/// The state files of a checkpoint.
 #[derive(Debug)]
 pub struct StateReader {
     path: PathBuf,
     names: Vec<String>,
-    files: Vec<TensorFile>,
+    files: Vec<StateFile>,
     /// Stored ranges by name of the parameter, in the order of its elements.
     stored: HashMap<String, Vec<Stored>>,
     /// Elements of each parameter.
     numels: HashMap<String, usize>,
+}
+
+/// A state file; opened when it is read first.
+#[derive(Debug)]
+struct StateFile {
+    header: StateHeader,
+    opened: OnceLock<TensorFile>,
 }
 
 /// A stored range of a parameter and its location.
@@ -50,34 +57,69 @@ struct Run<'a> {
 }
 
 impl StateReader {
-    /// Opens the state files of a checkpoint.
+    /// Opens all state files of a checkpoint.
     ///
     /// # Errors
     /// The [`Fault`] of a file.
     pub fn open(checkpoint: &Checkpoint) -> Result<Self, Fault> {
-        let manifest = checkpoint.manifest();
+        let StateShare { files, headers } = StateShare::open(checkpoint, 0, 1)?;
+        Ok(Self::new(checkpoint, headers, files))
+    }
+
+    /// Reads a checkpoint whose headers the ranks have exchanged: `own` is this rank's share, and `all` are those of all ranks, as
+    /// [`StateShare::to_bytes`] returns them. Other files are opened when they are read.
+    ///
+    /// # Errors
+    /// [`Fault::File`] if the bytes are not those of headers.
+    pub fn of_shares(checkpoint: &Checkpoint, own: StateShare, all: &[&[u8]]) -> Result<Self, Fault> {
+        let mut headers = Vec::new();
+        for share in all {
+            let share: Vec<StateHeader> = serde_json::from_slice(share).map_err(|error| {
+                FileFault::Malformed { name: "optimizer state".to_owned(), reason: error.to_string() }
+            })?;
+            headers.extend(share);
+        }
+        Ok(Self::new(checkpoint, headers, own.files))
+    }
+
+    /// `opened` are some of the files that the headers are of.
+    fn new(checkpoint: &Checkpoint, headers: Vec<StateHeader>, opened: Vec<TensorFile>) -> Self {
+        let mut opened: HashMap<_, _> =
+            opened.into_iter().map(|file| (file.name().to_owned(), file)).collect();
         let (mut files, mut stored) = (Vec::new(), HashMap::<String, Vec<Stored>>::new());
-        for entry in manifest.files.iter().filter(|entry| entry.name.starts_with(STATE_PREFIX)) {
-            let file = TensorFile::open(&checkpoint.path().join(&entry.name))?;
-            let malformed = |reason: String| FileFault::Malformed { name: entry.name.clone(), reason };
-            let shard_ranges = file.metadata().remove(SHARD_RANGES_KEY).unwrap_or_default();
-            let shard_ranges: Vec<ShardRange> = serde_json::from_str(&shard_ranges)
-                .map_err(|error| malformed(format!("`{SHARD_RANGES_KEY}`: {error}")))?;
-            for ShardRange { param, start, end, offset } in shard_ranges {
-                if start > end {
-                    return Err(malformed(format!("a range of {param} ends before it starts")).into());
-                }
-                if offset.checked_add(end - start).is_none() {
-                    return Err(malformed(format!("a range of {param} starts at element {offset}")).into());
-                }
+        for mut header in headers {
+            for ShardRange { param, start, end, offset } in std::mem::take(&mut header.ranges) {
                 stored.entry(param).or_default().push(Stored { start, end, file: files.len(), offset });
             }
-            files.push(file);
+            let opened = opened.remove(&header.file).map_or_else(OnceLock::new, OnceLock::from);
+            files.push(StateFile { header, opened });
         }
         stored.values_mut().for_each(|of_param| of_param.sort_by_key(|stored| (stored.start, stored.end)));
+        let manifest = checkpoint.manifest();
         let numels = manifest.parameters.iter().map(|p| (p.name.clone(), p.numel())).collect();
         let (path, names) = (checkpoint.path().to_owned(), manifest.state.clone());
-        Ok(StateReader { path, names, files, stored, numels })
+        StateReader { path, names, files, stored, numels }
+    }
+
+    /// Opens the file at `index`, if it is not open.
+    fn file(&self, index: usize) -> Result<&TensorFile, FileFault> {
+        let StateFile { header, opened } = &self.files[index];
+        match opened.get() {
+            Some(file) => Ok(file),
+            None => {
+                let file = TensorFile::open(&self.path.join(&header.file))?;
+                Ok(opened.get_or_init(|| file))
+            }
+        }
+    }
+
+    /// Opens the file of this name, if it is not open; None if it is no state file.
+    ///
+    /// # Errors
+    /// Same as [`TensorFile::open`].
+    pub(super) fn file_named(&self, name: &str) -> Result<Option<&TensorFile>, FileFault> {
+        let index = self.files.iter().position(|file| file.header.file == name);
+        index.map(|index| self.file(index)).transpose()
     }
 
     /// Names of the state tensors.
@@ -95,11 +137,15 @@ impl StateReader {
     /// If ranges overlap in `out` or end after it.
     pub fn read(&self, wanted: &[ShardRange], name: &str, out: &mut [f32]) -> Result<(), CheckpointError> {
         let runs = self.runs(wanted, name, out)?;
+        let damaged =
+            |fault: FileFault| CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() };
+        // Before the threads, which would open a file several times.
+        runs.iter().try_for_each(|run| self.file(run.file).map(drop)).map_err(damaged)?;
         let read =
-            |run: Run<'_>| self.files[run.file].read(name, run.offset..run.offset + run.out.len(), run.out);
+            |run: Run<'_>| self.file(run.file)?.read(name, run.offset..run.offset + run.out.len(), run.out);
         threads::join_any_pool();
         let all: Result<(), FileFault> = runs.into_par_iter().map(read).collect();
-        all.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault: fault.into() })
+        all.map_err(damaged)
     }
 
     /// Locates the elements that [`read`](Self::read) reads, with their targets, each with the name of its file.
@@ -116,9 +162,9 @@ impl StateReader {
         out: &'a mut [f32],
     ) -> Result<Vec<(&str, Target<'a>)>, CheckpointError> {
         let place = |run: Run<'a>| {
-            let file = &self.files[run.file];
-            let at = file.place(name, run.offset..run.offset + run.out.len())?;
-            Ok((file.name(), Target { at, out: bytemuck::cast_slice_mut(run.out) }))
+            let header = &self.files[run.file].header;
+            let at = header.place(name, run.offset, run.offset + run.out.len())?;
+            Ok((header.file.as_str(), Target { at, out: bytemuck::cast_slice_mut(run.out) }))
         };
         let places: Result<_, Fault> = self.runs(wanted, name, out)?.into_iter().map(place).collect();
         places.map_err(|fault| CheckpointError::Damaged { path: self.path.clone(), fault })
@@ -205,7 +251,7 @@ impl StateReader {
             let ends = self.stored.values().flatten().filter(|part| part.file == index);
             let needed = ends.map(|part| part.offset + part.end - part.start).max().unwrap_or(0);
             for name in &self.names {
-                match file.dims(name) {
+                match file.header.dims(name) {
                     Some(&[got]) if got >= needed => {}
                     got => {
                         return Err(

@@ -4,11 +4,12 @@
 //! Chunks start and end at multiples of the disk block, as direct I/O ([`Caching::Bypass`]) requires. Direct I/O avoids the cost of
 //! the page cache and leaves the cache to the training data.
 
-use std::io::{self, Read as _};
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
+use std::{io, thread};
 
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
@@ -117,21 +118,36 @@ pub(crate) fn write<E: Send>(
 
 /// Reads a file from start to end; `see` receives the offset and the bytes of each chunk while the next one is read. Returns the
 /// number of bytes.
-pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
-    let file = open_regular(path)?;
+pub(crate) fn read(path: &Path, caching: Caching, see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
+    read_opened(&open_regular(path)?, caching, see)
+}
+
+/// [`read`] for a file that is open; where in it other reads have come to does not matter.
+pub(crate) fn read_opened(file: &File, caching: Caching, see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
+    let flags = fcntl_getfl(file)?;
+    let read = read_whole(file, caching, see);
+    if fcntl_getfl(file)? != flags {
+        fcntl_setfl(file, flags)?;
+    }
+    read
+}
+
+fn read_whole(file: &File, caching: Caching, mut see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
     let n_bytes = file.metadata()?.len();
     let is_large = n_bytes > CHUNK_BYTES as u64;
-    let mut is_direct = caching == Caching::Bypass && is_large && bypass_cache(&file);
+    let mut is_direct = caching == Caching::Bypass && is_large && bypass_cache(file);
     if !is_direct {
         // This is only an optimization: the system may ignore the advice.
-        let _ = fadvise(&file, 0, None, Advice::Sequential);
+        let _ = fadvise(file, 0, None, Advice::Sequential);
     }
+    let mut next = 0;
     let mut fill = move |chunk: &mut Chunk| -> io::Result<bool> {
         chunk.len = 0;
         while !chunk.room().is_empty() {
-            match (&file).read(chunk.room()) {
+            match file.read_at(chunk.room(), next) {
                 Ok(0) => break,
                 Ok(n) => {
+                    next += n as u64;
                     chunk.len += n;
                     // A partial block is the end of the file; the rest of the chunk is unaligned.
                     if is_direct && n % BLOCK_BYTES > 0 {
@@ -140,7 +156,7 @@ pub(crate) fn read(path: &Path, caching: Caching, mut see: impl FnMut(u64, &[u8]
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_direct && wants_cache(&error) => {
-                    use_cache(&file)?;
+                    use_cache(file)?;
                     is_direct = false;
                 }
                 Err(error) => return Err(error),

@@ -302,6 +302,11 @@ impl TensorFile {
         self.read_at(self.place(name, range)?, bytemuck::cast_slice_mut(out))
     }
 
+    /// Reads the whole file as [`stream::read`] does.
+    pub(crate) fn stream(&self, caching: Caching, see: impl FnMut(u64, &[u8])) -> io::Result<u64> {
+        stream::read_opened(&self.file, caching, see)
+    }
+
     /// Reads the bytes from file offset `place`.
     pub(crate) fn read_at(&self, place: u64, out: &mut [u8]) -> Result<(), FileFault> {
         let unreadable =

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use crate::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Fault, Located, Manifest, RunState, Search, Skipped,
-    step_name,
+    StateReader, StateShare, step_name,
 };
 use crate::config::{Config, Overrides};
 use crate::data::Loaded;
@@ -95,7 +95,7 @@ impl Resumed {
         if path.as_os_str().is_empty() {
             return Ok(None);
         }
-        let resumed = found.map_or_else(|| open(&path), Ok);
+        let resumed = found.map_or_else(|| open(&path, Checkpoint::read_manifest), Ok);
         let manifest = |resumed: &Self| {
             let fingerprint = format!("{:016x}", fingerprint(&resumed.manifest().to_bytes()));
             vec![("--resume (fingerprint of the manifest)".to_owned(), fingerprint)]
@@ -190,7 +190,13 @@ impl Resumed {
         check: impl Fn(&Self) -> Result<()>,
     ) -> Result<Self, Stop> {
         loop {
-            let read = trainer.restore(&self.checkpoint).map(|best_weights| self.best_weights = best_weights);
+            let read = match share_state(world, &self.checkpoint)? {
+                Ok(reader) => {
+                    let best_weights = trainer.restore(&self.checkpoint, &reader);
+                    best_weights.map(|best_weights| self.best_weights = best_weights)
+                }
+                Err(fault) => Err(self.checkpoint.damaged(fault).into()),
+            };
             let (damage, rest) = match read {
                 Err(TrainError::Checkpoint(error)) => match *error {
                     CheckpointError::Damaged { fault, .. } => (Some(fault), Ok(())),
@@ -245,7 +251,7 @@ impl Resumed {
 fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resumed>> {
     let (named, store) = match from {
         ResumeFrom::Path(path) => match Located::new(path)? {
-            Located::One(path) => return open(&path).map(Some),
+            Located::One(path) => return open(&path, Checkpoint::read).map(Some),
             Located::Store(store) => (path.as_path(), store),
         },
         ResumeFrom::Auto => {
@@ -279,10 +285,35 @@ fn newest_of_store(store: CheckpointStore, named: &Path) -> Result<Option<Resume
 }
 
 /// Opens the checkpoint in a folder, if it looks intact.
-fn open(path: &Path) -> Result<Resumed> {
+fn open(path: &Path, read: impl FnOnce(&Path) -> Result<Checkpoint, Fault>) -> Result<Resumed> {
     let damaged = |fault| CheckpointError::Damaged { path: path.to_owned(), fault };
-    let checkpoint = Checkpoint::read(path).map_err(damaged)?;
+    let checkpoint = read(path).map_err(damaged)?;
     Ok(Resumed { checkpoint, store: None, skipped: Vec::new(), best_weights: None })
+}
+
+/// Exchanges the headers of the state files, of which each rank opens its share; an inner error is the fault of a file, on all ranks
+/// alike. Collective.
+fn share_state(world: &World, checkpoint: &Checkpoint) -> Result<Result<StateReader, Fault>> {
+    let share = StateShare::open(checkpoint, world.rank().0, world.world_size());
+    // Invalid headers usually mean a changed file: report that fault first.
+    let share = share.map_err(|fault| checkpoint.verify().err().unwrap_or(fault));
+    let message = match &share {
+        Ok(share) => [b"h", share.to_bytes().as_slice()].concat(),
+        Err(fault) => format!("f{fault}").into_bytes(),
+    };
+    let all = world.group().all_gather_bytes(&message)?;
+    let mut headers = Vec::new();
+    for (rank, message) in all.iter().enumerate() {
+        match message.split_first() {
+            Some((b'h', header)) => headers.push(header),
+            fault => {
+                let reason = fault.map_or(&[][..], |(_, text)| text);
+                let reason = String::from_utf8_lossy(reason).into_owned();
+                return Ok(Err(share.err().unwrap_or(Fault::OnRank { rank, reason })));
+            }
+        }
+    }
+    Ok(share.and_then(|share| StateReader::of_shares(checkpoint, share, &headers)))
 }
 
 /// Shares the first fault that any rank found with all ranks; rank 0 keeps its own.

@@ -125,12 +125,16 @@ impl Trainer<'_> {
         Ok(StateToSave { weights, tensors, registered })
     }
 
-    /// Restores the state of `checkpoint`, which must not be used before all ranks have succeeded; returns the weights of the run's
+    /// Restores the state of `checkpoint`, whose state files `reader` reads. It must not be used before all ranks have succeeded; returns the weights of the run's
     /// best evaluation on rank 0, if the run keeps them.
     ///
     /// # Errors
     /// [`CheckpointError::OtherModel`], [`CheckpointError::Gap`], [`CheckpointError::Damaged`]; `TrainError::Kernel`.
-    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Option<Vec<f32>>> {
+    pub(crate) fn restore(
+        &mut self,
+        checkpoint: &Checkpoint,
+        reader: &StateReader,
+    ) -> Result<Option<Vec<f32>>> {
         let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
             self;
         let Replica { world, model, optimizer, shard_plan, options, .. } = replica;
@@ -161,9 +165,9 @@ impl Trainer<'_> {
             state,
             rank: world.rank().0,
             world_size: world.world_size(),
+            reader,
             caching: if is_alone { Caching::Bypass } else { Caching::Keep },
         })?;
-        let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
         for (name, mut values, tensor) in on_gpu {
             if !is_alone {
                 values.resize(tensor.numel(), 0.0);

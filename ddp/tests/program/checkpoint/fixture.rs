@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ddp::checkpoint::{
     Best, Checkpoint, CheckpointError, CheckpointStore, Load, RunState, SaveOptions, Saved, Saver,
-    ShardRange, StateReader,
+    ShardRange, StateReader, StateShare,
 };
 use ddp::data::order::epoch_proof::{EpochProof, RowsHash};
 use ddp::data::{Normalizer, SavedPreprocessor};
@@ -178,6 +178,46 @@ pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ran
     }
 }
 
+/// Loaded values of a rank: its shard, all weights, and its shard of the state.
+type LoadedRank = (Range<usize>, Vec<f32>, Vec<Vec<f32>>);
+
+/// Exchanges the headers of the state files between `n_ranks`; returns the reader of each.
+pub(crate) fn readers(checkpoint: &Checkpoint, n_ranks: usize) -> Result<Vec<StateReader>, CheckpointError> {
+    let damaged = |fault| checkpoint.damaged(fault);
+    // Invalid headers usually mean a changed file.
+    let invalid = |fault| damaged(checkpoint.verify().err().unwrap_or(fault));
+    let shares = (0..n_ranks).map(|rank| StateShare::open(checkpoint, rank, n_ranks));
+    let shares = shares.collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+    let headers: Vec<_> = shares.iter().map(StateShare::to_bytes).collect();
+    let headers: Vec<_> = headers.iter().map(Vec::as_slice).collect();
+    let readers = shares.into_iter().map(|share| StateReader::of_shares(checkpoint, share, &headers));
+    readers.collect::<Result<Vec<_>, _>>().map_err(damaged)
+}
+
+/// Loads the shard of one of `n_ranks`.
+pub(crate) fn load_rank(
+    checkpoint: &Checkpoint,
+    layout: &ParamLayout,
+    n_ranks: usize,
+    rank: usize,
+    reader: &StateReader,
+) -> Result<LoadedRank, CheckpointError> {
+    let shard = shards(layout, n_ranks)[rank].clone();
+    let mut weights = vec![f32::NAN; layout.flat_len()];
+    let mut state = vec![vec![f32::NAN; shard.len()]; STATES.len()];
+    checkpoint.load(Load {
+        layout,
+        weights: &mut weights,
+        shard_ranges: &ShardRange::of_ranges(layout, std::slice::from_ref(&shard)),
+        state: STATES.into_iter().zip(state.iter_mut().map(Vec::as_mut_slice)).collect(),
+        rank,
+        world_size: n_ranks,
+        reader,
+        caching: if rank.is_multiple_of(2) { Caching::Bypass } else { Caching::Keep },
+    })?;
+    Ok((shard, weights, state))
+}
+
 /// Loads the shards of `n_ranks` and checks them bit for bit; returns the first error of any rank.
 pub(crate) fn load(
     checkpoint: &Checkpoint,
@@ -185,21 +225,9 @@ pub(crate) fn load(
     n_ranks: usize,
 ) -> Result<(), CheckpointError> {
     let step = checkpoint.manifest().run.step;
-    let mut loaded = Vec::new();
-    for (rank, shard) in shards(layout, n_ranks).into_iter().enumerate() {
-        let mut weights = vec![f32::NAN; layout.flat_len()];
-        let mut state = vec![vec![f32::NAN; shard.len()]; STATES.len()];
-        checkpoint.load(Load {
-            layout,
-            weights: &mut weights,
-            shard_ranges: &ShardRange::of_ranges(layout, std::slice::from_ref(&shard)),
-            state: STATES.into_iter().zip(state.iter_mut().map(Vec::as_mut_slice)).collect(),
-            rank,
-            world_size: n_ranks,
-            caching: if rank % 2 == 0 { Caching::Bypass } else { Caching::Keep },
-        })?;
-        loaded.push((shard, weights, state));
-    }
+    let readers = readers(checkpoint, n_ranks)?;
+    let load_one = |(rank, reader)| load_rank(checkpoint, layout, n_ranks, rank, reader);
+    let loaded = readers.iter().enumerate().map(load_one).collect::<Result<Vec<_>, _>>()?;
     for (shard, weights, state) in loaded {
         for at in layout.entries().iter().flat_map(|entry| entry.range()) {
             assert_eq!(

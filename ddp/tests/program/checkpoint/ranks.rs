@@ -112,3 +112,35 @@ fn a_rank_whose_file_still_grows_is_not_silent() {
     });
     check_content(&store.newest_valid().unwrap().found.unwrap(), &layout, 1);
 }
+
+/// With the same number of ranks each rank opens the file that it wrote, whatever happens to the others; with another number it opens
+/// those that hold its shard.
+#[test]
+fn a_rank_opens_only_the_state_files_that_it_reads() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 4, [1]);
+    let checkpoint = store.checkpoint(1).unwrap();
+    let of_rank = |rank: usize| checkpoint.path().join(format!("optimizer-{rank:05}-of-00004.safetensors"));
+    let aside = |rank: usize| dir.path().join(rank.to_string());
+    let is_parameter = |at: &usize| layout.entries().iter().any(|entry| entry.range().contains(at));
+    for (n_ranks, rank) in (0..4).map(|rank| (4, rank)).chain([(8, 3), (8, 7), (2, 1), (1, 0)]) {
+        for hidden in 0..4 {
+            let readers = readers(&checkpoint, n_ranks).unwrap();
+            std::fs::rename(of_rank(hidden), aside(hidden)).unwrap();
+            let loaded = load_rank(&checkpoint, &layout, n_ranks, rank, &readers[rank]).map(drop);
+            std::fs::rename(aside(hidden), of_rank(hidden)).unwrap();
+            let stored = &shards(&layout, 4)[hidden];
+            let holds_some =
+                shards(&layout, n_ranks)[rank].clone().any(|at| stored.contains(&at) && is_parameter(&at));
+            // What the rank verifies is open since it read the headers.
+            let is_needed = holds_some && hidden % n_ranks != rank;
+            assert!(!is_needed || n_ranks != 4, "each reads its own");
+            assert_eq!(
+                loaded.is_err(),
+                is_needed,
+                "{n_ranks} ranks, rank {rank} without file {hidden}: {loaded:?}"
+            );
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ddp::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, Load, RunState, SaveOptions, Saver, ShardRange,
-    SnapshotBuffers,
+    SnapshotBuffers, StateReader,
 };
 use ddp::data::SavedPreprocessor;
 use ddp::model::file::ModelInfo;
@@ -81,6 +81,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
             let checkpoint = Checkpoint::read(&folder)
                 .map_err(|fault| CheckpointError::Damaged { path: folder.clone(), fault })?;
             let state = names.iter().map(String::as_str).zip(read_state.iter_mut().map(Vec::as_mut_slice));
+            let reader = StateReader::open(&checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
             checkpoint.load(Load {
                 layout: &layout,
                 weights: &mut read_weights,
@@ -88,6 +89,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
                 state: state.collect(),
                 rank: 0,
                 world_size: 1,
+                reader: &reader,
                 caching: Caching::Bypass,
             })?;
             Ok(())
