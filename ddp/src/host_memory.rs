@@ -64,14 +64,12 @@ pub fn size(bytes: u64) -> String {
 
 /// The lowest limit on the memory of this process, read at most once per second; `None` if the system reports none.
 pub fn limit() -> Option<MemoryLimit> {
-    // A process stays in its groups, and the limit is asked for several times with each block of rows.
-    static OWN: OnceLock<MemoryGroup> = OnceLock::new();
     static LAST: Mutex<Option<(Instant, Option<MemoryLimit>)>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     match *last {
         Some((read, limit)) if read.elapsed() < Duration::from_secs(1) => limit,
         _ => {
-            let limit = OWN.get_or_init(|| MemoryGroup::find(Path::new("/"))).limit(Path::new("/"));
+            let limit = MemoryGroup::own().limit(Path::new("/"));
             *last = Some((Instant::now(), limit));
             limit
         }
@@ -121,11 +119,10 @@ enum Kills {
 impl MemoryKills {
     /// Starts to count.
     pub fn watch() -> Self {
-        Self::at(Path::new("/"))
+        Self::of(MemoryGroup::own().clone(), Path::new("/"))
     }
 
-    fn at(root: &Path) -> Self {
-        let group = MemoryGroup::find(root);
+    fn of(group: MemoryGroup, root: &Path) -> Self {
         let before = group.kills(root);
         MemoryKills { group, before }
     }
@@ -164,6 +161,12 @@ impl MemoryKills {
 struct MemoryGroup(ControlGroup);
 
 impl MemoryGroup {
+    /// The groups of this process, which it stays in: the limit is asked for several times with each block of rows.
+    fn own() -> &'static Self {
+        static OWN: OnceLock<MemoryGroup> = OnceLock::new();
+        OWN.get_or_init(|| MemoryGroup::find(Path::new("/")))
+    }
+
     fn find(root: &Path) -> Self {
         MemoryGroup(ControlGroup::find(root, "memory", "memory.max"))
     }
@@ -289,7 +292,7 @@ mod tests {
             (events, "low 0\noom 3\noom_kill 1\noom_group_kill 0\n"),
             ("proc/vmstat", "nr_free 1\noom_kill 7\n"),
         ]);
-        let kills = MemoryKills::at(root.path());
+        let kills = MemoryKills::of(MemoryGroup::find(root.path()), root.path());
         assert_eq!(kills.since_at(root.path()), None);
         fs::write(root.path().join("proc/vmstat"), "oom_kill 8\n").unwrap();
         assert_eq!(kills.since_at(root.path()), None, "of another container");
@@ -299,7 +302,7 @@ mod tests {
         assert!(limit.is_near(38 * MIB) && !limit.is_near(20 * MIB));
 
         let root = system(&[("proc/vmstat", "oom_kill 7\n")]);
-        let kills = MemoryKills::at(root.path());
+        let kills = MemoryKills::of(MemoryGroup::find(root.path()), root.path());
         fs::write(root.path().join("proc/vmstat"), "oom_kill 8\n").unwrap();
         let machine = MemoryLimit { bytes: 1024 * MIB, is_container: false };
         assert_eq!(kills.since_at(root.path()), Some(machine));

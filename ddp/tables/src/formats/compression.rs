@@ -8,6 +8,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use ddp::storage::user_file::open_regular;
@@ -49,8 +50,18 @@ impl Compression {
         if named != Compression::None || !std::fs::metadata(path).is_ok_and(|data| data.is_file()) {
             return named;
         }
+        open_regular(path).map_or(Compression::None, |file| Self::of_opened(&file, path))
+    }
+
+    /// [`Compression::of_file`] of a file that was opened and is still at its beginning, where it stays.
+    pub fn of_opened(file: &File, path: &Path) -> Self {
+        let named = Self::of(path);
+        // A pipe can be read only once.
+        if named != Compression::None || !file.metadata().is_ok_and(|data| data.is_file()) {
+            return named;
+        }
         let mut begin = [0; 4];
-        match open_regular(path).and_then(|mut file| file.read_exact(&mut begin)).map(|()| begin) {
+        match file.read_exact_at(&mut begin, 0).map(|()| begin) {
             Ok([0x1f, 0x8b, ..]) => Compression::Gzip,
             Ok([0x28, 0xb5, 0x2f, 0xfd]) => Compression::Zstd,
             // Other formats are archives too, such as npz and Excel's.

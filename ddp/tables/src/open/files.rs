@@ -1,5 +1,6 @@
 //! Finds the data files and the format that a source string names.
 
+use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -103,7 +104,21 @@ fn table_folder(file: &Path) -> Option<&Path> {
 /// # Errors
 /// [`TableError::MixedFormats`], [`RowsError::Foreign`], and the errors of [`files_of`].
 pub fn files_and_format(spec: &SourceSpec<'_>) -> Result<(Vec<PathBuf>, &'static Format)> {
-    let (files, format) = all_files_and_format(spec)?;
+    files_of_format(spec, None)
+}
+
+/// [`files_and_format`] for files whose format may be known, in which case they are not opened.
+///
+/// # Errors
+/// Same as [`files_and_format`].
+pub(crate) fn files_of_format(
+    spec: &SourceSpec<'_>,
+    known: Option<&'static Format>,
+) -> Result<(Vec<PathBuf>, &'static Format)> {
+    let (files, format) = match known {
+        Some(format) => (files_with_copies(spec.source, spec.data.cache.as_deref())?, format),
+        None => all_files_and_format(spec)?,
+    };
     check_settings(format, spec)?;
     match &format.reader {
         Reader::Arrays(reader) if files.len() > 1 => Ok((of_side(files, reader, spec.side), format)),
@@ -211,11 +226,12 @@ fn format_of(path: &Path) -> Result<&'static Format> {
         return Ok(formats::by_name(path).unwrap_or_else(|| formats::by_signature(b"")));
     }
     let file = user_file::open("data file", path)?;
-    let begin = first_bytes(file, path);
+    let compression = Compression::of_opened(&file, path);
+    let begin = first_bytes(file, compression, path);
     if let Some(format) = formats::by_binary_signature(&begin) {
         return Ok(format);
     }
-    let named = match Compression::of_file(path) {
+    let named = match compression {
         Compression::Zip => return Ok(formats::by_signature(&begin)),
         _ => formats::by_name(path),
     };
@@ -236,9 +252,9 @@ fn is_zip(named: &Format, begin: &[u8]) -> bool {
 }
 
 /// The first bytes of the unpacked content, or of the file if it can't be unpacked: a page or a pointer in place of an archive.
-fn first_bytes(file: std::fs::File, path: &Path) -> Vec<u8> {
+fn first_bytes(file: File, compression: Compression, path: &Path) -> Vec<u8> {
     let mut begin = Vec::new();
-    if let Ok(content) = Compression::of_file(path).reader(file, path) {
+    if let Ok(content) = compression.reader(file, path) {
         let _ = content.take(formats::SIGNATURE_BYTES as u64).read_to_end(&mut begin);
     }
     if begin.is_empty() {

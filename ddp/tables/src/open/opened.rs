@@ -11,15 +11,15 @@ use ddp::data::error::{DataError, Result};
 
 use crate::error::TableError;
 use crate::error::target_error::TargetError;
-use crate::formats::Reader;
 use crate::formats::arrays::reader::SplitSide;
+use crate::formats::{Format, Reader};
 use crate::labels::head_rows;
 use crate::labels::survey::LabelSurvey;
-use crate::open::files::{files_and_format, identity};
+use crate::open::files::{all_files_and_format, files_of_format, identity};
 use crate::open::{builtin, open_arrays};
 use crate::source::SourceSpec;
 use crate::table::{Fetched, SharedRows};
-use crate::{arrays, table};
+use crate::{arrays, formats, table};
 
 impl SourceSpec<'_> {
     /// Opens the rows. Files of arrays are not read, except targets that decide on classes or task; tables are.
@@ -91,11 +91,16 @@ impl Opened {
 pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     let spec = &SourceSpec { slots: spec.host, ..*spec };
     let alone = SourceSpec { host: None, ..*spec };
-    let Some(host) = spec.host.filter(|host| host.takes_part()) else { return open_files(&alone) };
+    let Some(host) = spec.host.filter(|host| host.takes_part()) else { return open_files(&alone, None) };
     let failed = |source| DataError::from(TableError::HostMemory { source });
     if host.leads() {
+        // The files are looked at once per host.
+        let is_builtin = spec.source.starts_with("builtin:");
+        let format =
+            if is_builtin { None } else { all_files_and_format(spec).ok().map(|(_, format)| format) };
         host.write(&identity(spec)).map_err(failed)?;
-        let opened = open_files(spec)?;
+        host.write(format.map_or("", |format| format.id.name()).as_bytes()).map_err(failed)?;
+        let opened = open_files(spec, format)?;
         if !opened.is_table(spec) {
             table::publish_elsewhere(host, None)?;
         }
@@ -104,11 +109,13 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     if host.read().map_err(failed)? != identity(spec) {
         // A difference of the rows is reported when the ranks compare them.
         host.leave();
-        return open_files(&alone);
+        return open_files(&alone, None);
     }
+    let format = host.read().map_err(failed)?;
+    let format = formats::all().find(|known| known.id.name().as_bytes() == format);
     let fetched = table::fetch(host, spec)?;
     if matches!(fetched, Fetched::Nothing) {
-        return open_files(&alone);
+        return open_files(&alone, format);
     }
     let open = |spec: &SourceSpec<'_>| match fetched {
         Fetched::Rows(rows, without_target) => {
@@ -122,7 +129,8 @@ pub(crate) fn open(spec: &SourceSpec<'_>) -> Result<Opened> {
     Ok(Opened::Ready(if has_heads { head_rows::open(spec, open)? } else { open(spec)? }))
 }
 
-fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {
+/// - `format`: the files' format, if another rank has looked at them
+fn open_files(spec: &SourceSpec<'_>, format: Option<&'static Format>) -> Result<Opened> {
     let not_for_arrays = |key, why, hint: &str| {
         let (source_name, hint) = (spec.source.to_owned(), hint.to_owned());
         DataError::from(TableError::NotForFormat { key, source_name, why, hint })
@@ -148,7 +156,7 @@ fn open_files(spec: &SourceSpec<'_>) -> Result<Opened> {
     if builtin::NAMES.contains(&spec.source) && !Path::new(spec.source).exists() {
         return Err(DataError::from(TableError::BuiltinWithoutPrefix { name: spec.source.to_owned() }));
     }
-    let (files, format) = files_and_format(spec)?;
+    let (files, format) = files_of_format(spec, format)?;
     if spec.eval_weight().is_some() && !format.is_single_array() {
         return Err(DataError::from(TableError::NotForFormat {
             key: "data.eval_weight",

@@ -10,6 +10,7 @@ mod folders;
 mod labels;
 mod memory;
 mod mutated;
+mod opens;
 mod runs;
 mod sets;
 mod show;

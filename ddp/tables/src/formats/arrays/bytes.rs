@@ -83,10 +83,13 @@ pub enum Bytes {
 impl Bytes {
     /// The file at `path`, mapped.
     pub fn map(path: &Path) -> Result<Self> {
+        Self::map_opened(&ddp::storage::user_file::open("data file", path)?, path)
+    }
+
+    /// The open file `path`, mapped.
+    fn map_opened(file: &File, path: &Path) -> Result<Self> {
         let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
-        // Reports a missing file, a folder and a pipe with errors of their own.
-        drop(ddp::storage::user_file::open("data file", path)?);
-        let file = MappedFile::open(path).map_err(unreadable)?;
+        let file = MappedFile::of_opened(file, path).map_err(unreadable)?;
         Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })
     }
 
@@ -226,16 +229,16 @@ impl Bytes {
 
 /// The bytes of a file; a compressed one is unpacked into `budget`.
 pub fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
-    let compression = Compression::of_file(path);
+    let file = ddp::storage::user_file::open("data file", path)?;
+    let compression = Compression::of_opened(&file, path);
     if compression == Compression::None {
-        let bytes = Bytes::map(path)?;
+        let bytes = Bytes::map_opened(&file, path)?;
         if let Some(Foreign { name, hint }) = bytes.as_slice().and_then(pointer) {
             return Err(RowsError::Foreign { path: path.to_owned(), name, hint });
         }
         return Ok(bytes);
     }
     let mut unpacked = Vec::new();
-    let file = ddp::storage::user_file::open("data file", path)?;
     let read = compression.reader(file, path)?.take(budget.left() + 1).read_to_end(&mut unpacked);
     read.map_err(|error| RowsError::Malformed {
         path: path.to_owned(),

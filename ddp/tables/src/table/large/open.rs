@@ -47,7 +47,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
         let names = files.first().map(|(_, columns)| columns.plan.features.clone());
         let known = names.as_deref().map(|names| KnownFeatures::of_shards(names, spec.source));
         let of_file = SourceSpec { features: spec.features.or(known), ..*spec };
-        let file = ParquetFile::open(path, &spec.read_options())?;
+        let file = ParquetFile::open(path, &spec.read_options())?.closed();
         if file.n_rows() == 0 {
             return Err(DataError::from(RowsError::NoRows { path: path.clone() }));
         }

@@ -30,7 +30,7 @@ use crate::values::notation::Notation;
 /// A file that can't be read, or a first row that does not hold names.
 pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
     let file = user_file::open("data file", path)?;
-    let compression = Compression::of_file(path);
+    let compression = Compression::of_opened(&file, path);
     let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
     let n_bytes = length.map(|data| data.len());
     let input = Input::new(compression.reader(file, path)?).map_err(|error| unreadable(path, error))?;

@@ -73,7 +73,7 @@ impl Lines {
     /// The lines of `path`, each read within `memory_bytes`.
     pub(super) fn open(path: &Path, memory_bytes: u64) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let compression = Compression::of_file(path);
+        let compression = Compression::of_opened(&file, path);
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;

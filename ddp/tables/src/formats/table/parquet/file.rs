@@ -2,8 +2,9 @@
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader, Read};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,12 +43,29 @@ pub struct ParquetFile {
     pub group_rows: Vec<usize>,
     n_bytes: u64,
     memory_bytes: u64,
+    /// The file, open, until it is [closed](ParquetFile::closed).
+    opened: Option<Arc<File>>,
 }
 
 /// A file whose page headers are patched.
+#[derive(Clone)]
 pub(super) struct PageFile {
-    file: File,
+    file: Arc<File>,
     patches: Patches,
+}
+
+/// A file that is read from a place on. Others may read it meanwhile.
+pub(super) struct FileFrom {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for FileFrom {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read_at(out, self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
 }
 
 impl Length for PageFile {
@@ -57,18 +75,20 @@ impl Length for PageFile {
 }
 
 impl ChunkReader for PageFile {
-    type T = Patched<BufReader<File>>;
+    type T = Patched<BufReader<FileFrom>>;
 
     fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
-        Ok(Patched::new(self.file.get_read(start)?, start, self.patches.clone()))
+        let from = BufReader::new(FileFrom { file: self.file.clone(), at: start });
+        Ok(Patched::new(from, start, self.patches.clone()))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        let bytes = self.file.get_bytes(start, length)?;
-        if self.patches.is_empty() {
-            return Ok(bytes);
+        let mut bytes = Vec::with_capacity(length);
+        let from = FileFrom { file: self.file.clone(), at: start };
+        let n_read = from.take(length as u64).read_to_end(&mut bytes)?;
+        if n_read != length {
+            return Err(ParquetError::EOF(format!("expected {length} bytes, got {n_read}")));
         }
-        let mut bytes = Vec::from(bytes);
         patch(&mut bytes, start, &self.patches);
         Ok(bytes.into())
     }
@@ -88,7 +108,20 @@ impl ParquetFile {
         let patches = page_flags::patches(&file, metadata.metadata());
         let plain = PlainTypes::new(metadata.schema(), &[], options.label);
         let (path, memory_bytes) = (path.to_owned(), options.memory_bytes);
-        Ok(ParquetFile { path, metadata, plain, patches, group_rows, n_bytes, memory_bytes })
+        let opened = Some(Arc::new(file));
+        Ok(ParquetFile { path, metadata, plain, patches, group_rows, n_bytes, memory_bytes, opened })
+    }
+
+    /// The file without a descriptor, of which a process has few: it is opened again where it is read.
+    pub fn closed(self) -> Self {
+        ParquetFile { opened: None, ..self }
+    }
+
+    /// The file with a descriptor of its own.
+    pub(super) fn reopened(&self) -> Self {
+        // Without one, the error is reported where the file is read.
+        let opened = user_file::open("data file", &self.path).ok().map(Arc::new);
+        ParquetFile { opened, ..self.clone() }
     }
 
     /// Checks the pages of a column in a row group, whose values are decoded `batch_rows` at a time.
@@ -99,13 +132,17 @@ impl ParquetFile {
         leaf: usize,
         batch_rows: usize,
     ) -> Result<()> {
-        let (file, metadata) = ((&*self.path, &file.file), self.metadata.metadata());
+        let (file, metadata) = ((&*self.path, &*file.file), self.metadata.metadata());
         check_pages(file, metadata, (group, leaf), batch_rows.min(self.n_rows()), self.memory_bytes)
     }
 
     /// The file for its pages.
     pub(super) fn pages(&self) -> Result<PageFile> {
-        Ok(PageFile { file: user_file::open("data file", &self.path)?, patches: self.patches.clone() })
+        let file = match &self.opened {
+            Some(file) => file.clone(),
+            None => Arc::new(user_file::open("data file", &self.path)?),
+        };
+        Ok(PageFile { file, patches: self.patches.clone() })
     }
 
     /// Rows of all row groups.
@@ -113,14 +150,15 @@ impl ParquetFile {
         self.group_rows.iter().sum()
     }
 
-    /// The columns with these indices of the row groups `groups`, `batch_rows` rows at a time. Their pages are not checked.
+    /// The columns with these indices of the row groups `groups`, `batch_rows` rows at a time, read from `file`. Their pages are not
+    /// checked.
     pub(super) fn batches(
         &self,
+        file: PageFile,
         groups: Range<usize>,
         roots: &[usize],
         batch_rows: usize,
     ) -> Result<ParquetRecordBatchReader> {
-        let file = self.pages()?;
         if length(&file.file, &self.path)? != self.n_bytes {
             return Err(RowsError::Changed { path: self.path.clone() });
         }

@@ -57,9 +57,9 @@ impl ParquetFile {
 
     fn rows(&self, groups: Range<usize>, roots: &[usize], batch_rows: usize) -> Result<Rows> {
         let (row, end) = (self.first_row(groups.start), self.first_row(groups.end));
-        let reader = self.batches(groups.clone(), roots, batch_rows)?;
-        let (plain, leaves) = (self.plain.of(roots), self.leaves(roots));
-        let (file, pages) = (self.clone(), self.pages()?);
+        let pages = self.pages()?;
+        let reader = self.batches(pages.clone(), groups.clone(), roots, batch_rows)?;
+        let (file, plain, leaves) = (self.clone(), self.plain.of(roots), self.leaves(roots));
         Ok(Rows { file, reader, plain, row, end, batch_rows, pages, leaves, unchecked: groups, checked: row })
     }
 }

@@ -82,7 +82,8 @@ impl Source {
     /// The batches of these row groups, of which so many wait to be taken.
     fn of(file: &ParquetFile, selection: &Selection, groups: &[Range<usize>], n_waiting: usize) -> Self {
         let batches = || {
-            let (file, selection, groups) = (file.clone(), selection.clone(), groups.to_vec());
+            // Its own descriptor, so that the system reads ahead for this thread.
+            let (file, selection, groups) = (file.reopened(), selection.clone(), groups.to_vec());
             groups.into_iter().flat_map(move |groups| -> Box<dyn Iterator<Item = Batch> + Send> {
                 match file.rows(groups, &selection.roots, selection.batch_rows) {
                     Ok(rows) => Box::new(rows),
