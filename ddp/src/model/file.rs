@@ -324,7 +324,16 @@ impl ModelFile {
 
     /// Hash of the file, which ranks compare at start.
     pub fn fingerprint(&self) -> u64 {
-        fingerprint(&self.bytes)
+        let hash = fingerprint(&self.bytes);
+        self.release();
+        hash
+    }
+
+    /// Takes the content out of the memory of this process; it is read from the file again when it is used.
+    pub fn release(&self) {
+        if let Bytes::Mapped { map, .. } = &self.bytes {
+            map.release();
+        }
     }
 
     /// Refuses a file that was changed in place since it was read first.

@@ -400,6 +400,28 @@ impl Network {
         std::iter::once(master_weights).chain(compute_weights)
     }
 
+    /// Replaces the flat buffers of weights by tensors of the same lengths and types, which `make` makes of them; they hold all weights
+    /// of the model.
+    ///
+    /// # Errors
+    /// Errors of `make`.
+    ///
+    /// # Panics
+    /// If a tensor has another length or type.
+    #[doc(hidden)]
+    pub fn replace_weights<E>(
+        &mut self,
+        mut make: impl FnMut(&Tensor) -> std::result::Result<Tensor, E>,
+    ) -> std::result::Result<(), E> {
+        for weights in self.weight_tensors_mut() {
+            let made = make(weights)?;
+            assert_eq!((made.numel(), made.dtype()), (weights.numel(), weights.dtype()), "weights");
+            *weights = made;
+        }
+        self.has_whole_weights = true;
+        Ok(())
+    }
+
     /// Moves the flat buffers of weights into tensors made by `make` from a length and a type, once nothing reads the old
     /// buffers.
     ///

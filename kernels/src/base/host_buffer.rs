@@ -1,11 +1,12 @@
 //! Host memory for tensors: aligned to cache lines, initialized; large buffers on huge pages.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use memmap2::MmapMut;
+use memmap2::{MmapMut, MmapOptions};
 
 use super::device::Device;
 use super::error::{KernelError, Result};
@@ -108,6 +109,27 @@ impl Buffer {
         Self::new(bytes, reused.and_then(start_of).or_else(|| map(bytes, true)))
     }
 
+    /// The bytes of `file` from `start` on, a multiple of the page size: in memory that all processes that map the file share, until a
+    /// page is written, of which this buffer then has a copy of its own.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`] if the system can't map them, or the file is shorter.
+    pub(crate) fn of_file(file: &File, start: u64, bytes: usize) -> Result<Self> {
+        let is_long_enough = file
+            .metadata()
+            .is_ok_and(|of| start.checked_add(bytes as u64).is_some_and(|end| end <= of.len()));
+        if bytes == 0 || !is_long_enough {
+            return if bytes == 0 { Self::zeroed(0) } else { Self::new(bytes, None) };
+        }
+        // SAFETY: the mapping is private and plain bytes: any bits are valid, whatever others write to the file.
+        let map = unsafe { MmapOptions::new().offset(start).len(bytes).map_copy(file) };
+        let memory = map.ok().and_then(|mut map| {
+            let ptr = NonNull::new(map.as_mut_ptr())?;
+            Some((ptr, Origin::Map(Map { map, capacity: bytes, is_kept: false })))
+        });
+        Self::new(bytes, memory)
+    }
+
     fn new(bytes: usize, memory: Option<(NonNull<u8>, Origin)>) -> Result<Self> {
         let Some((ptr, origin)) = memory else {
             return Err(KernelError::OutOfMemory { device: Device::Cpu, bytes, in_use: None });
@@ -185,6 +207,21 @@ mod tests {
             let buffer = Buffer::zeroed(len).unwrap();
             assert_eq!((buffer.len(), buffer.as_ptr() as usize % ALIGN), (len, 0));
             assert!(buffer.iter().all(|&v| v == 0));
+        }
+    }
+
+    #[test]
+    fn a_page_of_a_file_that_is_written_is_no_longer_shared() {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &[7; 3 * 4096]).unwrap();
+        let map = || Buffer::of_file(&file, 4096, 2 * 4096).unwrap();
+        let (mut first, second) = (map(), map());
+        first[0] = 9;
+        assert_eq!((first[0], first[1], second[0], map()[0]), (9, 7, 7, 7));
+        assert_eq!((first.len(), first.as_ptr() as usize % ALIGN), (2 * 4096, 0));
+        assert!(Buffer::of_file(&file, 0, 0).unwrap().is_empty());
+        for (start, len) in [(4096, 2 * 4096 + 1), (u64::MAX, 4096)] {
+            assert!(matches!(Buffer::of_file(&file, start, len), Err(KernelError::OutOfMemory { .. })));
         }
     }
 

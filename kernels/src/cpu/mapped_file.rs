@@ -33,7 +33,7 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-use memmap2::{Advice, Mmap, MmapOptions};
+use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 
 /// Maximum number of mappings of a process at a time.
 const MAX_MAPPINGS: usize = 4096;
@@ -130,6 +130,14 @@ impl MappedFile {
         assert!(range.start <= range.end && range.end <= self.len());
         if let Some(mapping) = self.mapping.as_ref().filter(|_| !range.is_empty()) {
             let _ = mapping.map.advise_range(Advice::WillNeed, range.start, range.len());
+        }
+    }
+
+    /// Takes these bytes out of the memory of this process: they are read from the file again when they are used.
+    pub fn release(&self) {
+        if let Some(mapping) = &self.mapping {
+            // SAFETY: the mapping is read-only, so no change is lost; a page that was missing is replaced again.
+            let _ = unsafe { mapping.map.unchecked_advise(UncheckedAdvice::DontNeed) };
         }
     }
 

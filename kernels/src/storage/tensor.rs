@@ -1,5 +1,6 @@
 //! Tensors, which own their elements on one device. The methods that compute new tensors are in `tensor/`.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use super::view::{AsView, TensorMut, TensorRef};
@@ -81,6 +82,19 @@ impl Tensor {
             Device::Cuda(index) => Storage::Cuda(DeviceBuffer::zeroed(Gpu::get(index)?, bytes, kind)?),
         };
         Ok(Self::from_storage(storage, shape, dtype, device))
+    }
+
+    /// Creates a tensor on the CPU of the elements in `file` from byte `start` on, a multiple of the page size. All processes that map the
+    /// file share the memory, until a page is written, of which this tensor then has a copy of its own. Nobody may write to the file
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`KernelError::BadShape`](crate::KernelError::BadShape);
+    /// [`KernelError::OutOfMemory`](crate::KernelError::OutOfMemory) if the file can't be mapped or is shorter.
+    pub fn of_file(file: &File, start: u64, dims: &[usize], dtype: DType) -> Result<Self> {
+        let shape = Shape::new(dims)?;
+        let bytes = shape.numel().saturating_mul(dtype.size_bytes());
+        Ok(Self::from_storage(Storage::Cpu(Buffer::of_file(file, start, bytes)?), shape, dtype, Device::Cpu))
     }
 
     /// Creates a tensor of zeros in memory that another library allocated, accounted to `kind`.

@@ -179,8 +179,7 @@ fn load(world: &World, args: &EvalArgs, saved: SavedModel, device: Device) -> Re
     let rows = saved.preprocessor.scale(rows);
     let request = MetricRequest { names: Some(saved.output_names()), ..request }
         .in_units_of(&saved.config.loss, rows.layout());
-    let model = saved.network(MAX_ROWS.min(rows.len()), device).map_err(Error::from);
-    let model = world.collective_result(model)?;
+    let model = saved.network_of_ranks(world, MAX_ROWS.min(rows.len()), device)?;
     let fingerprint = saved.fingerprint();
     let SavedModel { config, preprocessor, path, .. } = saved;
     Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })

@@ -149,10 +149,10 @@ impl Ensemble {
         let _phase = world.watchdog().during(Phase::Prediction);
         let (_, others) = self.models.split_last().expect("a model at least");
         for (number, saved) in others.iter().enumerate() {
-            let voted = Predictor::of_model(saved, device).and_then(|mut predictor| {
-                let model = Model { saved, predictor: &mut predictor, loading: loading(saved) };
-                Pass::open(world, model, input, votes.block_rows)?.run(|block| votes.add(number, &block))
-            });
+            let mut predictor = Predictor::of_ranks(world, saved, device)?;
+            let model = Model { saved, predictor: &mut predictor, loading: loading(saved) };
+            let pass = Pass::open(world, model, input, votes.block_rows);
+            let voted = pass.and_then(|pass| pass.run(|block| votes.add(number, &block)));
             world.collective_result(voted)?;
         }
         Ok(Some(votes))

@@ -9,6 +9,7 @@ use ddp::data::loader::device_feed::DeviceFeed;
 use ddp::data::loader::{DataLoader, LoaderOptions};
 use ddp::data::{Dataset, HeadOutputs, OutputUnits, ResidentRows, RowLayout, TargetLayout, Targets};
 use ddp::model::Network;
+use ddp_comm::{Stop, World};
 use ddp_kernels::Device;
 
 use crate::fit::preprocess::Preprocessor;
@@ -23,6 +24,11 @@ use crate::values::number::Exact;
 const CPU_ROWS: usize = 1024;
 /// Rows per forward pass on a GPU.
 const GPU_ROWS: usize = 8192;
+
+/// Rows per forward pass on `device`.
+fn max_rows(device: Device) -> usize {
+    if device == Device::Cpu { CPU_ROWS } else { GPU_ROWS }
+}
 
 /// A trained model, ready to predict rows: `Predictor::open("runs/digits")?.predict(&rows)?`.
 #[derive(Debug)]
@@ -51,9 +57,21 @@ impl Predictor {
     /// [`PredictError::Model`] if the file does not fit its config, [`PredictError::Kernel`] if the device is unavailable or
     /// out of memory.
     pub fn of_model(saved: &SavedModel, device: Device) -> Result<Self> {
-        let max_rows = if device == Device::Cpu { CPU_ROWS } else { GPU_ROWS };
+        Self::of_network(saved, saved.network(max_rows(device), device)?, device)
+    }
+
+    /// [`Predictor::of_model`], with weights that the ranks of a host hold once on the CPU. Collective.
+    ///
+    /// # Errors
+    /// Same as [`Predictor::of_model`], on all ranks.
+    pub fn of_ranks(world: &World, saved: &SavedModel, device: Device) -> Result<Self, Stop<PredictError>> {
+        let network = saved.network_of_ranks(world, max_rows(device), device)?;
+        Ok(world.collective_result(Self::of_network(saved, network, device))?)
+    }
+
+    fn of_network(saved: &SavedModel, network: Network, device: Device) -> Result<Self> {
         Ok(Predictor {
-            network: saved.network(max_rows, device)?,
+            network,
             preprocessor: saved.preprocessor.clone(),
             task: saved.config.data.task,
             units: saved.output_units(),

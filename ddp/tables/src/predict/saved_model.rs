@@ -1,22 +1,26 @@
 //! A trained model on disk: its file, config, preprocessing, and the weights to evaluate or predict with.
 
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use ddp::config::{Config, Task};
-use ddp::data::{HeadOutputs, LabelVocabulary, OutputUnits};
+use ddp::data::{DataError, HeadOutputs, LabelVocabulary, OutputUnits};
 use ddp::model::file::ModelFile;
 use ddp::model::{ModelSpec, Network, ParamLayout, file};
 use ddp::run_folder::folder;
 use ddp::run_folder::folder::MODEL_FILE;
-use ddp_comm::World;
-use ddp_kernels::{Device, TensorRef};
+use ddp_comm::{HostShare, Stop, World};
+use ddp_kernels::{Device, Tensor, TensorRef};
 use tracing::info;
 
+use crate::error::TableError;
 use crate::fit::preprocess::Preprocessor;
+use crate::host_once::in_turn;
 use crate::open::remote::{self, Take};
-use crate::predict::error::Result;
+use crate::predict::error::{PredictError, Result};
 use crate::source::KnownFeatures;
 
 /// A model file and the data stored next to its weights.
@@ -188,6 +192,56 @@ impl SavedModel {
                 );
             }
         }
+        Ok(network)
+    }
+}
+
+impl SavedModel {
+    /// The network of [`SavedModel::network`]; on the CPU, the ranks of a host hold its weights once. Collective.
+    ///
+    /// # Errors
+    /// Same as [`SavedModel::network`], on all ranks.
+    pub fn network_of_ranks(
+        &self,
+        world: &World,
+        max_rows: usize,
+        device: Device,
+    ) -> Result<Network, Stop<PredictError>> {
+        let is_on_cpu = [u8::from(device == Device::Cpu)];
+        let are_on_cpu = world.group().all_gather_bytes(&is_on_cpu).map_err(PredictError::from)?;
+        let host = if are_on_cpu.iter().all(|of_rank| of_rank[..] == [1]) {
+            world.share_host(|| None).map_err(PredictError::from)?
+        } else {
+            None
+        };
+        let network = in_turn(world, host.as_ref(), || match &host {
+            Some(host) if host.has_readers() => self.network_of_host(host, max_rows),
+            _ => self.network(max_rows, device),
+        })?;
+        self.file.release();
+        Ok(network)
+    }
+
+    /// The network on the CPU, whose weights the first rank of the host writes to memory that all of its ranks map.
+    fn network_of_host(&self, host: &HostShare, max_rows: usize) -> Result<Network> {
+        let map = |weights: &Tensor, range: Range<u64>| -> Result<Tensor> {
+            Ok(Tensor::of_file(&host.file(), range.start, weights.dims(), weights.dtype())?)
+        };
+        let failed = |source| PredictError::from(DataError::from(TableError::HostMemory { source }));
+        if host.leads() {
+            let mut network = self.network(max_rows, Device::Cpu)?;
+            self.file.release();
+            network.replace_weights(|weights| {
+                let bytes = weights.view().as_bytes("predict", "weights")?;
+                let range = host.begin(bytes.len() as u64).map_err(failed)?;
+                host.file().write_all_at(bytes, range.start).map_err(failed)?;
+                map(weights, range)
+            })?;
+            return Ok(network);
+        }
+        let mut network = Network::new(self.spec()?, max_rows, Device::Cpu, self.config.train.precision)?;
+        network.replace_weights(|weights| map(weights, host.next().map_err(failed)?))?;
+        network.set_saved_buffers(&self.file.statistics(network.layout())?)?;
         Ok(network)
     }
 }

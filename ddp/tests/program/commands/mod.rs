@@ -19,5 +19,6 @@ mod predict;
 mod predict_ended;
 mod report;
 mod runs;
+mod shared_weights;
 mod short_commands;
 mod sweep;

@@ -66,10 +66,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     let loading =
         |saved: &SavedModel| LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
     let saved = ensemble.last();
-    let of_model = || {
-        let predictor = Predictor::of_model(saved, device).map_err(Error::from);
-        world.collective_result(predictor)
-    };
+    let of_model = || Predictor::of_ranks(world, saved, device);
     let (data, out) = match (&args.data, &args.out) {
         (Some(data), Some(out)) => (data, out),
         (None, Some(out)) => (&saved.config.data.train, out),
