@@ -83,7 +83,7 @@ impl<'a> Autosave<'a> {
 
     /// Saves the run after the trainer's last step, or starts to; does nothing if that step is saved already. `best` holds the weights of
     /// the best evaluation on rank 0, if they are kept and not those of this step. `started` is the start of
-    /// training's pause.
+    /// training's pause, and `is_last` says that no step follows.
     ///
     /// # Errors
     /// [`TrainError::Kernel`] if the snapshot fails. [`Autosave::report`] reports a failed write.
@@ -93,13 +93,14 @@ impl<'a> Autosave<'a> {
         run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
         started: Instant,
+        is_last: bool,
     ) -> Result<()> {
         let place = Some((trainer.n_steps(), run.cursor));
         if self.last.0 == place {
             return Ok(());
         }
         match &mut self.rank_save {
-            Some(rank_save) => rank_save.save(trainer, run, best)?,
+            Some(rank_save) => rank_save.save(trainer, run, best, is_last)?,
             None => trainer.take(run)?,
         }
         self.last = (place, Instant::now());
@@ -129,7 +130,7 @@ impl<'a> Autosave<'a> {
     ) -> Result<bool> {
         let AfterLoss { config, data, folder, keeps_best_apart } = after_loss;
         if self.world.rank().0 == 0 && self.rank_save.is_some() {
-            self.save(trainer, run, best, Instant::now())?;
+            self.save(trainer, run, best, Instant::now(), true)?;
             let outcomes = self.rank_save.take().map_or(Vec::new(), RankSave::finish);
             let has_failed = |outcome: &SaveOutcome| matches!(outcome, SaveOutcome::Failed { .. });
             return Ok(!outcomes.last().map_or(self.failed.is_some(), has_failed));
@@ -224,6 +225,7 @@ fn settings(config: &Config, data: &Loaded) -> SaveSettings {
         keep: checkpoint.keep,
         keep_best: checkpoint.keep_best.is_some(),
         is_async: checkpoint.is_async && checkpoint.is_on(),
+        is_by_clock: !checkpoint.saves_best(),
     }
 }
 

@@ -76,6 +76,7 @@ impl<'w> Checkpoints<'w> {
             keep,
             keep_best: false,
             is_async: false,
+            is_by_clock: false,
         };
         let store = CheckpointStore::of_run(&folder);
         let rank_save = RankSave::prepare(world, settings, trainer, store).map_err(on_this_rank)?;
@@ -97,7 +98,7 @@ impl<'w> Checkpoints<'w> {
             ..RunState::default()
         };
         let saved = match &mut self.rank_save {
-            Some(rank_save) => rank_save.save(trainer, &mut run, None).and_then(|()| {
+            Some(rank_save) => rank_save.save(trainer, &mut run, None, false).and_then(|()| {
                 let failed = |outcome| match outcome {
                     SaveOutcome::Failed { error, .. } => Some(TrainError::from(error)),
                     SaveOutcome::Saved(_) => None,

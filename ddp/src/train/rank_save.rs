@@ -29,6 +29,8 @@ pub(crate) struct SaveSettings {
     pub(crate) keep_best: bool,
     /// Whether training continues while a checkpoint is written.
     pub(crate) is_async: bool,
+    /// Whether saves are due by the clock alone, so that a short run has none before its end.
+    pub(crate) is_by_clock: bool,
 }
 
 /// This rank's share of each checkpoint, and the way it is saved.
@@ -43,6 +45,8 @@ enum SaveMode {
     Async(Box<Writer>),
     /// While training waits: in place on the CPU, on a GPU from snapshots that are allocated for each save.
     Blocking(Box<Saver>, Vec<SaveOutcome>),
+    /// In the background from the first save on that does not end the run: the others need no memory for snapshots.
+    Deferred(Option<Box<Saver>>),
 }
 
 impl RankSave {
@@ -108,7 +112,7 @@ impl RankSave {
         n_savers: usize,
         own: &[StateShard],
     ) -> Result<Self> {
-        let is_async = settings.is_async;
+        let SaveSettings { is_async, is_by_clock, .. } = settings;
         let owned: Vec<Range<usize>> = own.iter().map(|shard| shard.flat.clone()).collect();
         let n_state = owned.iter().map(ExactSizeIterator::len).sum();
         let n_weights = if world.rank().0 == 0 { trainer.model().layout().flat_len() } else { 0 };
@@ -116,7 +120,10 @@ impl RankSave {
         let n_tensors = options.state_names.len();
         let mut lacks_pinned = false;
         let saver = Saver::new(store, options);
-        let mode = if is_async {
+        // Page-locked memory is allocated before training.
+        let mode = if is_async && is_by_clock && trainer.model().device() == Device::Cpu {
+            SaveMode::Deferred(Some(Box::new(saver)))
+        } else if is_async {
             let device = trainer.model().device();
             let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
             lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
@@ -133,7 +140,7 @@ impl RankSave {
     }
 
     /// Takes the trainer's numbers into `run` and saves them and its tensors, or starts to; `best` are the weights of the best
-    /// evaluation, if they are saved.
+    /// evaluation, if they are saved. `is_last` says that no step follows.
     ///
     /// # Errors
     /// `TrainError::Kernel` if the snapshot fails. An outcome reports a failed write.
@@ -142,9 +149,19 @@ impl RankSave {
         trainer: &Trainer<'_>,
         run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
+        is_last: bool,
     ) -> Result<()> {
         trainer.take(run)?;
+        if let SaveMode::Deferred(saver) = &mut self.mode {
+            let saver = saver.take().expect("it is taken once");
+            self.mode = if is_last {
+                SaveMode::Blocking(saver, Vec::new())
+            } else {
+                SaveMode::Async(Box::new(Writer::start(*saver, SnapshotBuffers::default())?))
+            };
+        }
         match &mut self.mode {
+            SaveMode::Deferred(_) => unreachable!("it was replaced"),
             SaveMode::Async(writer) => {
                 let (buffers, _) = writer.take_buffers();
                 let buffers = snapshot(buffers, &trainer.state_to_save()?, best)?;
@@ -178,6 +195,7 @@ impl RankSave {
         match &mut self.mode {
             SaveMode::Async(writer) => writer.poll(),
             SaveMode::Blocking(_, outcomes) => std::mem::take(outcomes),
+            SaveMode::Deferred(_) => Vec::new(),
         }
     }
 
@@ -186,6 +204,7 @@ impl RankSave {
         match self.mode {
             SaveMode::Async(writer) => writer.finish(),
             SaveMode::Blocking(_, outcomes) => outcomes,
+            SaveMode::Deferred(_) => Vec::new(),
         }
     }
 }
@@ -200,7 +219,7 @@ fn options(
     owned: &[Range<usize>],
 ) -> SaveOptions {
     let layout = trainer.model().layout();
-    let SaveSettings { info, data_fingerprint, keep, keep_best, is_async: _ } = settings;
+    let SaveSettings { info, data_fingerprint, keep, keep_best, is_async: _, is_by_clock: _ } = settings;
     SaveOptions {
         run_id: store.folder().parent().and_then(run_id::read),
         info,

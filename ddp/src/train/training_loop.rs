@@ -214,7 +214,7 @@ impl<'a> TrainingLoop<'a> {
         let stop = self.stop_reason(trainer);
         let started = Instant::now();
         if saves {
-            self.save(trainer)?;
+            self.save(trainer, stop.is_some() || self.is_complete(trainer))?;
         }
         let votes = std::mem::take(&mut self.votes);
         self.check_all_are_here()?;
@@ -335,7 +335,7 @@ impl<'a> TrainingLoop<'a> {
     /// Saves a stopping run; reports it only after the checkpoint is on disk.
     fn stopped(&mut self, trainer: &mut Trainer<'_>, reason: &str) -> Result<(), Stop> {
         // A no-op if the loop saved this step; a run without any step is saved here.
-        self.save(trainer)?;
+        self.save(trainer, true)?;
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let failed = self.autosave.finish(&mut self.metrics)?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
@@ -582,8 +582,8 @@ impl<'a> TrainingLoop<'a> {
         Ok(())
     }
 
-    /// Starts a checkpoint of the run's current state.
-    fn save(&mut self, trainer: &mut Trainer<'_>) -> Result<()> {
+    /// Starts a checkpoint of the run's current state, the last one where `is_last`.
+    fn save(&mut self, trainer: &mut Trainer<'_>, is_last: bool) -> Result<()> {
         let _checkpoint = info_span!("checkpoint", step = trainer.n_steps()).entered();
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let started = Instant::now();
@@ -591,7 +591,7 @@ impl<'a> TrainingLoop<'a> {
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
         trainer.gather_weights()?;
-        self.autosave.save(trainer, &mut self.state, best, started)
+        self.autosave.save(trainer, &mut self.state, best, started, is_last)
     }
 
     fn seconds_since_start(&self) -> f64 {

@@ -61,6 +61,21 @@ fn a_run_takes_the_memory_that_describe_names() {
     }
 }
 
+/// Weights, gradients, two moments and the best weights. A snapshot would be three times the weights more.
+#[test]
+fn a_run_that_is_saved_at_its_end_takes_no_memory_for_a_snapshot() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    write(folder, "rows.csv", &made_up_csv(64, 8, "regression", 0));
+    let run = "--set data.task=regression --set train.steps=3 --set train.batch_size=16 --set optimizer.kind=adamw \
+               --set data.eval_fraction=0.25 --set train.eval_every_steps=1";
+    let [base, _] = peak_and_plan(folder, &format!("{run} --set model.hidden=[4]"));
+    let [peak, _] = peak_and_plan(folder, &format!("{run} --set model.hidden=[3040,3040]"));
+    let weights_kib = folder.join("run/model.safetensors").metadata().unwrap().len() as f64 / 1024.0;
+    let grown = (peak - base) / weights_kib;
+    assert!((4.0..6.5).contains(&grown), "{grown:.2} times the weights");
+}
+
 #[test]
 fn what_is_saved_in_place_has_the_bytes_of_a_snapshot() {
     let folder = temp_dir();
@@ -71,7 +86,7 @@ fn what_is_saved_in_place_has_the_bytes_of_a_snapshot() {
         let line = format!(
             "train --quiet --threads 1 --device cpu --out {is_async} --set data.train=rows.csv --set data.target=['t0','t1'] \
              --set data.task=regression --set train.steps=2 --set train.batch_size=8 --set model.hidden=[3040,3040] \
-             --set checkpoint.async={is_async} --set optimizer.kind=adamw"
+             --set checkpoint.async={is_async} --set checkpoint.every_steps=1 --set optimizer.kind=adamw"
         );
         let mut command = ranks(2, &line.split_whitespace().collect::<Vec<_>>());
         command.current_dir(folder);
