@@ -19,7 +19,7 @@
 pub use ddp_comm::LocalRank;
 pub use ddp_comm::{CommError, DeviceOptions, Group, Rank, ReduceOp, World, launch, threads};
 
-/// What happens to a job of which a rank fails.
+/// The end of a job of which a rank fails.
 pub mod failure {
     pub use ddp_comm::failure::install_panic_hook;
 }

@@ -1,4 +1,4 @@
-//! What the two ranks of a message compare before any data: the type and the shape of its tensor.
+//! The facts of a message that its two ranks compare before any data: the type and the shape of its tensor.
 
 use ddp_kernels::{DType, MAX_DIMS, Shape};
 

@@ -4,12 +4,12 @@ use ddp_comm::{CommError, Rank, ReduceOp, World};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, Device, Tensor};
 
-fn filled(len: usize, dtype: DType, seed: usize) -> Tensor {
-    Tensor::arange(len, DType::I64, Device::Cpu).unwrap().add(seed as i64).unwrap().to_dtype(dtype).unwrap()
+fn filled(len: usize, dtype: DType, seed: usize) -> Result<Tensor, CommError> {
+    Ok(Tensor::arange(len, DType::I64, Device::Cpu)?.add(seed as i64)?.to_dtype(dtype)?)
 }
 
-fn bytes(tensor: &Tensor) -> Vec<u8> {
-    tensor.view().as_bytes("test", "tensor").unwrap().to_vec()
+fn bytes(tensor: &Tensor) -> Result<Vec<u8>, CommError> {
+    Ok(tensor.view().as_bytes("test", "tensor")?.to_vec())
 }
 
 /// Each rank sends to each other one; errors of one message leave the others as they are.
@@ -24,13 +24,13 @@ pub(crate) fn check(world: &World) -> Result<(), CommError> {
                 (DType::Bool, 7),
                 (DType::I64, 0),
             ] {
-                let sent = filled(len, dtype, 10 * from + to);
+                let sent = filled(len, dtype, 10 * from + to)?;
                 let mut got = sent.zeros_like()?;
                 if rank == from {
                     world.send(&sent, to)?;
                 } else if rank == to {
                     world.receive(&mut got, from)?;
-                    assert_eq!(bytes(&got), bytes(&sent), "{dtype} {len} from {from} to {to}");
+                    assert_eq!(bytes(&got)?, bytes(&sent)?, "{dtype} {len} from {from} to {to}");
                 }
             }
         }
@@ -40,9 +40,11 @@ pub(crate) fn check(world: &World) -> Result<(), CommError> {
     }
     // No rank, and this one.
     let mut x = Tensor::ones(&[2, 3], DType::F32, Device::Cpu)?;
-    let errors = [world.send(&x, n), world.receive(&mut x, n)].map(Result::unwrap_err);
+    let errors = [world.send(&x, n), world.receive(&mut x, n)]
+        .map(|result| result.expect_err("there is no such rank"));
     assert!(errors.iter().all(|error| matches!(error, CommError::NoSuchRank { .. })), "{errors:?}");
-    let errors = [world.send(&x, rank), world.receive(&mut x, rank)].map(Result::unwrap_err);
+    let errors = [world.send(&x, rank), world.receive(&mut x, rank)]
+        .map(|result| result.expect_err("there is no such rank"));
     assert!(errors.iter().all(|error| error.to_string().contains("is this rank itself")), "{errors:?}");
     // Another shape or type: the same error on both, and the next message arrives.
     for other in
@@ -50,8 +52,8 @@ pub(crate) fn check(world: &World) -> Result<(), CommError> {
     {
         let mut other = other;
         let error = match rank {
-            0 => world.send(&x, 1).unwrap_err(),
-            1 => world.receive(&mut other, 0).unwrap_err(),
+            0 => world.send(&x, 1).expect_err("the shapes or types differ"),
+            1 => world.receive(&mut other, 0).expect_err("the shapes or types differ"),
             _ => continue,
         };
         let text = with_hint(&error);
@@ -83,10 +85,12 @@ pub(crate) fn check(world: &World) -> Result<(), CommError> {
 }
 
 /// All ranks send to the next one first.
-pub(crate) fn check_ring(world: &World) {
-    let x = Tensor::ones(&[4], DType::F32, Device::Cpu).unwrap();
-    let error = world.send(&x, (world.rank().0 + 1) % world.world_size()).unwrap_err();
+pub(crate) fn check_ring(world: &World) -> Result<(), CommError> {
+    let x = Tensor::ones(&[4], DType::F32, Device::Cpu)?;
+    let next = (world.rank().0 + 1) % world.world_size();
+    let error = world.send(&x, next).expect_err("no rank receives");
     let CommError::NoReceiver { op: "send", ranks } = &error else { panic!("{error}") };
     assert_eq!(*ranks, (0..world.world_size()).collect::<Vec<_>>());
     assert!(with_hint(&error).contains("an odd rank"), "{error}");
+    Ok(())
 }

@@ -2,8 +2,6 @@
 //!
 //! Each rank makes every rank's data, so it knows the answer.
 
-pub(crate) mod messages;
-
 use ddp_comm::{CommError, Rank, ReduceOp, World};
 use ddp_kernels::{DType, Device, Element, Tensor, TensorMut};
 use half::{bf16, f16};

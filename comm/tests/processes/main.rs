@@ -8,6 +8,8 @@
 
 #[path = "../contract/mod.rs"]
 mod contract;
+#[path = "../contract/messages.rs"]
+mod messages;
 mod start;
 
 use std::io::Write as _;
@@ -328,8 +330,8 @@ fn run_rank(case: &str) {
                 contract::check(&world, Device::Cpu, len, sums).unwrap();
             }
         }
-        "messages" | "messages_by_mpi" => contract::messages::check(&world).unwrap(),
-        "ring" | "ring_by_mpi" => contract::messages::check_ring(&world),
+        "messages" | "messages_by_mpi" => messages::check(&world).unwrap(),
+        "ring" | "ring_by_mpi" => messages::check_ring(&world).unwrap(),
         "no_messages_by_tcp" => {
             let x = Tensor::zeros(&[1], DType::F32, Device::Cpu).unwrap();
             let error = with_hint(&world.send(&x, 1 - rank).unwrap_err());

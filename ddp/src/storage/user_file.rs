@@ -55,7 +55,7 @@ pub enum FileError {
     NotTensors {
         /// Path as the user wrote it.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault found in it.
         reason: String,
         /// Whether it is a pointer of Git LFS.
         is_pointer: bool,

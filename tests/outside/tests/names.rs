@@ -1,4 +1,4 @@
-//! What a programmer who comes from PyTorch types first, as a user of the library.
+//! Names that a programmer who comes from PyTorch types first, as a user of the library.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

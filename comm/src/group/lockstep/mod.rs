@@ -10,8 +10,8 @@
 
 mod board;
 mod job;
-mod message;
 mod wait;
+mod message;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

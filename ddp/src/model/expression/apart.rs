@@ -1,11 +1,11 @@
-//! What a recording outside a model knows of its values: which are variables, and which are the values of another recording.
+//! Values of a recording outside a model: which are variables, and which come from another recording.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::graph::{Graph, Id};
 
-/// What marks one value in all recordings that have it.
+/// A mark of one value, in all recordings that have it.
 pub(super) type Mark = Rc<()>;
 
 /// Values outside a model.

@@ -18,7 +18,7 @@ pub(super) struct Recording {
     pub(super) graph: Graph,
     pub(super) constants: Constants,
     pub(super) error: Option<KernelError>,
-    /// What values outside a model need.
+    /// Needs of values outside a model.
     pub(super) apart: Option<Apart>,
 }
 
