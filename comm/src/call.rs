@@ -43,6 +43,8 @@ pub enum CallKind {
     ReduceScatter(ReduceOp),
     /// Every rank gets all ranks' buffers, in rank order.
     AllGather,
+    /// Every rank gets the buffer of the rank before it; rank 0 that of the last rank.
+    Shift,
     /// No rank continues before all ranks have entered.
     Barrier,
     /// One rank's buffer goes to another; only these two take part.
@@ -79,6 +81,7 @@ impl Call {
             CallKind::Broadcast { .. } => "broadcast",
             CallKind::ReduceScatter(_) => "reduce_scatter",
             CallKind::AllGather => "all_gather",
+            CallKind::Shift => "shift",
             CallKind::Barrier => "barrier",
             CallKind::Send { .. } => "send",
             CallKind::Receive { .. } => "receive",
@@ -114,6 +117,7 @@ impl Call {
             CallKind::Barrier => (5, 0),
             CallKind::Send { to } => (6, to as u64),
             CallKind::Receive { from } => (7, from as u64),
+            CallKind::Shift => (8, 0),
         };
         let dtype = match self.dtype {
             DType::F32 => 0,
@@ -145,6 +149,7 @@ impl Call {
             5 => CallKind::Barrier,
             6 => CallKind::Send { to: argument as usize },
             7 => CallKind::Receive { from: argument as usize },
+            8 => CallKind::Shift,
             _ => return None,
         };
         let dtype = match word >> 8 & 0xff {
@@ -174,6 +179,7 @@ impl fmt::Display for Call {
                 write!(f, "reduce_scatter({op}) to {len} {dtype} per rank")
             }
             CallKind::AllGather => write!(f, "all_gather of {len} {dtype} per rank"),
+            CallKind::Shift => write!(f, "shift of {len} {dtype} to the next rank"),
             CallKind::Barrier => f.write_str("barrier"),
             CallKind::Send { to } => write!(f, "send to rank {to} of {len} {dtype}"),
             CallKind::Receive { from } => write!(f, "receive from rank {from} of {len} {dtype}"),
@@ -187,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_call_has_its_own_words() {
-        use CallKind::{AllGather, AllReduce, Barrier, Broadcast, Receive, ReduceScatter, Send};
+        use CallKind::{AllGather, AllReduce, Barrier, Broadcast, Receive, ReduceScatter, Send, Shift};
         use ReduceOp::{Max, Min, Sum};
         let kinds = [
             AllReduce(Sum),
@@ -198,6 +204,7 @@ mod tests {
             ReduceScatter(Sum),
             ReduceScatter(Min),
             AllGather,
+            Shift,
             Barrier,
             Send { to: 1 },
             Receive { from: 1 },

@@ -1,4 +1,4 @@
-//! Messages from one rank to another.
+//! Messages from one rank to another, and the shift along the ring of all ranks.
 
 use ddp_kernels::{Shape, TensorMut, TensorRef};
 use tracing::span::EnteredSpan;
@@ -85,6 +85,41 @@ impl Group {
         let span = call.span().entered();
         self.counter().add(call, self.world_size());
         (span, self.waiting(Some(call), call.name()))
+    }
+
+    /// Sends `input` to the next rank, the last rank to rank 0, and receives that of the rank before into `output`. Waits as
+    /// [`Group::all_reduce`] does. For ranks that share memory, and between GPUs.
+    ///
+    /// `output = input_{(rank + N - 1) mod N}`
+    ///
+    /// - `input`, `output`: the same length and dtype on all ranks
+    ///
+    /// # Errors
+    /// [`CommError::NoSends`] for ranks joined by messages; [`CommError::OutputLength`] if the lengths do not match; the errors of
+    /// [`Group::all_reduce`].
+    ///
+    /// Source: MPI 4.0, section 3.10, `MPI_Sendrecv`; NCCL user guide, "Point-to-point communication", Neighbor exchange.
+    pub fn shift(&self, input: TensorRef<'_>, output: TensorMut<'_>) -> Result<()> {
+        const OP: &str = "shift";
+        let world_size = self.world_size();
+        if input.numel() != output.numel() {
+            let (got, expected) = (output.numel(), input.numel());
+            return Err(CommError::OutputLength { op: OP, got, expected, world_size });
+        }
+        if let Group::Nccl(_) = self {
+            let (next, before) = (self.rank().0 + 1, self.rank().0 + world_size - 1);
+            return self.together(|| {
+                self.send(Rank(next % world_size), input)?;
+                self.receive(Rank(before % world_size), output)
+            });
+        }
+        if !self.shares_memory() {
+            return Err(CommError::NoSends { op: OP, transport: self.transport() });
+        }
+        let (input, output) = self.pair(OP, input, output)?;
+        let call = Call { kind: CallKind::Shift, dtype: output.dtype, len: output.len };
+        // SAFETY: the lengths were checked, and both are borrowed until this function returns.
+        unsafe { self.run(call, input, output) }
     }
 
     fn check_peer(&self, op: &'static str, rank: Rank) -> Result<()> {

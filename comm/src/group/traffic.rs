@@ -63,7 +63,7 @@ impl Traffic {
             CallKind::AllGather => (&mut self.n_all_gathers, (n - 1) * n_bytes * n),
             CallKind::Broadcast { .. } => (&mut self.n_broadcasts, (n - 1) * n_bytes),
             CallKind::Barrier => (&mut self.n_barriers, 0),
-            CallKind::Send { .. } => (&mut self.n_sends, n_bytes * n),
+            CallKind::Shift | CallKind::Send { .. } => (&mut self.n_sends, n_bytes * n),
             CallKind::Receive { .. } => (&mut self.n_sends, 0),
         };
         *count += 1;

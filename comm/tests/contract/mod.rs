@@ -132,6 +132,14 @@ impl Context<'_> {
         let mut buf = tensor(&buf)?;
         group.all_gather_in_place(buf.view_mut())?;
         assert_eq!(buf.to_vec::<T>()?, want, "all_gather_in_place");
+        let mut output = zeros(len)?;
+        let shifted = group.shift(tensor(&input)?.view(), output.view_mut());
+        if group.shares_memory() || group.transport() == "nccl" {
+            shifted?;
+            assert_eq!(output.to_vec::<T>()?, data::<T>((rank + n_ranks - 1) % n_ranks, len), "shift");
+        } else {
+            assert!(matches!(shifted, Err(CommError::NoSends { op: "shift", .. })), "{shifted:?}");
+        }
         Ok(())
     }
 

@@ -80,7 +80,7 @@ impl Job {
         let elems = self.elems(chunk);
         let slot = board.slot(rank, chunk);
         let shards = match self.call.kind {
-            CallKind::AllReduce(_) | CallKind::AllGather => 0..1,
+            CallKind::AllReduce(_) | CallKind::AllGather | CallKind::Shift => 0..1,
             CallKind::Broadcast { root } => 0..usize::from(root == rank),
             CallKind::ReduceScatter(_) => 0..board.geometry().world_size,
             CallKind::Barrier | CallKind::Send { .. } | CallKind::Receive { .. } => 0..0,
@@ -150,6 +150,11 @@ impl Job {
                 // SAFETY: the root posted this chunk's elements; they lie within the output.
                 unsafe { copy(slot, output_at(elems.start), elems.len() * size) }
             }
+            CallKind::Shift => {
+                let before = (rank + world_size - 1) % world_size;
+                // SAFETY: that rank posted this chunk's elements; they lie within the output.
+                unsafe { copy(board.slot(before, chunk), output_at(elems.start), elems.len() * size) }
+            }
             CallKind::AllGather => {
                 for other in 0..world_size {
                     let to = output_at(other * self.call.len + elems.start);
@@ -190,6 +195,7 @@ impl Job {
             CallKind::AllReduce(op) | CallKind::ReduceScatter(op) => op,
             CallKind::Broadcast { .. }
             | CallKind::AllGather
+            | CallKind::Shift
             | CallKind::Barrier
             | CallKind::Send { .. }
             | CallKind::Receive { .. } => return,

@@ -212,6 +212,7 @@ impl MpiCollectives {
             }),
             CallKind::Broadcast { .. }
             | CallKind::Barrier
+            | CallKind::Shift
             | CallKind::Send { .. }
             | CallKind::Receive { .. } => unreachable!("`Scope` starts none of these"),
         };
@@ -349,7 +350,7 @@ impl MpiCollectives {
                 // SAFETY: the communicator is alive.
                 check(self.mpi, "MPI_Barrier", unsafe { (self.mpi.calls.MPI_Barrier)(self.comm) })
             }
-            CallKind::Send { .. } | CallKind::Receive { .. } => {
+            CallKind::Shift | CallKind::Send { .. } | CallKind::Receive { .. } => {
                 unreachable!("`Group` refuses sends of tensors in host memory")
             }
         }

@@ -381,6 +381,7 @@ impl NcclGroup {
                 unsafe { (api.all_gather)(from, to, n, dtype, comm, stream) }
             }),
             CallKind::Barrier => Ok(()),
+            CallKind::Shift => unreachable!("`Group::shift` sends and receives"),
             CallKind::Send { to } => self.call("ncclSend", |api, comm| {
                 // SAFETY: `from` holds `n` elements, and the rank exists.
                 unsafe { (api.send)(from, n, dtype, to as c_int, comm, stream) }

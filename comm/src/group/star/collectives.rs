@@ -154,7 +154,7 @@ impl Star {
             CallKind::AllReduce(_) | CallKind::Broadcast { .. } => (n_bytes, n_bytes),
             CallKind::ReduceScatter(_) => (of_all, n_bytes),
             CallKind::AllGather => (n_bytes, of_all),
-            CallKind::Send { .. } | CallKind::Receive { .. } => {
+            CallKind::Shift | CallKind::Send { .. } | CallKind::Receive { .. } => {
                 unreachable!("`Group` refuses sends of tensors in host memory")
             }
         };
