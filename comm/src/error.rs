@@ -137,13 +137,13 @@ pub enum CommError {
     #[diagnostic(help("ranks that share memory reduce it, and so does NCCL"))]
     NotReducible { call: Call },
 
-    /// This group has no send and receive; see [`Group::send`](crate::Group::send).
+    /// This group has no send and receive, or no shift; see [`Group::send`](crate::Group::send) and [`Group::shift`](crate::Group::shift).
     #[error("{op}: {transport} between hosts has collectives only")]
     #[diagnostic(help(
         "ranks of several hosts send through MPI: start them by mpirun; `peer::copy` copies between two ranks of any start"
     ))]
     NoSends {
-        /// `"send"` or `"receive"`.
+        /// `"send"`, `"receive"` or `"shift"`.
         op: &'static str,
         /// The transport of the group.
         transport: &'static str,

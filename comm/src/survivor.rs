@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::offer::{Offer, SaveAfterLoss};
+
 /// Time beyond the limit for which a training thread waits: a bound in case the watchdog's thread is gone.
 const BEYOND: Duration = Duration::from_secs(10);
 
@@ -24,13 +26,13 @@ pub(crate) struct Survivor {
     changed: Condvar,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum State {
     #[default]
     Training,
-    /// The step after which this rank could save; none if it can't.
-    Offered(Option<u64>),
-    Chosen,
+    /// The state that this rank could save; none if it can't.
+    Offered(Option<Offer>),
+    Chosen(SaveAfterLoss),
     /// Whether the save has succeeded.
     Saved(bool),
 }
@@ -71,29 +73,32 @@ impl Survivor {
         self.may_abort.store(true, SeqCst);
     }
 
-    /// Offers to save the state after `step`, or says that this rank has none to save; returns true if this rank is chosen. Otherwise
-    /// the process ends meanwhile, or this returns false in the end.
-    pub(crate) fn offer(&self, step: Option<u64>) -> bool {
+    /// Offers to save a state, or says that this rank has none to save; returns what to save if this rank is chosen. Otherwise
+    /// the process ends meanwhile, or this returns None in the end.
+    pub(crate) fn offer(&self, offer: Option<Offer>) -> Option<SaveAfterLoss> {
         let limit = self.limit().unwrap_or_default() + BEYOND;
-        let step = step.filter(|_| !self.is_spoiled.load(SeqCst));
+        let offer = offer.filter(|_| !self.is_spoiled.load(SeqCst));
         let mut state = self.state();
-        *state = State::Offered(step);
-        let is_waiting = |state: &mut State| *state != State::Chosen;
+        *state = State::Offered(offer);
+        let is_waiting = |state: &mut State| !matches!(state, State::Chosen(_));
         let waited = self.changed.wait_timeout_while(state, limit, is_waiting);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
+            State::Chosen(save) => Some(save.clone()),
+            _ => None,
+        }
     }
 
     /// The offer of this rank.
-    pub(crate) fn offered(&self) -> Option<Option<u64>> {
+    pub(crate) fn offered(&self) -> Option<Option<Offer>> {
         match *self.state() {
-            State::Offered(step) => Some(step),
+            State::Offered(offer) => Some(offer),
             _ => None,
         }
     }
 
     /// Lets this rank save what it has offered.
-    pub(crate) fn choose(&self) {
-        *self.state() = State::Chosen;
+    pub(crate) fn choose(&self, save: SaveAfterLoss) {
+        *self.state() = State::Chosen(save);
         self.changed.notify_all();
     }
 
@@ -119,12 +124,19 @@ impl Survivor {
 mod tests {
     use super::*;
 
+    fn alone() -> SaveAfterLoss {
+        SaveAfterLoss { step: 7, ranks: vec![0], lacks_weights: false }
+    }
+
     /// The state that the abort of another rank may have reached is not offered.
     #[test]
     fn a_rank_that_aborts_before_the_others_have_stopped_offers_nothing() {
-        for (is_closed, may_abort, offered) in
-            [(true, true, Some(7)), (true, false, None), (false, true, None), (false, false, None)]
-        {
+        for (is_closed, may_abort, offered) in [
+            (true, true, Some(Offer::whole(7))),
+            (true, false, None),
+            (false, true, None),
+            (false, false, None),
+        ] {
             let survivor = Survivor::default();
             survivor.set_limit(Some(Duration::from_secs(1)));
             if may_abort {
@@ -133,12 +145,12 @@ mod tests {
             survivor.close(is_closed, Duration::from_millis(5));
             assert_eq!(survivor.is_closed(), is_closed);
             std::thread::scope(|scope| {
-                scope.spawn(|| survivor.offer(Some(7)));
+                scope.spawn(|| survivor.offer(Some(Offer::whole(7))));
                 while survivor.offered().is_none() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 assert_eq!(survivor.offered(), Some(offered), "{is_closed}, {may_abort}");
-                survivor.choose();
+                survivor.choose(alone());
             });
         }
     }
@@ -150,14 +162,14 @@ mod tests {
         survivor.set_limit(Some(Duration::from_secs(1)));
         std::thread::scope(|scope| {
             let training = scope.spawn(|| {
-                let is_chosen = survivor.offer(Some(7));
-                survivor.end(is_chosen);
+                let save = survivor.offer(Some(Offer::whole(7)));
+                survivor.end(save == Some(alone()));
             });
             while survivor.offered().is_none() {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            assert_eq!((survivor.offered(), survivor.is_saved()), (Some(Some(7)), None));
-            survivor.choose();
+            assert_eq!((survivor.offered(), survivor.is_saved()), (Some(Some(Offer::whole(7))), None));
+            survivor.choose(alone());
             training.join().unwrap();
         });
         assert_eq!(survivor.is_saved(), Some(true));

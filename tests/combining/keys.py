@@ -326,4 +326,7 @@ def draw_config(draw, keys, table, presence, forced):
         other = keys[name].alternative
         if name in config and other in config:
             del config[draw.choice([name, other])]
+    if config.get("comm.zero_copies") and "comm.zero" not in forced and draw.random() < 0.9:
+        # Without shards there is nothing to copy.
+        config["comm.zero"] = draw.choice([1, 2])
     return {**config, **forced}

@@ -41,9 +41,9 @@ pub(super) enum Kind {
     Verdict,
     /// The answer to it: the last operations of the rank, one per line.
     Operations,
-    /// The rank could save the state after the step in the text; no text if it can't.
+    /// The rank could save the state in the text; no text if it can't.
     Offer,
-    /// It should.
+    /// It should, as the text says.
     Save,
     /// It has, or, without a text, has not. From the rank that reports: all ranks end.
     Saved,
@@ -73,7 +73,10 @@ impl Kind {
     ];
 
     fn has_text(self) -> bool {
-        matches!(self, Kind::Failing | Kind::Verdict | Kind::Operations | Kind::Offer | Kind::Saved)
+        matches!(
+            self,
+            Kind::Failing | Kind::Verdict | Kind::Operations | Kind::Offer | Kind::Save | Kind::Saved
+        )
     }
 }
 

@@ -72,6 +72,7 @@ pub use nccl_status::nccl_status;
 pub use place::RankPlace;
 use watch::{Command, Watch};
 
+use crate::offer::{Offer, SaveAfterLoss};
 use crate::phase::Phase;
 use crate::progress::Progress;
 use crate::token::random_token;
@@ -248,12 +249,12 @@ impl Watchdog {
         self.0.get().is_some_and(|running| running.progress.awaits_loss())
     }
 
-    /// After a failure: waits a moment for the loss that it may follow from. Then offers to save the state after `step`, or, with none,
-    /// nothing, and returns true on the rank that is to save and then calls [`Watchdog::end_save`]. False if no rank was lost; the other
+    /// After a failure: waits a moment for the loss that it may follow from. Then offers to save this state, or, with none, nothing, and
+    /// returns the save on the ranks that are to save and then call [`Watchdog::end_save`]. None if no rank was lost; the other
     /// ranks end meanwhile.
-    pub fn offer_save(&self, step: Option<u64>) -> bool {
-        let Some(running) = self.0.get() else { return false };
-        running.progress.awaits_loss() && running.progress.survivor().offer(step)
+    pub fn offer_save(&self, offer: Option<Offer>) -> Option<SaveAfterLoss> {
+        let running = self.0.get().filter(|running| running.progress.awaits_loss())?;
+        running.progress.survivor().offer(offer)
     }
 
     /// Tells the others that the save has ended.

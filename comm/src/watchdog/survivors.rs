@@ -1,7 +1,8 @@
 //! The ranks that are left after a loss agree which of them saves, and wait for it.
 //!
-//! Each offers the step after which its state is whole, as soon as its training thread has left the collective that hangs. The rank that
-//! reports the loss chooses the lowest one of the newest step, and another one if that fails. All end when it says so.
+//! Each offers the state that it holds, as soon as its training thread has left the collective that hangs. The rank that reports the loss
+//! chooses the lowest one of the newest step, and another one if that fails. Ranks that hold shards save together, once. All end when it
+//! says so.
 //!
 //! On GPUs a rank leaves a collective by an abort, which lets the kernels of other ranks run on with undefined sums. So each stops its
 //! updates first and says so, and none aborts before all have; what a rank holds that was late is not saved.
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Kind};
 use super::link::Link;
+use crate::offer::{Offer, SaveAfterLoss};
 use crate::progress::Progress;
 use crate::token::Token;
 
@@ -22,6 +24,15 @@ const CLOSED_WAIT: Duration = Duration::from_secs(2);
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Reason why no rank has saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsaved {
+    /// None could.
+    NoState,
+    /// The shard of this rank is lost, and its copy too.
+    Shard(usize),
+}
 
 /// One rank after a loss.
 pub(super) struct Survivors<'a> {
@@ -39,17 +50,21 @@ pub(super) struct Survivors<'a> {
 }
 
 impl Survivors<'_> {
-    /// Chooses who saves, on the rank that reports, and waits for it. Returns that rank and the step, if one has saved.
+    /// Chooses who saves, on the rank that reports, and waits for it. Returns the rank that completed the checkpoint, and its step.
     ///
     /// - `heard`: frames that have arrived since its report
     /// - `lost`: ranks that can't offer anything
-    pub(super) fn lead(mut self, heard: Vec<Frame>, lost: &[usize]) -> Option<(usize, u64)> {
+    ///
+    /// # Errors
+    /// [`Unsaved`], if none has saved.
+    pub(super) fn lead(mut self, heard: Vec<Frame>, lost: &[usize]) -> Result<(usize, u64), Unsaved> {
         let since = Instant::now();
         let mut alive: BTreeSet<usize> =
             self.links.keys().copied().filter(|rank| !lost.contains(rank)).collect();
         alive.insert(self.rank);
-        let mut offers: BTreeMap<usize, Option<u64>> = BTreeMap::new();
-        let (mut saver, mut is_saved): (Option<(usize, u64)>, bool) = (None, false);
+        let mut offers: BTreeMap<usize, Option<Offer>> = BTreeMap::new();
+        let (mut save, mut is_saved): (Option<SaveAfterLoss>, bool) = (None, false);
+        let mut unsaved = Unsaved::NoState;
         let mut frames = heard;
         // Ranks whose updates are stopped, and when the abort was allowed.
         let (mut closed, mut aborts_at) = (BTreeSet::new(), (!self.aborts).then_some(since));
@@ -58,26 +73,25 @@ impl Survivors<'_> {
                 match kind {
                     // It aborted its communicator before the others had stopped their updates.
                     Kind::AbortsAlone | Kind::Failing if self.aborts && !lost.contains(&rank) => {
-                        return self.end_all();
+                        self.end_all();
+                        return Err(unsaved);
                     }
                     Kind::Closed if aborts_at.is_none() => drop(closed.insert(rank)),
-                    Kind::Offer => drop(offers.insert(rank, text.parse().ok())),
-                    Kind::Saved if is_of(saver, rank) && text.is_empty() => {
-                        offers.insert(rank, None);
-                        saver = None;
+                    Kind::Offer => {
+                        offers.insert(rank, Offer::from_text(&text));
                     }
-                    Kind::Saved => is_saved |= is_of(saver, rank),
+                    Kind::Saved if is_led_by(&save, rank) && text.is_empty() => {
+                        give_up(&mut save, &mut offers)
+                    }
+                    Kind::Saved => is_saved |= is_led_by(&save, rank),
                     _ => {}
                 }
             }
-            match self.progress.survivor().is_saved().filter(|_| is_of(saver, self.rank)) {
+            match self.progress.survivor().is_saved().filter(|_| is_led_by(&save, self.rank)) {
                 Some(true) => is_saved = true,
-                Some(false) => {
-                    offers.insert(self.rank, None);
-                    saver = None;
-                }
-                None => self.progress.survivor().offered().iter().for_each(|step| {
-                    offers.entry(self.rank).or_insert(*step);
+                Some(false) => give_up(&mut save, &mut offers),
+                None => self.progress.survivor().offered().iter().for_each(|offer| {
+                    offers.entry(self.rank).or_insert(*offer);
                 }),
             }
             if aborts_at.is_none() {
@@ -96,21 +110,25 @@ impl Survivors<'_> {
                 offers
                     .iter_mut()
                     .filter(|(rank, _)| !closed.contains(rank))
-                    .for_each(|(_, step)| *step = None);
+                    .for_each(|(_, offer)| *offer = None);
             }
-            if saver.is_some_and(|(saver, _)| !alive.contains(&saver)) {
-                saver = None;
+            if save.as_ref().is_some_and(|save| !alive.contains(&save.lead())) {
+                give_up(&mut save, &mut offers);
             }
-            if saver.is_none() && !is_saved {
+            if save.is_none() && !is_saved {
                 let all_have = alive.iter().all(|rank| offers.contains_key(rank));
-                let best = offers.iter().filter_map(|(rank, step)| Some(((*step)?, *rank)));
-                let best = best.min_by_key(|(step, rank)| (std::cmp::Reverse(*step), *rank));
-                match best {
-                    Some((step, rank)) if all_have || aborts_at.is_some_and(offers_wait) => {
-                        saver = Some((rank, step));
-                        self.choose(rank);
+                // Of ranks that hold shards, all are needed, also one that a busy host lets wait.
+                let has_shards = offers.values().flatten().any(|offer| offer.copy_of.is_some());
+                let offers_until = if has_shards { self.limit / 2 } else { self.step_wait };
+                match SaveAfterLoss::of_offers(&offers, self.world_size) {
+                    Ok(chosen) if all_have || aborts_at.is_some_and(offers_wait) => {
+                        self.choose(&chosen);
+                        save = Some(chosen);
                     }
-                    None if all_have || since.elapsed() >= self.step_wait => break,
+                    Err(lost) if all_have || since.elapsed() >= offers_until => {
+                        unsaved = lost.map_or(Unsaved::NoState, Unsaved::Shard);
+                        break;
+                    }
                     _ => {}
                 }
             }
@@ -120,13 +138,12 @@ impl Survivors<'_> {
             alive.retain(|rank| !closed.contains(rank));
         }
         self.send_to_all(Kind::Saved, "");
-        saver.filter(|_| is_saved)
+        save.filter(|_| is_saved).map(|save| (save.lead(), save.step)).ok_or(unsaved)
     }
 
     /// Ends all ranks without a save.
-    pub(super) fn end_all(mut self) -> Option<(usize, u64)> {
+    pub(super) fn end_all(mut self) {
         self.send_to_all(Kind::Saved, "");
-        None
     }
 
     /// Offers this rank's state to the rank `leader`, and saves it if that one says so. Returns when the rank may end.
@@ -140,17 +157,20 @@ impl Survivors<'_> {
                 has_closed = true;
                 self.send(leader, Kind::Closed, "");
             }
-            if let Some(step) = self.progress.survivor().offered().filter(|_| !has_offered) {
+            if let Some(offer) = self.progress.survivor().offered().filter(|_| !has_offered) {
                 has_offered = true;
-                self.send(leader, Kind::Offer, &step.map_or_else(String::new, |step| step.to_string()));
+                self.send(leader, Kind::Offer, &offer.map_or_else(String::new, Offer::to_text));
             }
             std::thread::sleep(PAUSE);
             let (frames, _) = self.receive();
             for frame in frames.iter().filter(|frame| frame.rank == leader) {
                 match frame.kind {
                     Kind::Save if has_offered && !is_chosen => {
+                        let Some(save) = SaveAfterLoss::from_text(&frame.text, self.world_size) else {
+                            continue;
+                        };
                         is_chosen = true;
-                        self.progress.survivor().choose();
+                        self.progress.survivor().choose(save);
                     }
                     Kind::Saved => is_over = true,
                     // One that stopped its updates later has not waited for the others.
@@ -166,11 +186,13 @@ impl Survivors<'_> {
         }
     }
 
-    fn choose(&mut self, rank: usize) {
-        if rank == self.rank {
-            self.progress.survivor().choose();
-        } else {
-            self.send(rank, Kind::Save, "");
+    fn choose(&mut self, save: &SaveAfterLoss) {
+        for &rank in &save.ranks {
+            if rank == self.rank {
+                self.progress.survivor().choose(save.clone());
+            } else {
+                self.send(rank, Kind::Save, &save.to_text());
+            }
         }
     }
 
@@ -215,6 +237,11 @@ impl Survivors<'_> {
     }
 }
 
-fn is_of(saver: Option<(usize, u64)>, rank: usize) -> bool {
-    saver.is_some_and(|(saver, _)| saver == rank)
+fn is_led_by(save: &Option<SaveAfterLoss>, rank: usize) -> bool {
+    save.as_ref().is_some_and(|save| save.lead() == rank)
+}
+
+/// The save has failed: none of its ranks has anything left to save.
+fn give_up(save: &mut Option<SaveAfterLoss>, offers: &mut BTreeMap<usize, Option<Offer>>) {
+    offers.extend(save.take().iter().flat_map(|save| &save.ranks).map(|rank| (*rank, None)));
 }

@@ -16,7 +16,7 @@ use super::frame::{Frame, Kind};
 use super::link::Link;
 use super::monitor::Monitor;
 use super::place::{RankPlace, places};
-use super::survivors::Survivors;
+use super::survivors::{Survivors, Unsaved};
 use super::{LossReport, flight};
 use crate::end_job::LastWords;
 use crate::lifeline;
@@ -98,7 +98,7 @@ impl Watch {
                 let certificate = Certificate { text: verdict, ..self.certificate() };
                 return self.end(certificate, |survivors| {
                     survivors.follow(leader);
-                    None
+                    Err(Unsaved::NoState)
                 });
             }
             self.progress.looked();
@@ -141,7 +141,8 @@ impl Watch {
                     if is_sure || !survivors.aborts {
                         survivors.lead(heard, &finding.ranks)
                     } else {
-                        survivors.end_all()
+                        survivors.end_all();
+                        Err(Unsaved::NoState)
                     }
                 });
             }
@@ -282,7 +283,11 @@ impl Watch {
     }
 
     /// Writes the certificate, lets a rank save where there is something to save, and ends this process.
-    fn end(mut self, certificate: Certificate, save: impl FnOnce(Survivors<'_>) -> Option<(usize, u64)>) {
+    fn end(
+        mut self,
+        certificate: Certificate,
+        save: impl FnOnce(Survivors<'_>) -> Result<(usize, u64), Unsaved>,
+    ) {
         let report = self.report;
         let reports = certificate.reports.is_some();
         let message = reports.then(|| report.message(&certificate));
@@ -309,10 +314,15 @@ impl Watch {
             words.wait();
             if reports {
                 let text = match saved {
-                    Some((rank, step)) => {
+                    Ok((rank, step)) => {
                         format!("rank {rank} has saved the state after step {step}: no complete step is lost")
                     }
-                    None => "no other rank could save its state: the newest checkpoint counts".to_owned(),
+                    Err(Unsaved::Shard(rank)) => format!(
+                        "the optimizer state of rank {rank} is lost, and its copy too: the newest checkpoint counts"
+                    ),
+                    Err(Unsaved::NoState) => {
+                        "no other rank could save its state: the newest checkpoint counts".to_owned()
+                    }
                 };
                 write_stderr(&format!("[rank {} {}] {text}\n", self.rank, self.identities[self.rank].host));
             }

@@ -51,6 +51,7 @@ mod state_reader;
 mod store;
 mod find;
 mod saver;
+mod survivors;
 mod verify;
 mod load;
 mod writer;

@@ -5,7 +5,7 @@
 //! deleted after the new one was verified.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -29,8 +29,8 @@ use crate::storage::disk::{DiskError, OpenFile, at, free_bytes, is_full};
 use crate::storage::fault::FileEntry;
 use crate::storage::tensor_file;
 
-/// Above the number of saves of any process.
-const SURVIVORS: u64 = 1 << 32;
+/// Number of the first save after a loss, above those of any process.
+pub(super) const FIRST_OF_SURVIVORS: u64 = 1 << 32;
 
 /// Saves the checkpoints of a run; one per rank that saves.
 #[derive(Debug)]
@@ -85,13 +85,14 @@ impl Saver {
         Saver { store, options, n_saves: 0, abandoned: Arc::default() }
     }
 
-    /// The saver of a rank that survives the loss of another one and holds all that a checkpoint needs: it saves alone, as rank 0, in
-    /// folders of its own.
-    ///
-    /// - `rank`: its number in the run
-    pub fn of_survivor(store: CheckpointStore, options: SaveOptions, rank: usize) -> Self {
-        let n_saves = SURVIVORS + rank as u64;
-        Saver { n_saves, ..Self::new(store, SaveOptions { rank: 0, n_savers: 1, ..options }) }
+    /// A saver whose first save has this number.
+    pub(super) fn from_attempt(store: CheckpointStore, options: SaveOptions, n_saves: u64) -> Self {
+        Saver { n_saves, ..Self::new(store, options) }
+    }
+
+    /// The folder that the next save of `step` writes to.
+    pub(super) fn temp_folder(&self, step: u64) -> PathBuf {
+        self.store.temp_folder(step, self.n_saves)
     }
 
     /// Options of the saver.
@@ -136,7 +137,7 @@ impl Saver {
         self.n_saves += 1;
         let temp = self.store.temp_folder(run.step, attempt);
         // A survivor is not alone: others may be writing.
-        if self.options.rank == 0 && attempt < SURVIVORS {
+        if self.options.rank == 0 && attempt < FIRST_OF_SURVIVORS {
             self.store.remove_temps_before(attempt);
         }
         threads::join_any_pool();
@@ -318,7 +319,7 @@ impl Saver {
     }
 
     /// Removes the written files after a failure, and reports the failure to rank 0.
-    fn give_up(&self, temp: &Path, error: &CheckpointError) {
+    pub(super) fn give_up(&self, temp: &Path, error: &CheckpointError) {
         // The disk has failed already: the next start removes what this can't.
         if self.options.rank == 0 {
             let _ = self.store.remove(temp);
@@ -332,7 +333,7 @@ impl Saver {
         }
     }
 
-    fn failed(&self, step: u64, needed_bytes: u64, error: DiskError) -> CheckpointError {
+    pub(super) fn failed(&self, step: u64, needed_bytes: u64, error: DiskError) -> CheckpointError {
         let DiskError { action, path, source } = error;
         let free_bytes = if is_full(&source) { free_bytes(self.store.folder()) } else { None };
         let room = Room { needed_bytes, free_bytes };

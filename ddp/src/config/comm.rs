@@ -62,6 +62,14 @@ section! {
             .synonyms(&["zero_stage", "zero1"])
             .may_change();
 
+        /// Copies of each shard on other ranks: 0 or 1.
+        zero_copies: usize = count(0, 1)
+            .help("With zero: 1 keeps a copy of each rank's shard of the optimizer's state on the next rank, so that the loss of a rank loses no step")
+            .default("0")
+            .example("1")
+            .hint("0 keeps none, 1 one of each shard; it needs comm.zero 1 or 2")
+            .may_change();
+
         /// Whether NCCL reads and writes the buffers of collectives in place.
         register_buffers: RegisterBuffers = one_of(RegisterBuffers::NAMES)
             .help("Keep gradients and gathered weights in memory that NCCL reads and writes in place: never, where a trial succeeds, or fail where it does not")

@@ -339,6 +339,13 @@ pub static CONFLICTS: &[Conflict] = &[
         "evaluations give the metrics of their task",
         &["data.task=regression", "data.eval_fraction=0.1", "train.early_stop_metric=eval_accuracy"],
     ),
+    conflict(["comm.zero_copies", "1"], ["comm.zero", "0"], "every rank holds all of the state", &[]),
+    conflict(
+        ["comm.zero_copies", "1"],
+        ["optimizer.kind", "\"lamb\" or \"muon\""],
+        "the ranks exchange parts of each update",
+        &[],
+    ),
     conflict(
         ["comm.dtype", "\"bf16\""],
         ["comm.zero", "2"],

@@ -36,6 +36,8 @@ ddp_kernels::named_enum! {
         Gradients = "gradients",
         /// Optimizer state: moments or velocity.
         Optimizer = "optimizer",
+        /// Copy of the optimizer state of another rank, with `comm.zero_copies`.
+        OptimizerCopy = "optimizer copy",
         /// Moving average of the weights.
         Average = "average",
         /// Registered buffers of layers: statistics.
@@ -62,7 +64,7 @@ impl MemoryKind {
         Some(match self {
             MemoryKind::Parameters | MemoryKind::ComputeWeights => MemoryUse::Parameters,
             MemoryKind::Gradients => MemoryUse::Gradients,
-            MemoryKind::Optimizer => MemoryUse::Optimizer,
+            MemoryKind::Optimizer | MemoryKind::OptimizerCopy => MemoryUse::Optimizer,
             MemoryKind::Average => MemoryUse::Average,
             MemoryKind::Statistics => MemoryUse::Other,
             MemoryKind::Activations => MemoryUse::Activations,
@@ -110,10 +112,10 @@ impl MemoryPlan {
         let precision = config.train.precision;
         let on_gpu = device != Device::Cpu;
         let model = ModelBytes::of(plan.buffers(&layout));
-        let (state_len, single) = (exchange.state_len(), DType::F32.size_bytes());
+        let (own_len, single) = (exchange.own_len(), DType::F32.size_bytes());
         // Ranks gather the weights that they have updated.
         let weights = |bytes| if exchange.gathers_weights() { plan.exchanged_bytes(bytes) } else { bytes };
-        let optimizer = Optimizer::n_moments(&config.optimizer) * state_len * single;
+        let optimizer = Optimizer::n_moments(&config.optimizer) * own_len * single;
         let scratch = |groups: ParamGroups| {
             let gathered = if groups.has_matrices() { exchange.gathered_directions_len() } else { 0 };
             Optimizer::scratch_bytes(&groups) + gathered * single
@@ -127,6 +129,7 @@ impl MemoryPlan {
         put(MemoryKind::ComputeWeights, weights(model.compute_weights));
         put(MemoryKind::Gradients, exchange.gradient_bytes(|bytes| plan.exchanged_bytes(bytes)));
         put(MemoryKind::Optimizer, optimizer + scratch);
+        put(MemoryKind::OptimizerCopy, if exchange.has_copies() { optimizer } else { 0 });
         put(MemoryKind::Average, average);
         put(MemoryKind::Statistics, model.registered);
         put(MemoryKind::Activations, model.activations);
@@ -142,7 +145,7 @@ impl MemoryPlan {
         let keeps_best = plan.data.eval.is_some() && config.checkpoint.keep_best.is_some();
         // New ones are copied while a checkpoint of the former ones may be under way.
         put(MemoryKind::BestWeights, if keeps_best { 2 * in_model_file } else { 0 });
-        let state_of_average = if has_average { state_len * single } else { 0 };
+        let state_of_average = if has_average { own_len * single } else { 0 };
         let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
         // A checkpoint for which training waits is written in place on the CPU, and the copy for the model's file is made after it.
         let state = if is_async || on_gpu { optimizer + state_of_average } else { 0 };

@@ -42,7 +42,9 @@ impl StepTraffic {
         let (train, world_size) = (partition.train, partition.train.world_size);
         let (precision, single) = (config.train.precision, DType::F32.size_bytes());
         let short = precision.activations().size_bytes();
-        let (flat_len, own_len) = (layout.flat_len(), exchange.state_len());
+        let (flat_len, own_len) = (layout.flat_len(), exchange.own_len());
+        // With copies each rank updates those too.
+        let updated_len = exchange.state_len();
 
         let row = plan.data.train.layout();
         let target_bytes = row.row_bytes() - row.n_features() * row.dtype.size_bytes();
@@ -69,7 +71,7 @@ impl StepTraffic {
             || precision == Precision::F16
             || config.train.bad_steps.on_nonfinite != BadStep::Stop;
         let rounding = n_rounded.unwrap_or(0) * (single + of_gradient);
-        let gradients = rounding + own_len * of_gradient * if has_norm { 2 } else { 1 };
+        let gradients = rounding + (updated_len + if has_norm { own_len } else { 0 }) * of_gradient;
         // The update writes the compute weights, unless ranks gather weights in f32: then they are rounded from those.
         let has_copy = precision.activations() != DType::F32;
         let copy = match (has_copy, exchange.gathers_weights()) {
@@ -86,8 +88,8 @@ impl StepTraffic {
         let [norm_reads, state_reads] = two_passes(whole, own_len, flat_len / own_len, world_size);
         let layers = layers::of_spec(spec);
         let sent = exchange.bytes(n_micro_batches, whole, layers.iter().map(|layer| &**layer)).sent;
-        let weights = (2 * own_len + norm_reads) * single + copy;
-        let optimizer = (2 * n_states * own_len + state_reads) * single;
+        let weights = (2 * updated_len + norm_reads) * single + copy;
+        let optimizer = (2 * n_states * updated_len + state_reads) * single;
         StepTraffic {
             zero: plan.zero.number(),
             weights: passes.weights + weights,

@@ -32,12 +32,12 @@
 
 use std::ops::Range;
 
-use ddp_comm::{OnLoan, ReduceOp, Scope};
+use ddp_comm::{OnLoan, ReduceOp, Scope, World};
 use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
 use crate::exchange::error::{ExchangeError, Result};
-use crate::exchange::shard_plan::Shard;
+use crate::exchange::shard_plan::{Shard, ShardPlan};
 pub use crate::exchange::way::Reduction;
 use crate::exchange::way::{BufferReduction, BufferSize, Exchange, Pass, counted, ring_bytes};
 use crate::model::{AllRanks, GradientSink, GradientWrites, LocalGradients};
@@ -206,6 +206,23 @@ impl Exchange for Buckets {
     fn reduced<'a>(&self, memory: &'a [Tensor], shard: &Shard) -> Result<TensorRef<'a>> {
         let reduced = &memory[usize::from(self.rounded.is_some())];
         Ok(reduced.view().range(shard.flat.start, shard.flat.end)?)
+    }
+
+    /// To the place of those shards, where this rank's own sums are needed no longer.
+    fn pass_on(&self, memory: &mut [Tensor], world: &World, shard_plan: &ShardPlan) -> Result<()> {
+        let reduced = &mut memory[usize::from(self.rounded.is_some())];
+        for block in shard_plan.blocks() {
+            let Some(copied) = shard_plan.copied_shard(block) else { continue };
+            let (own, copied) = (shard_plan.own_shard(block).flat, copied.flat);
+            let (before, after) = reduced.view_mut().split_at(own.start.max(copied.start))?;
+            let (own, copied) = if own.start < copied.start {
+                (before.range(own.start, own.end)?, after.range(0, copied.len())?)
+            } else {
+                (after.range(0, own.len())?, before.range(copied.start, copied.end)?)
+            };
+            world.tensor_group().shift(own.as_ref(), copied)?;
+        }
+        Ok(())
     }
 }
 

@@ -37,6 +37,36 @@ pub enum ExchangeError {
     )]
     #[diagnostic(help("use `Sequential::layer_norm` or `rms_norm`, or leave out `micro_shards`"))]
     TreeOfStatistics,
+    /// Copies of shards without shards.
+    #[error(
+        "`comm.zero_copies = 1` keeps copies of shards, and `comm.zero = 0` divides nothing: every rank holds all of the state"
+    )]
+    #[diagnostic(help("leave out `comm.zero_copies`, or use ZeroStage::Optimizer or Gradients"))]
+    CopiesOfWhole,
+    /// Copies of the state of an optimizer whose step exchanges something between two passes.
+    #[error(
+        "`comm.zero_copies = 1` repeats the update of another rank, and the ranks exchange parts of each update of `optimizer.kind = \"{optimizer}\"`"
+    )]
+    #[diagnostic(help("leave out `comm.zero_copies`, or use another optimizer, such as adamw"))]
+    CopiesInTwoPasses {
+        /// The optimizer.
+        optimizer: OptimizerKind,
+    },
+    /// Copies of shards on GPUs.
+    #[error(
+        "`comm.zero_copies = 1` is for ranks on the CPU: on a GPU updates are enqueued, and could not be completed after a loss"
+    )]
+    #[diagnostic(help("leave out `comm.zero_copies`: after a loss the newest checkpoint counts"))]
+    CopiesOnGpu,
+    /// Copies of shards on ranks that can't leave a collective.
+    #[error(
+        "`comm.zero_copies = 1` needs ranks that share memory: those joined by {transport} can't leave a collective after a loss, so that none could save"
+    )]
+    #[diagnostic(help("leave out `comm.zero_copies`: after a loss the newest checkpoint counts"))]
+    CopiesByMessages {
+        /// The transport of the ranks.
+        transport: &'static str,
+    },
     /// A model in f64.
     #[error("ranks exchange gradients in f32, and the model is in f64")]
     #[diagnostic(help(

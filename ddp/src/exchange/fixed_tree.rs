@@ -194,6 +194,10 @@ impl FixedTree {
 }
 
 impl Exchange for FixedTree {
+    fn has_all_gradients(&self) -> bool {
+        true
+    }
+
     fn describe(&self, _n_micro_batches: usize) -> String {
         let shards = counted(self.n_shards, "micro-shard");
         match self.partition.world_size {

@@ -84,6 +84,11 @@ impl Gradients {
         self.plan.way.reduced(&self.memory, shard)
     }
 
+    /// Passes the reduced gradients of each rank's shards on to the rank that holds a copy of their state. Collective.
+    pub(crate) fn pass_on(&mut self, world: &World) -> Result<()> {
+        self.plan.way.pass_on(&mut self.memory, world, &self.plan.shard_plan)
+    }
+
     /// All gradients and the tail, where they are reduced with the update.
     pub(crate) fn flat_mut(&mut self) -> &mut Tensor {
         &mut self.memory[0]

@@ -47,6 +47,8 @@ use crate::optim::param_groups::WholeParameter;
 pub struct ExchangeOptions {
     /// ZeRO stage.
     pub zero: ZeroStage,
+    /// Whether each rank with shards also holds a copy of the state of the rank before it.
+    pub has_copies: bool,
     /// Number format of gradients between GPUs.
     pub comm_dtype: CommDtype,
     /// Whether no step has more than one micro-batch.
@@ -95,6 +97,7 @@ impl ExchangeOptions {
             ZeroStage::Off if self.micro_shards.is_some() => ShardPlan::whole(flat_len, rank),
             ZeroStage::Off => ShardPlan::new(ranks, flat_len, self.divide_update_from),
             _ if world_size == 1 => ShardPlan::whole(flat_len, rank),
+            _ if self.has_copies => ShardPlan::sharded(buckets, rank, world_size).with_copies(),
             _ => ShardPlan::sharded(buckets, rank, world_size),
         }
     }
@@ -142,7 +145,10 @@ impl ExchangePlan {
             }
             (ZeroStage::Off, None) => buckets(plan, Reduction::ToAll),
             (ZeroStage::Optimizer, None) => buckets(plan, Reduction::ToOwners),
-            (ZeroStage::Gradients, None) => Box::new(Zero2::new(layout, &plan, rank, world_size, overlap)),
+            (ZeroStage::Gradients, None) => {
+                let zero2 = Zero2::new(layout, &plan, rank, world_size, overlap);
+                Box::new(zero2.with_copies(options.has_copies))
+            }
         };
         let short_gather = ShortGather::new(formats, &shard_plan, world_size);
         let short_gather = short_gather.filter(|_| options.gathers_short_weights);
@@ -156,8 +162,9 @@ impl ExchangePlan {
 
     /// Names the collectives of a step of `n_micro_batches` micro-batches per rank.
     pub fn describe(&self, n_micro_batches: usize) -> String {
+        let copies = if self.has_copies() { ", copies of shards to the next rank" } else { "" };
         let weights = if self.gathers_weights() { ", all-gather of weights" } else { "" };
-        format!("{}{weights}", self.way.describe(n_micro_batches))
+        format!("{}{copies}{weights}", self.way.describe(n_micro_batches))
     }
 
     /// Bytes that a rank sends in such a step: gradients, sums, gathered weights, what the optimizer needs of `whole` parameters, and what
@@ -173,6 +180,7 @@ impl ExchangePlan {
         let of_weights = if self.gathers_weights() { ring_bytes(n_ranks, self.gathered_bytes()) } else { 0 };
         let sent = self.way.bytes_sent(n_micro_batches)
             + of_weights
+            + self.passed_on_bytes()
             + WholeParameters::bytes_sent(whole, &self.shard_plan, n_ranks)
             + RankExchange::bytes_sent(layers, n_ranks, n_micro_batches);
         let tail = TAIL_ELEMENTS * DType::F32.size_bytes();
@@ -209,9 +217,26 @@ impl ExchangePlan {
         self.short_gather.is_some()
     }
 
-    /// Elements of each tensor of optimizer state.
+    /// Whether ranks hold copies of the state of another one's shards.
+    pub fn has_copies(&self) -> bool {
+        self.shard_plan.copy_of().is_some()
+    }
+
+    /// Bytes of gradients that a rank passes on to the holder of its copy.
+    fn passed_on_bytes(&self) -> u64 {
+        let is_needed = self.has_copies() && !self.way.has_all_gradients();
+        let n_bytes = self.shard_plan.own_len() * DType::F32.size_bytes();
+        if is_needed { n_bytes as u64 } else { 0 }
+    }
+
+    /// Elements of each tensor of optimizer state, with those of a copy.
     pub fn state_len(&self) -> usize {
         self.shard_plan.state_len()
+    }
+
+    /// Elements of each tensor of optimizer state without copies.
+    pub fn own_len(&self) -> usize {
+        self.shard_plan.own_len()
     }
 
     /// Elements (f32) for a moving average of the weights, including the buffers of its evaluations, which the model's file needs too.

@@ -2,7 +2,8 @@
 //! and tensor, and repaired from a majority, every `train.replica_check_steps` steps.
 //!
 //! All ranks hold the weights. They hold the same optimizer state of what each of them updates: of all weights, or with ZeRO, and
-//! where ranks that share memory divide the update, of nothing or of the rest of the division.
+//! where ranks that share memory divide the update, of nothing or of the rest of the division. With copies of shards, two ranks hold the
+//! state of each shard.
 //!
 //! ```
 //! use ddp::exchange::replica_check::ReplicaDifference;
@@ -36,12 +37,12 @@ pub struct ReplicaCheck {
     download: Option<Download>,
 }
 
-/// A range of a tensor that all ranks hold alike.
+/// A range of a tensor that all ranks hold alike, or two of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     of: Held,
-    /// Elements of the flat buffer.
-    range: Range<usize>,
+    /// Elements of this rank's tensor; none on a rank that does not hold them.
+    range: Option<Range<usize>>,
     tensor: &'static str,
     parameter: String,
 }
@@ -157,8 +158,13 @@ impl ReplicaCheck {
         optimizer: &Optimizer,
     ) -> Result<Option<ReplicaDifferences>> {
         let own = self.fingerprints(world, model, optimizer)?;
-        // The complement's maximum is the complement of the minimum, so that one all-reduce gives both.
-        let mut extremes: Vec<i64> = own.iter().copied().chain(own.iter().map(|sum| !sum)).collect();
+        // The complement's maximum is the complement of the minimum, so that one all-reduce gives both. A rank that does not hold a piece
+        // changes neither.
+        let of = |complement: i64| {
+            let held = own.iter().zip(&self.pieces);
+            held.map(move |(sum, piece)| if piece.range.is_some() { sum ^ complement } else { i64::MIN })
+        };
+        let mut extremes: Vec<i64> = of(0).chain(of(-1)).collect();
         let n_extremes = extremes.len();
         let view = TensorMut::from_slice(&mut extremes, &[n_extremes])?;
         world.group().all_reduce(ReduceOp::Max, view)?;
@@ -167,12 +173,20 @@ impl ReplicaCheck {
         if differ.is_empty() {
             return Ok(None);
         }
-        let bytes: Vec<u8> = differ.iter().flat_map(|&piece| own[piece].to_le_bytes()).collect();
+        let mut bytes = Vec::new();
+        for &piece in &differ {
+            bytes.extend(own[piece].to_le_bytes());
+            bytes.push(u8::from(self.pieces[piece].range.is_some()));
+        }
         let of_ranks = world.group().all_gather_bytes(&bytes)?;
         let difference = |(index, &piece): (usize, &usize)| {
             let Piece { tensor, parameter, .. } = self.pieces[piece].clone();
-            let sums: Vec<&[u8]> = of_ranks.iter().map(|bytes| &bytes[8 * index..8 * index + 8]).collect();
-            ReplicaDifference { tensor, parameter, groups: groups_of_equal(&sums) }
+            let of_rank = |bytes: &'_ Vec<u8>| bytes[9 * index..9 * index + 9].to_vec();
+            let sums: Vec<Vec<u8>> = of_ranks.iter().map(of_rank).collect();
+            let mut groups = groups_of_equal(&sums);
+            // Of ranks that hold it.
+            groups.retain(|group| sums[group[0]][8] == 1);
+            ReplicaDifference { tensor, parameter, groups }
         };
         Ok(Some(ReplicaDifferences(differ.iter().enumerate().map(difference).collect())))
     }
@@ -198,10 +212,12 @@ impl ReplicaCheck {
                 Held::Weights => model.weights_mut().master,
                 Held::State(index) => optimizer.state_mut().swap_remove(index).1.view_mut(),
             };
-            let values = tensor.range(piece.range.start, piece.range.end)?;
+            // Two ranks that differ have no majority.
+            let Some(range) = piece.range.clone() else { continue };
+            let values = tensor.range(range.start, range.end)?;
             world.tensor_group().broadcast(Rank(from), values)?;
             if piece.of == Held::Weights {
-                model.refresh_compute_weights(piece.range.clone())?;
+                model.refresh_compute_weights(range)?;
             }
         }
         Ok(())
@@ -215,7 +231,8 @@ impl ReplicaCheck {
                 Held::Weights => model.weights(),
                 Held::State(index) => state[index].1,
             };
-            let values = tensor.view().range(piece.range.start, piece.range.end)?;
+            let Some(range) = &piece.range else { continue };
+            let values = tensor.view().range(range.start, range.end)?;
             fingerprint(values, self.sums.view_mut().range(index, index + 1)?)?;
         }
         let Some(download) = &mut self.download else { return Ok(self.sums.to_vec()?) };
@@ -225,13 +242,13 @@ impl ReplicaCheck {
     }
 }
 
-/// Values that all ranks hold alike, the weights first.
+/// Values that ranks hold alike, the weights first; the same list on all ranks.
 fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece> {
     let entries = model.layout().entries();
     let shared_state = if plan.is_sharded() { 0..0 } else { plan.rest().flat };
     let piece = |(of, tensor), range: Range<usize>, parameter: &str| Piece {
         of,
-        range,
+        range: Some(range),
         tensor,
         parameter: parameter.to_owned(),
     };
@@ -245,7 +262,38 @@ fn pieces(model: &Network, optimizer: &Optimizer, plan: &ShardPlan) -> Vec<Piece
             .filter(|(range, _)| !range.is_empty())
             .map(move |(range, entry)| piece((Held::State(state.0), state.1), range, &entry.name))
     });
-    weights.chain(state).collect()
+    weights.chain(state).chain(copied_pieces(model, &names, plan)).collect()
+}
+
+/// The state of each rank's shards, which that rank and the holder of its copy have, by parameter and shard.
+fn copied_pieces(model: &Network, names: &[(usize, &'static str)], plan: &ShardPlan) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    if plan.copy_of().is_none() {
+        return pieces;
+    }
+    for block in plan.blocks() {
+        let held = [Some(plan.own_shard(block)), plan.copied_shard(block)];
+        for shard in plan.shards_of(block) {
+            let held = held.iter().flatten().find(|held| held.flat == shard);
+            for entry in model.layout().entries() {
+                let within = entry.start.max(shard.start)..entry.range().end.min(shard.end);
+                if within.is_empty() {
+                    continue;
+                }
+                let range = held.map(|held| {
+                    let start = held.state_start + within.start - shard.start;
+                    start..start + within.len()
+                });
+                pieces.extend(names.iter().map(|&(index, tensor)| Piece {
+                    of: Held::State(index),
+                    range: range.clone(),
+                    tensor,
+                    parameter: entry.name.clone(),
+                }));
+            }
+        }
+    }
+    pieces
 }
 
 /// Groups ranks with equal values: the largest group first, among equal ones that of the lowest rank.

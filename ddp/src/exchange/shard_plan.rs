@@ -5,7 +5,8 @@
 //! - ranks that share memory share its bandwidth too, and reduction and update of a large model are bound by memory traffic:
 //!   the ranks go through the flat buffer block by block, each reduces and updates its shard of a block, and they gather
 //!   the block's weights while it is in cache. The weights get the same bits either way;
-//! - with ZeRO each rank holds the optimizer state of its own shard of every bucket only.
+//! - with ZeRO each rank holds the optimizer state of its own shard of every bucket only; with copies also that of the rank before it, which
+//!   it updates by the same gradients, so that the state survives the loss of one of the two.
 //!
 //! Source: ZeRO, arXiv:1910.02054.
 //!
@@ -68,6 +69,8 @@ pub struct ShardPlan {
     n_shards: usize,
     /// Whether state is held for this rank's shards only, packed one after the other.
     is_sharded: bool,
+    /// Index of the shards of another rank, of whose state this rank holds a copy, after its own.
+    copied: Option<usize>,
 }
 
 /// A range of the flat buffer that this rank updates.
@@ -86,6 +89,12 @@ pub struct StateShard {
     pub flat: Range<usize>,
     /// Start in the state tensors.
     pub offset: usize,
+}
+
+impl From<Shard> for StateShard {
+    fn from(shard: Shard) -> Self {
+        StateShard { flat: shard.flat, offset: shard.state_start }
+    }
 }
 
 impl ShardPlan {
@@ -111,7 +120,14 @@ impl ShardPlan {
             "a layout for {n_shards} ranks"
         );
         let end = blocks.last().map_or(0, |last| last.end);
-        ShardPlan { blocks, rest: end..end, index, n_shards, is_sharded: true }
+        ShardPlan { blocks, rest: end..end, index, n_shards, is_sharded: true, copied: None }
+    }
+
+    /// The same plan in which each rank also holds a copy of the state of the rank before it, if there are several with shards.
+    #[must_use]
+    pub fn with_copies(self) -> Self {
+        let before = (self.index + self.n_shards - 1) % self.n_shards;
+        ShardPlan { copied: (self.is_sharded && self.n_shards > 1).then_some(before), ..self }
     }
 
     fn divided(flat_len: usize, index: usize, n_shards: usize) -> Self {
@@ -125,7 +141,7 @@ impl ShardPlan {
             blocks.push(start..end);
             start = end;
         }
-        ShardPlan { blocks, rest: start..flat_len, index, n_shards, is_sharded: false }
+        ShardPlan { blocks, rest: start..flat_len, index, n_shards, is_sharded: false, copied: None }
     }
 
     /// Whether each rank updates a shard of each block, but holds state for all weights. Then [`ShardPlan::reduce`]
@@ -146,11 +162,33 @@ impl ShardPlan {
 
     /// This rank's shard of a block.
     pub fn own_shard(&self, block: &Range<usize>) -> Shard {
-        let len = block.len() / self.n_shards;
-        let start = block.start + self.index * len;
+        let flat = self.shard_of(self.index, block);
         // The shards of all earlier blocks together are `n_shards` times smaller than those blocks.
-        let state_start = if self.is_sharded { block.start / self.n_shards } else { start };
-        Shard { flat: start..start + len, state_start }
+        let state_start = if self.is_sharded { block.start / self.n_shards } else { flat.start };
+        Shard { flat, state_start }
+    }
+
+    /// The shard of another rank of a block, of whose state this rank holds a copy.
+    pub fn copied_shard(&self, block: &Range<usize>) -> Option<Shard> {
+        let state_start = self.own_len() + block.start / self.n_shards;
+        self.copied.map(|index| Shard { flat: self.shard_of(index, block), state_start })
+    }
+
+    /// The shards of a block, in the order of the ranks.
+    pub fn shards_of(&self, block: &Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
+        let block = block.clone();
+        (0..self.n_shards).map(move |index| self.shard_of(index, &block))
+    }
+
+    /// The elements of a block that belong to the shards of this index.
+    fn shard_of(&self, index: usize, block: &Range<usize>) -> Range<usize> {
+        let len = block.len() / self.n_shards;
+        block.start + index * len..block.start + (index + 1) * len
+    }
+
+    /// The rank of whose state this rank holds a copy.
+    pub fn copy_of(&self) -> Option<usize> {
+        self.copied
     }
 
     /// The range that all ranks update.
@@ -164,6 +202,11 @@ impl ShardPlan {
         self.blocks.iter().map(|block| self.own_shard(block)).chain(rest)
     }
 
+    /// All ranges whose state this rank holds as a copy, in order.
+    pub fn copied_shards(&self) -> impl Iterator<Item = Shard> + '_ {
+        self.blocks.iter().filter_map(|block| self.copied_shard(block))
+    }
+
     /// Elements of the flat buffer.
     pub fn flat_len(&self) -> usize {
         self.rest.end
@@ -171,22 +214,34 @@ impl ShardPlan {
 
     /// Elements of each state tensor.
     pub fn state_len(&self) -> usize {
+        self.own_len() * if self.copied.is_some() { 2 } else { 1 }
+    }
+
+    /// Elements of each state tensor without copies.
+    pub fn own_len(&self) -> usize {
         if self.is_sharded { self.rest.end / self.n_shards } else { self.rest.end }
     }
 
     /// Shards of the state that this rank stores: each element of the flat buffer belongs to one rank.
     pub fn shards_to_store(&self) -> Vec<StateShard> {
-        let state_shard = |shard: Shard| StateShard { flat: shard.flat, offset: shard.state_start };
         let shards = self.blocks.iter().map(|block| self.own_shard(block));
         // All ranks have the same state of the rest.
         let rest = (self.index == 0 && !self.rest.is_empty()).then(|| self.rest());
-        shards.chain(rest).map(state_shard).collect()
+        shards.chain(rest).map(StateShard::from).collect()
+    }
+
+    /// Shards of the state that this rank stores after a loss, together with the other `ranks` that are left: its own, and those of the rank
+    /// whose copy it holds, if that one is lost.
+    pub fn shards_to_store_with(&self, ranks: &[usize]) -> Vec<StateShard> {
+        let is_lost = self.copied.is_some_and(|rank| !ranks.contains(&rank));
+        let copies = self.copied_shards().filter(|_| is_lost);
+        self.shards_to_store().into_iter().chain(copies.map(StateShard::from)).collect()
     }
 
     /// Shards of the state that this rank restores: all that it holds.
     pub fn shards_to_restore(&self) -> Vec<StateShard> {
         if self.is_sharded {
-            self.shards_to_store()
+            self.shards_to_store_with(&[])
         } else {
             vec![StateShard { flat: 0..self.rest.end, offset: 0 }]
         }
@@ -251,6 +306,33 @@ mod tests {
             }
             prop_assert!(n_updates.iter().all(|&n| n == 1));
         }
+    }
+
+    #[test]
+    fn each_shard_is_held_twice_where_ranks_hold_copies() {
+        let layout = ParamLayout::shared_by(&ModelSpec::plain(&[7, 60, 5], Activation::Relu), 3);
+        let plan = |rank| ShardPlan::sharded(&BucketPlan::new(&layout, 500), rank, 3).with_copies();
+        let mut n_holders = vec![0; layout.flat_len()];
+        for rank in 0..3 {
+            let plan = plan(rank);
+            assert_eq!((plan.copy_of(), plan.state_len()), (Some((rank + 2) % 3), 2 * plan.own_len()));
+            let mut offsets = vec![0; plan.state_len()];
+            for StateShard { flat, offset } in plan.shards_to_restore() {
+                offsets[offset..offset + flat.len()].iter_mut().for_each(|n| *n += 1);
+                flat.for_each(|element| n_holders[element] += 1);
+            }
+            assert!(offsets.iter().all(|&n| n == 1));
+        }
+        assert!(n_holders.iter().all(|&n| n == 2));
+        for lost in 0..3 {
+            let left: Vec<usize> = (0..3).filter(|rank| *rank != lost).collect();
+            let mut n_stored = vec![0; layout.flat_len()];
+            let stored = left.iter().flat_map(|&rank| plan(rank).shards_to_store_with(&left));
+            stored.for_each(|shard| shard.flat.for_each(|element| n_stored[element] += 1));
+            assert!(n_stored.iter().all(|&n| n == 1), "without rank {lost}");
+        }
+        let alone = ShardPlan::sharded(&BucketPlan::new(&layout, 500), 0, 1).with_copies();
+        assert_eq!(alone.copy_of(), None);
     }
 
     #[test]

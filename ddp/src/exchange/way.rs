@@ -76,6 +76,20 @@ pub trait Exchange: fmt::Debug + Send + Sync {
         Ok(memory[0].view().range(shard.flat.start, shard.flat.end)?)
     }
 
+    /// Whether every rank has all reduced gradients, whoever updates the weights.
+    fn has_all_gradients(&self) -> bool {
+        false
+    }
+
+    /// Passes the reduced gradients of each rank's shards on to the rank that holds a copy of their state, after the step's last
+    /// [`Exchange::backward`]. Not needed where every rank has all of them.
+    ///
+    /// # Errors
+    /// [`ExchangeError::Comm`] if a collective fails.
+    fn pass_on(&self, _memory: &mut [Tensor], _world: &World, _shard_plan: &ShardPlan) -> Result<()> {
+        Ok(())
+    }
+
     /// Completes the sum of squares of the reduced gradients of all ranks in `sum`, `[1]` f64, which the step's last
     /// [`Exchange::backward`] was given.
     ///

@@ -37,19 +37,20 @@
 
 use std::ops::Range;
 
-use ddp_comm::{OnLoan, ReduceOp, Scope};
+use ddp_comm::{OnLoan, ReduceOp, Scope, World};
 use ddp_kernels::{DType, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use crate::exchange::bucket_plan::{BucketPlan, TAIL_ELEMENTS};
 use crate::exchange::error::{ExchangeError, Result};
-use crate::exchange::shard_plan::Shard;
+use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::exchange::way::{
     BufferReduction, BufferSize, Exchange, MicroStep, Pass, Reduction, counted, ring_bytes,
 };
 use crate::model::{GradientSink, GradientWrites, ParamLayout};
 
 /// Gradients that are reduced in every micro-batch. Memory: this rank's shards of all buckets, one after the other, with the tail; two
-/// buffers for buckets; zeros, as many as the longest gap between parameters.
+/// buffers for buckets; zeros, as many as the longest gap between parameters; the shards of another rank, where it holds a copy of their
+/// state.
 #[derive(Debug)]
 pub struct Zero2 {
     buckets: Vec<Bucket>,
@@ -57,6 +58,7 @@ pub struct Zero2 {
     rank: usize,
     world_size: usize,
     overlap: bool,
+    has_copies: bool,
 }
 
 /// One bucket.
@@ -84,7 +86,13 @@ impl Zero2 {
         };
         let buckets = plan.without_tail().ranges().iter().map(bucket).collect();
         let longest_gap = gaps.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        Zero2 { buckets, longest_gap, rank, world_size, overlap }
+        Zero2 { buckets, longest_gap, rank, world_size, overlap, has_copies: false }
+    }
+
+    /// The same exchange, where ranks can hold copies of the state of another one's shards.
+    #[must_use]
+    pub fn with_copies(self, has_copies: bool) -> Self {
+        Zero2 { has_copies, ..self }
     }
 
     fn flat_len(&self) -> usize {
@@ -106,8 +114,11 @@ impl Exchange for Zero2 {
     fn buffers(&self) -> Vec<BufferSize> {
         let longest = self.buckets.iter().map(|bucket| bucket.flat.len()).max().unwrap_or(0);
         let of = |len, is_exchanged| BufferSize { len, dtype: DType::F32, is_exchanged };
-        let shards = self.flat_len() / self.world_size + TAIL_ELEMENTS;
-        vec![of(shards, true), of(longest, true), of(longest, true), of(self.longest_gap, false)]
+        let own = self.flat_len() / self.world_size;
+        let shards = own + TAIL_ELEMENTS;
+        let copies = self.has_copies.then(|| of(own, true));
+        let buffers = [of(shards, true), of(longest, true), of(longest, true), of(self.longest_gap, false)];
+        buffers.into_iter().chain(copies).collect()
     }
 
     fn reductions(&self) -> Vec<BufferReduction> {
@@ -137,9 +148,26 @@ impl Exchange for Zero2 {
     }
 
     fn reduced<'a>(&self, memory: &'a [Tensor], shard: &Shard) -> Result<TensorRef<'a>> {
-        Ok(memory[0].view().range(shard.state_start, shard.state_start + shard.flat.len())?)
+        let own = self.flat_len() / self.world_size;
+        let (values, start) = match shard.state_start.checked_sub(own) {
+            Some(start) if self.has_copies => (&memory[COPIES], start),
+            _ => (&memory[0], shard.state_start),
+        };
+        Ok(values.view().range(start, start + shard.flat.len())?)
+    }
+
+    fn pass_on(&self, memory: &mut [Tensor], world: &World, _shard_plan: &ShardPlan) -> Result<()> {
+        if !self.has_copies {
+            return Ok(());
+        }
+        let (own, copies) = memory.split_at_mut(COPIES);
+        let own = own[0].view().range(0, self.flat_len() / self.world_size)?;
+        Ok(world.tensor_group().shift(own, copies[0].view_mut())?)
     }
 }
+
+/// Index of the tensor with the shards of another rank.
+const COPIES: usize = 4;
 
 /// Gradients whose buckets are reduce-scattered as backward finishes them, and then discarded.
 #[derive(Debug)]
@@ -184,7 +212,7 @@ impl<'a, 'env> ShardedGradients<'a, 'env> {
         micro_step: MicroStep,
     ) -> Result<Self> {
         let out_of_range = KernelError::OutOfRange { op: "gradients", start: 0, end: 4, len: memory.len() };
-        let [sums, a, b, zeros] = memory else { return Err(out_of_range.into()) };
+        let [sums, a, b, zeros, ..] = memory else { return Err(out_of_range.into()) };
         let (shards, tail) = sums.view_mut().split_at(plan.flat_len() / plan.world_size)?;
         let slots = [BufferState::Free(a.view_mut()), BufferState::Free(b.view_mut())];
         let (tail, accumulate) = (micro_step.is_last.then_some(tail), micro_step.index > 0);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ddp_comm::World;
+use ddp_comm::{SaveAfterLoss, World};
 use tracing::{debug, warn};
 
 use crate::checkpoint::{CheckpointError, CheckpointStore, RunState, SaveOutcome};
@@ -118,17 +118,23 @@ impl<'a> Autosave<'a> {
         self.report_outcomes(outcomes, metrics)
     }
 
-    /// Saves the run after the loss of another rank; returns whether the state after the trainer's last step is saved. Not collective.
+    /// Saves the run after the loss of another rank, or this rank's share of it; returns whether the state after the trainer's last step is
+    /// saved. Not collective.
     ///
     /// - `best`: as in [`Autosave::save`]; on ranks that do not have it, that of the run's newest checkpoint is taken
     pub(crate) fn save_after_loss(
         &mut self,
-        trainer: &Trainer<'_>,
+        trainer: &mut Trainer<'_>,
         run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
         after_loss: AfterLoss<'_>,
     ) -> Result<bool> {
-        let AfterLoss { config, data, folder, keeps_best_apart } = after_loss;
+        let AfterLoss { config, data, folder, keeps_best_apart, save, limit } = after_loss;
+        let is_alone = save.ranks.len() == 1 && trainer.exchange().shard_plan.blocks().is_empty();
+        if !is_alone {
+            // A save under way waits for the rank that is lost.
+            self.rank_save = None;
+        }
         if self.world.rank().0 == 0 && self.rank_save.is_some() {
             self.save(trainer, run, best, Instant::now(), true)?;
             let outcomes = self.rank_save.take().map_or(Vec::new(), RankSave::finish);
@@ -136,6 +142,11 @@ impl<'a> Autosave<'a> {
             return Ok(!outcomes.last().map_or(self.failed.is_some(), has_failed));
         }
         let store = CheckpointStore::of_run(folder);
+        if save.ranks[0] != self.world.rank().0 {
+            let settings = settings(config, data);
+            RankSave::save_after_loss(self.world, settings, trainer, store, run, None, (save, limit))?;
+            return Ok(true);
+        }
         let newest = store.newest(u64::MAX, |_| Ok(()))?.found;
         if newest.as_ref().is_some_and(|newest| newest.manifest().run.step == trainer.n_steps()) {
             return Ok(true);
@@ -165,7 +176,8 @@ impl<'a> Autosave<'a> {
                     .map(Arc::new)
             }
         };
-        RankSave::save_alone(self.world, settings(config, data), trainer, store, run, best)?;
+        let settings = settings(config, data);
+        RankSave::save_after_loss(self.world, settings, trainer, store, run, best, (save, limit))?;
         Ok(true)
     }
 
@@ -211,6 +223,10 @@ pub(crate) struct AfterLoss<'a> {
     pub(crate) folder: &'a Path,
     /// Whether the weights of the best evaluation are not those of this step.
     pub(crate) keeps_best_apart: bool,
+    /// The save, and the ranks that take part in it.
+    pub(crate) save: &'a SaveAfterLoss,
+    /// Longest time for it.
+    pub(crate) limit: Duration,
 }
 
 fn settings(config: &Config, data: &Loaded) -> SaveSettings {

@@ -337,7 +337,7 @@ impl<'a> Evaluations<'a> {
 
     /// Whether this rank keeps the best weights: rank 0 does, and rank 1 where it could save after the loss of that one.
     fn keeps_weights(&self, trainer: &Trainer<'_>) -> bool {
-        let saves = self.plan.config.watchdog.save_limit().is_some() && trainer.holds_whole_state();
+        let saves = self.plan.config.watchdog.save_limit().is_some() && trainer.survives_loss();
         self.plan.world.rank().0 <= usize::from(saves)
     }
 

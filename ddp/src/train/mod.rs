@@ -46,6 +46,7 @@ mod late_ranks;
 mod bad_steps;
 mod step_inputs;
 mod update;
+mod bucket_updates;
 mod step;
 mod matmul_choices;
 mod update_place;

@@ -73,6 +73,9 @@ pub struct TrainerOptions {
     pub graph: GraphMode,
     /// ZeRO stage: the training state that is sharded over the ranks.
     pub zero: ZeroStage,
+    /// With ZeRO, whether each rank also holds a copy of the optimizer state of the rank before it, which it updates too. Then the ranks that
+    /// are left after a loss hold the whole state. On CPUs that share memory.
+    pub zero_copies: bool,
     /// Whether ranks with shards of the weights (ZeRO) gather them after an update in the format of matmuls, if they compute on GPUs in
     /// bf16 or f16: half as many bytes. Before whole master weights are read, [`Trainer::gather_weights`] gathers them; what the trainer
     /// does by itself calls it, but [`Network::weights`] panics without, and so does [`Checkpoints::save`].
@@ -105,6 +108,7 @@ impl Default for TrainerOptions {
             divide_update_from: 8 << 20,
             graph: GraphMode::Auto,
             zero: ZeroStage::Off,
+            zero_copies: false,
             gathers_short_weights: false,
             micro_shards: None,
             loss_scaling: None,
@@ -117,7 +121,8 @@ impl TrainerOptions {
     /// Checks that a model on `device` can be trained by this optimizer with these options.
     ///
     /// # Errors
-    /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`].
+    /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`]; [`ExchangeError::CopiesOfWhole`],
+    /// [`ExchangeError::CopiesInTwoPasses`] and [`ExchangeError::CopiesOnGpu`].
     pub fn check(&self, device: Device, optimizer: OptimizerKind) -> Result<(), ExchangeError> {
         let is_sharded = self.zero != ZeroStage::Off;
         let has_sums = optimizer.whole_need() == Some(WholeNeed::Norms);
@@ -127,6 +132,15 @@ impl TrainerOptions {
         let is_rounded = device != Device::Cpu && self.comm_dtype == CommDtype::Bf16;
         if is_rounded && self.zero == ZeroStage::Gradients {
             return Err(ExchangeError::ZeroWire);
+        }
+        if self.zero_copies && !is_sharded {
+            return Err(ExchangeError::CopiesOfWhole);
+        }
+        if self.zero_copies && device != Device::Cpu {
+            return Err(ExchangeError::CopiesOnGpu);
+        }
+        if self.zero_copies && optimizer.whole_need().is_some() {
+            return Err(ExchangeError::CopiesInTwoPasses { optimizer });
         }
         if self.micro_shards.is_some() && (is_rounded || self.zero == ZeroStage::Gradients) {
             return Err(ExchangeError::TreeOfWhole);
@@ -158,9 +172,11 @@ impl TrainerOptions {
     /// Options of the exchange.
     pub fn exchange(&self) -> ExchangeOptions {
         let TrainerOptions { zero, comm_dtype, has_one_micro_batch, micro_shards, overlap, .. } = *self;
-        let TrainerOptions { bucket_bytes, divide_update_from, gathers_short_weights, .. } = *self;
+        let TrainerOptions { bucket_bytes, divide_update_from, gathers_short_weights, zero_copies, .. } =
+            *self;
         ExchangeOptions {
             zero,
+            has_copies: zero_copies,
             comm_dtype,
             has_one_micro_batch,
             micro_shards,

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ddp_comm::World;
+use ddp_comm::{SaveAfterLoss, World};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::{Device, KernelError, TensorRef};
 
@@ -76,25 +77,38 @@ impl RankSave {
         Ok(world.collective_result(rank_save.transpose())?)
     }
 
-    /// Saves once, alone, the state of a rank that survives the loss of another one; the trainer's step is
-    /// [undone](Trainer::undo_step), and the store is there.
+    /// Saves once, alone or together with others, what a rank holds that is left after the loss of another one; the trainer has
+    /// [left](Trainer::settle) its step, and the store is there.
+    ///
+    /// - `limit`: the longest wait for the others
     ///
     /// # Errors
     /// `TrainError::Checkpoint`; `TrainError::Kernel` from a copy.
-    pub(crate) fn save_alone(
+    pub(crate) fn save_after_loss(
         world: &World,
         settings: SaveSettings,
-        trainer: &Trainer<'_>,
+        trainer: &mut Trainer<'_>,
         store: CheckpointStore,
         run: &mut RunState,
         best: Option<Arc<Vec<f32>>>,
+        (save, limit): (&SaveAfterLoss, Duration),
     ) -> Result<()> {
         trainer.take(run)?;
-        let owned: Vec<Range<usize>> =
-            trainer.state_shards_to_restore().into_iter().map(|shard| shard.flat).collect();
-        let options = options(world, settings, trainer, &store, 1, &owned);
-        let mut saver = Saver::of_survivor(store, options, world.rank().0);
-        let state = trainer.whole_state()?;
+        let place = save.ranks.iter().position(|rank| *rank == world.rank().0).unwrap_or_default();
+        let shards = trainer.shards_after_loss(&save.ranks);
+        let owned: Vec<Range<usize>> = shards.iter().map(|shard| shard.flat.clone()).collect();
+        let options = options(world, settings, trainer, &store, save.ranks.len(), &owned);
+        let options = SaveOptions { rank: place, rank_timeout: limit, ..options };
+        let mut saver = Saver::of_survivors(store, options, save.ranks[0]);
+        if save.lacks_weights {
+            let weights = trainer.weights_after_loss().into_slice::<f32>("checkpoint", "weights")?;
+            if place == 0 {
+                saver.collect_weights(run.step, weights)?;
+            } else {
+                saver.pass_on_weights(run.step, weights, &owned)?;
+            }
+        }
+        let state = trainer.state_after_loss(&shards, place == 0)?;
         match trainer.model().device() {
             Device::Cpu => save_in_place(&mut saver, run, &state, best.as_deref())??,
             Device::Cuda(_) => {

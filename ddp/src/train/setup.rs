@@ -191,6 +191,7 @@ pub fn trainer_options(config: &Config, partition: &BatchPartition, graph: Graph
         has_one_micro_batch: partition.train.has_one_micro_batch(),
         graph,
         zero: comm.zero,
+        zero_copies: comm.zero_copies > 0,
         gathers_short_weights: true,
         micro_shards: match partition.train.kind {
             PartitionKind::MicroShards { n_shards } => Some(n_shards),

@@ -1,7 +1,5 @@
 //! Forward, backward and update of one step: [`Replica::step`], the same on every device. On the CPU it computes; on a GPU it enqueues.
 
-use std::ops::Range;
-
 use ddp_comm::{Rank, ReduceOp, World};
 use ddp_kernels::cuda::{Gpu, Mapped};
 use ddp_kernels::ops::{self, Input, MapOp, STEP_SUMS_LEN, StepReport, StepScalars, UpdateInputs};
@@ -17,10 +15,11 @@ use crate::exchange::shard_plan::{Shard, ShardPlan};
 use crate::exchange::trial::{ExchangeTrial, TrialFailure};
 use crate::exchange::weight_gather::ShortGather;
 use crate::exchange::whole_parameters::WholeParameters;
-use crate::exchange::{BackwardInputs, ExchangeError, MicroStep, UpdateBucket};
+use crate::exchange::{BackwardInputs, MicroStep, UpdateBucket};
 use crate::model::{AllRanks, DropoutStep, LossHead, Network};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::update_scale::{DeviceScale, UpdateScale};
+use crate::train::bucket_updates::BucketUpdates;
 use crate::train::error::Result;
 use crate::train::options::TrainerOptions;
 use crate::train::step_info::{PlannedStep, StepInfo, StepRequest, StepShape};
@@ -45,6 +44,8 @@ pub(crate) enum Within {
     Nothing,
     /// Before the update: weights and optimizer state are those of the step before.
     Gradients,
+    /// The same, when this rank has all that its update needs and waits for the others to have it too.
+    Prepared,
     /// Some of them may be updated. On a GPU its gate tells what is.
     Update,
     /// The ranks may hold different bits.
@@ -72,6 +73,8 @@ pub(crate) struct Replica<'w> {
     shares_of_buffers: Vec<Tensor>,
     /// Place within the step under way, for the loss of another rank in it.
     pub(crate) within: Within,
+    /// Blocks whose shards the update under way has updated.
+    n_updated: usize,
     /// The registered buffers before the steps under way, by their number, where another rank may be lost in them.
     buffers_before: Vec<Vec<Tensor>>,
     /// Where one GPU updates the weights of steps without a norm.
@@ -118,6 +121,7 @@ impl<'w> Replica<'w> {
             rank_exchange,
             shares_of_buffers,
             within: Within::Nothing,
+            n_updated: 0,
             buffers_before: Vec::new(),
             update_place: UpdatePlace::AfterBackward,
             clock: HostClock::new(),
@@ -218,7 +222,7 @@ impl<'w> Replica<'w> {
     pub(crate) fn start_average(&mut self) -> Result<()> {
         let Replica { model, optimizer, shard_plan, .. } = self;
         let Some(ema) = optimizer.ema_mut() else { return Ok(()) };
-        for Shard { flat, state_start } in shard_plan.own_shards() {
+        for Shard { flat, state_start } in shard_plan.own_shards().chain(shard_plan.copied_shards()) {
             let average = ema.view_mut().range(state_start, state_start + flat.len())?;
             ops::copy(model.own_weights().view().range(flat.start, flat.end)?, average)?;
         }
@@ -311,8 +315,9 @@ impl<'w> Replica<'w> {
             if shape.has_norm {
                 self.sum_squares()?;
             }
-            self.within = Within::Update;
-            self.update(&inputs, shape)?;
+            self.pass_on_gradients()?;
+            (self.within, self.n_updated) = (Within::Update, 0);
+            self.update(memory, outcome, shape, true)?;
         }
         self.within = Within::Nothing;
         self.end_step()
@@ -456,29 +461,58 @@ impl<'w> Replica<'w> {
         if shape.has_norm {
             self.sum_squares()?;
         }
-        self.update(inputs, shape)
+        self.update(inputs.scalars, inputs.outcome, shape, true)
     }
 
-    /// Updates the weights, unless the step's sums withhold the update.
-    fn update(&mut self, inputs: &StepInputs<'_>, shape: StepShape) -> Result<()> {
+    /// Passes the gradients of shards on to the ranks that hold copies of their state, and waits until all have them: once a rank updates
+    /// anything, each can [complete](Replica::complete_update) the step alone.
+    fn pass_on_gradients(&mut self) -> Result<()> {
+        if self.shard_plan.copy_of().is_none() {
+            return Ok(());
+        }
+        self.grads.pass_on(self.world)?;
+        self.within = Within::Prepared;
+        Ok(self.world.tensor_group().barrier()?)
+    }
+
+    /// Completes the update of this rank's shards and copies, without the other ranks: their weights are not gathered.
+    pub(crate) fn complete_update(&mut self, scalars: &ScalarsMemory, shape: StepShape) -> Result<()> {
+        if self.within == Within::Prepared {
+            self.n_updated = 0;
+        }
+        self.update(scalars, None, shape, false)?;
+        self.within = Within::Nothing;
+        Ok(())
+    }
+
+    /// Updates the weights, unless the step's sums withhold the update; `gathers` is false for what is left of an update without the others.
+    fn update(
+        &mut self,
+        memory: &ScalarsMemory,
+        outcome: Option<&Mapped>,
+        shape: StepShape,
+        gathers: bool,
+    ) -> Result<()> {
         let (max_norm, needs_norm) = (self.options.max_norm(), self.needs_norm(shape.loss_scale.is_some()));
         let sharing = Sharing {
             shard_plan: &self.shard_plan,
             short_gather: self.short_gather.as_ref(),
             whole_parameters: self.whole_parameters.as_mut(),
+            n_updated: &mut self.n_updated,
+            gathers,
         };
         let Replica { world, model, optimizer, grads, sum_of_squares, .. } = self;
         let squares = sum_of_squares.view();
         let report = |to| StepReport::new(to, shape.has_norm.then_some(squares));
-        let report = inputs.outcome.map(report).transpose()?;
+        let report = outcome.map(report).transpose()?;
         let update_inputs = |sums| UpdateInputs {
-            scalars: inputs.scalars.view(),
+            scalars: memory.view(),
             sums,
             sum_of_squares: needs_norm.then_some(squares),
             max_norm,
             report: report.as_ref(),
         };
-        let group_scalars = inputs.scalars.of_groups();
+        let group_scalars = memory.of_groups();
         if sharing.shard_plan.is_divided() {
             // The gradients are written meanwhile.
             let mut sums = [0f32; STEP_SUMS_LEN];
@@ -548,39 +582,6 @@ pub(crate) enum UpdatePlace {
         /// Multiprocessors that the matmuls of backward leave free for it.
         n_free: u32,
     },
-}
-
-/// Updates the weights of each bucket once its gradients are reduced.
-#[derive(Debug)]
-struct BucketUpdates<'a> {
-    optimizer: &'a mut Optimizer,
-    scalars: &'a ScalarsMemory,
-    report: Option<&'a StepReport<'a>>,
-}
-
-impl UpdateBucket for BucketUpdates<'_> {
-    fn update(
-        &mut self,
-        model: &mut Network,
-        bucket: Range<usize>,
-        gradients: TensorRef<'_>,
-        sums: TensorRef<'_>,
-    ) -> Result<(), ExchangeError> {
-        let (scalars, report) = (self.scalars.view(), self.report);
-        let inputs = &UpdateInputs { scalars, sums, sum_of_squares: None, max_norm: f64::INFINITY, report };
-        let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars: self.scalars.of_groups() });
-        let weights = model.weights_mut().range(&bucket)?;
-        // Every rank holds the state of all weights.
-        let state_start = bucket.start;
-        Ok(self.optimizer.step_on(weights, gradients, scale, bucket, state_start)?)
-    }
-
-    fn backward_ended(&mut self) -> Result<(), ExchangeError> {
-        if let Device::Cuda(index) = self.scalars.view().device() {
-            Gpu::get(index)?.mark(StepPart::Update as u8)?;
-        }
-        Ok(())
-    }
 }
 
 /// Moves the weights to memory that ranks exchange: they gather them after each update.

@@ -4,6 +4,7 @@
 //! while the next one computes: [`Trainer::outcome`] returns outcomes in order, on both.
 
 mod state;
+mod after_loss;
 mod twin;
 
 use std::collections::VecDeque;
@@ -84,6 +85,10 @@ pub struct Trainer<'w> {
     averaged: AveragedWeights,
     /// Allocated for the first comparison of replicas.
     replica_check: Option<ReplicaCheck>,
+    /// The last step that was begun on the CPU.
+    planned: Option<PlannedStep>,
+    /// The step that this rank has completed alone after a loss.
+    completed_alone: Option<PlannedStep>,
 }
 
 impl<'w> Trainer<'w> {
@@ -109,6 +114,10 @@ impl<'w> Trainer<'w> {
         let mut options = options;
         options.check(model.device(), optimizer.kind())?;
         optimizer.check_model(&model)?;
+        let group = world.tensor_group();
+        if options.zero_copies && world.world_size() > 1 && !group.shares_memory() {
+            return Err(ExchangeError::CopiesByMessages { transport: group.transport() }.into());
+        }
         if model.precision() == Precision::F64 {
             return Err(ExchangeError::Double.into());
         }
@@ -147,6 +156,8 @@ impl<'w> Trainer<'w> {
             scaler: options.loss_scaling.map(LossScaler::new),
             averaged: AveragedWeights::default(),
             replica_check: None,
+            planned: None,
+            completed_alone: None,
         })
     }
 
@@ -417,10 +428,16 @@ impl<'w> Trainer<'w> {
                 self.replica.within = Within::Nothing;
             }
             None => {
+                self.planned = Some(planned);
                 let outcome = self.run_on_cpu(rows, planned)?;
                 self.done.push_back((info, outcome));
             }
         }
+        self.count_step()
+    }
+
+    /// Counts the step that was run or enqueued, unless it is skipped, and scales the loss of the next one.
+    fn count_step(&mut self) -> Result<()> {
         self.n_steps += 1;
         let Some(scaler) = &mut self.scaler else { return Ok(()) };
         if let Some(gpu) = &mut self.gpu {
@@ -502,7 +519,15 @@ fn held_alike(
     options: &TrainerOptions,
 ) -> Result<Vec<(String, String)>> {
     let TrainerOptions {
-        seed, clip_grad_norm, comm_dtype, zero, micro_shards, loss_scaling, nonfinite, ..
+        seed,
+        clip_grad_norm,
+        comm_dtype,
+        zero,
+        zero_copies,
+        micro_shards,
+        loss_scaling,
+        nonfinite,
+        ..
     } = options;
     let config = optimizer.config();
     let weights = fingerprint_of(model)?
@@ -518,7 +543,10 @@ fn held_alike(
         ("optimizer", format!("{config:?}")),
         ("seed of dropout", seed.to_string()),
         ("clip_grad_norm", clip_grad_norm.to_string()),
-        ("comm_dtype, zero and micro_shards", format!("{comm_dtype:?}, {zero:?}, {micro_shards:?}")),
+        (
+            "comm_dtype, zero, zero_copies and micro_shards",
+            format!("{comm_dtype:?}, {zero:?}, {zero_copies:?}, {micro_shards:?}"),
+        ),
         ("loss_scaling and nonfinite", format!("{loss_scaling:?}, {nonfinite:?}")),
         ("weights", weights),
     ];

@@ -16,10 +16,15 @@ pub(super) struct Sharing<'a> {
     pub(super) shard_plan: &'a ShardPlan,
     pub(super) short_gather: Option<&'a ShortGather>,
     pub(super) whole_parameters: Option<&'a mut WholeParameters>,
+    /// Blocks whose shards, and copies, are updated.
+    pub(super) n_updated: &'a mut usize,
+    /// Whether the ranks gather the updated weights.
+    pub(super) gathers: bool,
 }
 
 /// Updates the weights whose reduced gradients this rank holds: all of them, or its shard of each block, whose weights the ranks
-/// then gather while the next block is updated.
+/// then gather while the next block is updated. The shard whose state it holds as a copy is updated too: its weights arrive again, with the
+/// same bits.
 ///
 /// Without a gather in a short format the master weights are sent in f32, and the compute weights are rounded from them again, so that
 /// every rank holds the model. It costs as many bytes as the second half of an all-reduce.
@@ -31,7 +36,7 @@ pub(super) fn update(
     sharing: Sharing<'_>,
     scale: UpdateScale<'_>,
 ) -> Result<()> {
-    let Sharing { shard_plan, short_gather, whole_parameters } = sharing;
+    let Sharing { shard_plan, short_gather, whole_parameters, n_updated, gathers } = sharing;
     if let Some(whole_parameters) = whole_parameters {
         let weights = model.own_weights().view();
         let reduced = |shard: &Shard| grads.of_shard(shard);
@@ -39,6 +44,15 @@ pub(super) fn update(
     }
     if !shard_plan.is_sharded() {
         return update_shard(model, optimizer, grads, shard_plan.rest(), scale);
+    }
+    if !gathers {
+        for block in &shard_plan.blocks()[*n_updated..] {
+            let shards = std::iter::once(shard_plan.own_shard(block)).chain(shard_plan.copied_shard(block));
+            for shard in shards {
+                update_shard(model, optimizer, grads, shard, scale)?;
+            }
+        }
+        return Ok(());
     }
     let flat_len = model.layout().flat_len();
     let mut weights = model.weights_mut();
@@ -50,10 +64,13 @@ pub(super) fn update(
         for (index, block) in shard_plan.blocks().iter().enumerate() {
             let (mut of_block, after) = weights.split_at(block.len())?;
             weights = after;
-            let own = shard_plan.own_shard(block);
-            let range = own.flat.start - block.start..own.flat.end - block.start;
-            let own_weights = of_block.reborrow().range(&range)?;
-            optimizer.step_on(own_weights, grads.of_shard(&own)?, scale, own.flat, own.state_start)?;
+            let shards = std::iter::once(shard_plan.own_shard(block)).chain(shard_plan.copied_shard(block));
+            for shard in shards {
+                let range = shard.flat.start - block.start..shard.flat.end - block.start;
+                let weights = of_block.reborrow().range(&range)?;
+                optimizer.step_on(weights, grads.of_shard(&shard)?, scale, shard.flat, shard.state_start)?;
+            }
+            *n_updated = index + 1;
             match short_gather {
                 Some(short_gather) => short_gather.start(scope, block, index, of_block)?,
                 None => {

@@ -129,7 +129,7 @@ impl Program {
         assert!(!self.is_refused(), "not refused");
         let has_tree = self.setup.options.micro_shards.is_some();
         let mut alone = self.clone();
-        alone.setup.options.zero = ZeroStage::Off;
+        (alone.setup.options.zero, alone.setup.options.zero_copies) = (ZeroStage::Off, false);
         if !self.setup.shares_micro_batches {
             alone.setup.n_micro = 1;
         }

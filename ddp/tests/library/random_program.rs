@@ -1,7 +1,5 @@
 //! A random program: how it is drawn, which draws the library refuses, and simpler programs.
 
-use crate::made_up::gpus::most_gpus;
-use crate::made_up::{N_CLASSES, Setup, cross_entropy, embeddings, losses, row_weights};
 use ddp::config::precision::Precision;
 use ddp::config::{
     Activation, CommDtype, Gate, LayerConfig, LayerEntry, Loss, ModelConfig, OptimizerKind, Placement,
@@ -10,6 +8,9 @@ use ddp::config::{
 use ddp::model::ModelSpec;
 use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::train::trainer::{GraphMode, NonFinite, TrainerOptions};
+
+use crate::made_up::gpus::most_gpus;
+use crate::made_up::{N_CLASSES, Setup, cross_entropy, embeddings, losses, row_weights};
 
 /// Maximum number of steps of a program.
 pub(crate) const MAX_STEPS: usize = 6;
@@ -72,6 +73,7 @@ impl Program {
             comm_dtype: if draws.once_in(6) { CommDtype::Bf16 } else { CommDtype::F32 },
             has_one_micro_batch: n_micro == 1 && micro_shards.is_none(),
             graph: draws.of(&[GraphMode::Auto, GraphMode::Off]),
+            zero_copies: false,
         };
         let setup = Setup {
             shares_micro_batches: mixes_rows(&spec.layers) || draws.once_in(3),
@@ -97,6 +99,9 @@ impl Program {
         };
         let saved_after = draws.below(n_steps);
         let resumed_on = 1 + draws.below(max_ranks);
+        let has_copies = options.zero != ZeroStage::Off && setup.optimizer.whole_need().is_none() && !on_gpus;
+        let zero_copies = draws.once_in(2) && (has_copies || draws.once_in(6));
+        let setup = Setup { options: TrainerOptions { zero_copies, ..options }, ..setup };
         Program { setup, n_ranks, saved_after, resumed_on }
     }
 
@@ -120,14 +125,18 @@ impl Program {
             let spec = with_layers(layers, spec.n_features(), spec.n_outputs()).with_embeddings(embeddings);
             Program { setup: Setup { spec, ..self.setup.clone() }, ..self.clone() }
         };
-        let changes: [fn(&mut Program); 12] = [
+        let changes: [fn(&mut Program); 13] = [
             |program| program.n_ranks = 2.min(program.n_ranks),
             |program| program.setup.precision = Precision::F32,
             |program| program.setup.row_weights = None,
             |program| program.setup.optimizer = OptimizerKind::Sgd,
             |program| program.setup.ema_decay = 0.0,
             |program| program.setup.n_micro = 1,
-            |program| program.setup.options.zero = ZeroStage::Off,
+            |program| {
+                program.setup.options =
+                    TrainerOptions { zero: ZeroStage::Off, zero_copies: false, ..program.setup.options };
+            },
+            |program| program.setup.options.zero_copies = false,
             |program| program.setup.options.clip_grad_norm = 0.0,
             |program| program.setup.options.loss_scaling = None,
             |program| program.setup.options.micro_shards = None,
@@ -154,12 +163,14 @@ impl Program {
 
     /// Whether the library refuses such a run.
     pub(crate) fn is_refused(&self) -> bool {
-        let TrainerOptions { zero, micro_shards, comm_dtype, .. } = self.setup.options;
+        let TrainerOptions { zero, zero_copies, micro_shards, comm_dtype, .. } = self.setup.options;
         let sums_squares = self.setup.optimizer == OptimizerKind::Lamb;
         let rounds = self.setup.on_gpus && comm_dtype == CommDtype::Bf16;
         let has_shards = zero != ZeroStage::Off;
         let has_second_stage = zero == ZeroStage::Gradients;
+        let has_two_passes = self.setup.optimizer.whole_need().is_some();
         self.setup.precision == Precision::F64
+            || (zero_copies && (!has_shards || self.setup.on_gpus || has_two_passes))
             || (rounds && has_second_stage)
             || (micro_shards.is_some()
                 && (has_second_stage || rounds || self.mixes_rows() || (sums_squares && has_shards)))

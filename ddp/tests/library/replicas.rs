@@ -4,8 +4,6 @@
 
 use std::sync::Arc;
 
-use crate::made_up::gpus::{gpus, on_gpus};
-use crate::made_up::{Setup, by_parameter};
 use ddp::config::{Config, OptimizerKind, ZeroStage};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind};
@@ -14,7 +12,10 @@ use ddp::train::TrainError;
 use ddp::train::replica_guard::ReplicaGuard;
 use ddp::train::trainer::{GraphMode, StepRequest, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
-use ddp_kernels::{Device, Tensor, ops};
+use ddp_kernels::{Device, Tensor, TensorRef, ops};
+
+use crate::made_up::gpus::{gpus, on_gpus};
+use crate::made_up::{Setup, by_parameter};
 
 const STAGES: [ZeroStage; 3] = [ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients];
 /// Tensor and parameter whose bit is flipped, and the rank.
@@ -155,6 +156,69 @@ fn state_of_a_divided_update_is_not_compared() {
         let flips: &[Flip] = &[("weights", "layers.0.weight", 1)];
         let found = differences(&setup, world_size, flips).swap_remove(0).unwrap();
         assert_eq!(found.all().len(), 1, "{found}");
+    }
+}
+
+fn with_copies(zero: ZeroStage) -> Setup {
+    let setup = setup(zero);
+    let options = TrainerOptions { zero_copies: true, bucket_bytes: 1500, ..setup.options };
+    Setup { options, ..setup }
+}
+
+/// Copies of shards are updated to the bits of their owners, and change no bit of the run.
+#[test]
+fn copies_of_shards_are_equal_to_them() {
+    for zero in [ZeroStage::Optimizer, ZeroStage::Gradients] {
+        for clip_grad_norm in [0.0, 0.5] {
+            for world_size in 2..=4 {
+                let mut setup = with_copies(zero);
+                setup.options.clip_grad_norm = clip_grad_norm;
+                let run = |setup: &Setup| {
+                    threads::run(world_size, |world| {
+                        let compare = |trainer: &mut Trainer<'_>| trainer.compare_replicas().unwrap();
+                        train(setup, &world, compare)
+                    })
+                };
+                let copied = run(&setup);
+                assert!(copied.iter().all(|(differences, _)| differences.is_none()));
+                setup.options.zero_copies = false;
+                for ((_, copied), (_, plain)) in copied.iter().zip(run(&setup)) {
+                    // The state of two ranks with copies is as long as the weights, which come first.
+                    let what = format!("{zero:?}, {world_size} ranks, clipped to {clip_grad_norm}");
+                    assert!(copied[..plain.len()] == plain, "{what}");
+                }
+            }
+        }
+    }
+}
+
+/// A difference is between the two ranks that hold a shard.
+#[test]
+fn a_flipped_bit_of_a_copy_is_named() {
+    for zero in [ZeroStage::Optimizer, ZeroStage::Gradients] {
+        for world_size in 2..=4 {
+            let found = threads::run(world_size, |world| {
+                let inspect = |trainer: &mut Trainer<'_>| {
+                    if world.rank().0 == 1 {
+                        let (_, state) =
+                            trainer.state_mut().into_iter().find(|(name, _)| *name == "v").unwrap();
+                        let mut values = state.to_vec::<f32>().unwrap();
+                        let first_of_copy = values.len() / 2;
+                        values[first_of_copy] = f32::from_bits(values[first_of_copy].to_bits() ^ 1);
+                        let flipped = TensorRef::from_slice(&values, &[values.len()]).unwrap();
+                        ops::copy(flipped, state.view_mut()).unwrap();
+                    }
+                    trainer.compare_replicas().unwrap()
+                };
+                train(&with_copies(zero), &world, inspect).0
+            });
+            for found in found {
+                let found = found.unwrap();
+                assert!(found.to_string().starts_with("v of "), "{found}");
+                assert_eq!((found.all().len(), found.have_majority()), (1, false), "{found}");
+                assert_eq!(found.all()[0].groups, [[0], [1]], "{found}");
+            }
+        }
     }
 }
 

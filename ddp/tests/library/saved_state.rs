@@ -5,8 +5,6 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::made_up::Setup;
-use crate::random_program::Program;
 use ddp::checkpoint::{Checkpoint, Manifest};
 use ddp::config::{Activation, OptimizerKind};
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
@@ -15,6 +13,9 @@ use ddp::train::TrainError;
 use ddp::train::checkpoints::Checkpoints;
 use ddp_comm::threads;
 use ddp_kernels::Device;
+
+use crate::made_up::Setup;
+use crate::random_program::Program;
 
 /// Trains for `n_steps` steps on `n_ranks` ranks, from the checkpoint in `from` if one is named, and saves in `to`.
 fn run(
@@ -29,6 +30,8 @@ fn run(
         let mut cursor = 0;
         if let Some(from) = from {
             cursor = Checkpoints::new(&world, &trainer, from)?.resume(&mut trainer)?.unwrap();
+            // Also the copies of shards.
+            assert_eq!(trainer.compare_replicas()?, None);
         }
         let plan = BatchPlan { cursor, ..setup.plan() };
         let mut loader = DataLoader::new(&world, setup.rows(), &plan, LoaderOptions::new(Device::Cpu))?;

@@ -216,6 +216,9 @@ fn of_options(error: &ddp::Error) -> Option<&'static str> {
     Some(match error {
         ddp::Error::Optim(OptimError::ScheduleNeedsLength { .. }) => "give `train.steps` or `train.epochs`",
         ddp::Error::Exchange(ExchangeError::ZeroWire) => "use `comm.dtype = \"f32\"`, or `comm.zero = 1`",
+        ddp::Error::Exchange(ExchangeError::CopiesOfWhole) => {
+            "use `comm.zero` 1 or 2, or leave out `comm.zero_copies`"
+        }
         ddp::Error::Exchange(ExchangeError::TreeOfWhole) => {
             "use `comm.zero` 0 or 1, and `comm.dtype = \"f32\"`"
         }

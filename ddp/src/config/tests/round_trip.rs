@@ -406,12 +406,13 @@ fn any_config() -> impl Strategy<Value = Config> {
     });
     let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
     let register = pick(&[RegisterBuffers::Auto, RegisterBuffers::On, RegisterBuffers::Off]);
-    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero, register).prop_map(
-        |(bucket_mib, overlap, dtype, zero, register_buffers)| CommConfig {
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), (zero, 0..2usize), register).prop_map(
+        |(bucket_mib, overlap, dtype, (zero, zero_copies), register_buffers)| CommConfig {
             bucket_mib,
             overlap,
             dtype,
             zero,
+            zero_copies,
             register_buffers,
         },
     );

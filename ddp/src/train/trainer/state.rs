@@ -3,7 +3,6 @@
 //! Both take the trainer apart field by field, so that a new field can't be forgotten in one of them.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use ddp_kernels::{Device, Tensor, TensorRef, ops};
 
@@ -12,9 +11,9 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Load, RunState, ShardRange,
 use crate::optim::loss_scaler::LossScaler;
 use crate::storage::stream::Caching;
 use crate::train::error::Result;
-use crate::train::gpu_step::{GpuStep, N_SLOTS, Settled};
+use crate::train::gpu_step::GpuStep;
 use crate::train::matmul_choices;
-use crate::train::step::{Replica, Within};
+use crate::train::step::Replica;
 
 /// Tensors that a rank saves, on the trainer's device.
 #[derive(Debug)]
@@ -33,8 +32,18 @@ impl Trainer<'_> {
     /// # Errors
     /// `TrainError::Kernel` if the GPU's choices of matmuls can't be read.
     pub fn take(&self, run: &mut RunState) -> Result<()> {
-        let Trainer { replica: _, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
-            self;
+        let Trainer {
+            replica: _,
+            n_steps,
+            gpu,
+            scaler,
+            done: _,
+            averaged: _,
+            replica_check: _,
+            scalars: _,
+            planned: _,
+            completed_alone: _,
+        } = self;
         run.step = *n_steps;
         run.loss_scaler = scaler.as_ref().map(LossScaler::state);
         let choices = gpu.as_ref().map(|gpu| matmul_choices::export(gpu.gpu())).transpose()?;
@@ -52,67 +61,8 @@ impl Trainer<'_> {
         self.state_of(&shard_plan.shards_to_store(), world.rank().0 == 0)
     }
 
-    /// The tensors of a whole checkpoint, on any rank of those that hold everything: see [`Trainer::undo_step`].
-    ///
-    /// # Errors
-    /// Same as [`Trainer::state_to_save`].
-    pub(crate) fn whole_state(&self) -> Result<StateToSave<'_>> {
-        self.state_of(&self.state_shards_to_restore(), true)
-    }
-
-    /// Lets the steps from now on be [undone](Trainer::undo_step). No step is under way.
-    ///
-    /// # Errors
-    /// `TrainError::Kernel` if memory is missing.
-    pub(crate) fn prepare_to_undo(&mut self) -> Result<()> {
-        match &self.gpu {
-            Some(gpu) => {
-                gpu.gpu().gate_updates()?;
-                self.replica.prepare_to_undo(N_SLOTS)
-            }
-            None => self.replica.prepare_to_undo(1),
-        }
-    }
-
-    /// Makes of this trainer what it was after its last complete step, when a collective has failed because another rank is lost. False
-    /// if this rank does not hold all that a checkpoint needs: it has shards of the state, its update had begun, or its GPU did not end
-    /// its work within `limit`. [`Trainer::outcome`] returns what was not read of the complete steps.
-    ///
-    /// # Errors
-    /// `TrainError::Kernel` from a copy, and for failed work of a GPU; errors of an outcome.
-    pub(crate) fn undo_step(&mut self, limit: Duration) -> Result<bool> {
-        let Trainer { replica, n_steps, gpu, done, scaler, .. } = self;
-        if !replica.shard_plan.blocks().is_empty() || replica.within == Within::Comparison {
-            return Ok(false);
-        }
-        let is_within = replica.within != Within::Nothing;
-        let undone = match gpu {
-            None if replica.within == Within::Update => return Ok(false),
-            None => None,
-            Some(gpu) => {
-                let settled = gpu.settle(replica.world, *n_steps, replica.options.nonfinite, limit)?;
-                let Some(Settled { complete, undone }) = settled else { return Ok(false) };
-                if scaler.is_some() && !complete.is_empty() {
-                    // The scale has not learned of it.
-                    return Ok(false);
-                }
-                done.extend(complete);
-                undone
-            }
-        };
-        if let Some(step) = undone.or(is_within.then_some(*n_steps + 1)) {
-            *n_steps = step - 1;
-            replica.undo_passes(step)?;
-        }
-        Ok(true)
-    }
-
-    /// Whether this rank alone holds all that a checkpoint needs.
-    pub(crate) fn holds_whole_state(&self) -> bool {
-        self.replica.shard_plan.blocks().is_empty()
-    }
-
-    fn state_of(&self, shards: &[StateShard], with_model: bool) -> Result<StateToSave<'_>> {
+    /// These shards of the state, and the model's tensors.
+    pub(super) fn state_of(&self, shards: &[StateShard], with_model: bool) -> Result<StateToSave<'_>> {
         let Replica { model, optimizer, .. } = &self.replica;
         let ranges = ranges_of(shards);
         let tensors = optimizer.state().into_iter().map(|(_, tensor)| slices_of(tensor, &ranges));
@@ -135,8 +85,18 @@ impl Trainer<'_> {
         checkpoint: &Checkpoint,
         reader: &StateReader,
     ) -> Result<Option<Vec<f32>>> {
-        let Trainer { replica, n_steps, gpu, scaler, done: _, averaged: _, replica_check: _, scalars: _ } =
-            self;
+        let Trainer {
+            replica,
+            n_steps,
+            gpu,
+            scaler,
+            done: _,
+            averaged: _,
+            replica_check: _,
+            scalars: _,
+            planned: _,
+            completed_alone: _,
+        } = self;
         let Replica { world, model, optimizer, shard_plan, options, .. } = replica;
         let run = &checkpoint.manifest().run;
         let layout = model.layout().clone();

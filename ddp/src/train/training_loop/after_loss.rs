@@ -1,12 +1,12 @@
 //! The end of a loop whose ranks have lost another one: those that are left save the newest step that one of them has completed.
 //!
 //! The watchdog asks the ranks. What no single rank holds after the loss is computed anew: which rows the others have used is a function
-//! of seed and cursor.
+//! of seed and cursor. With ZeRO the ranks save together, where each holds a copy of another one's shards.
 
-use ddp_comm::CommError;
+use ddp_comm::{CommError, Offer, SaveAfterLoss};
 use tracing::error;
 
-use super::{Ending, TrainingLoop};
+use super::{Ending, InFlight, TrainingLoop};
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{Event, json_line};
 use crate::train::autosave::AfterLoss;
@@ -52,8 +52,8 @@ impl TrainingLoop<'_> {
         if watchdog.is_ending() { Err(CommError::RankLost.into()) } else { Ok(()) }
     }
 
-    /// Saves the state after the last complete step, if this rank is chosen to, after `stop` ended the loop. Returns when it is saved, or if
-    /// no rank was lost; otherwise the process ends meanwhile.
+    /// Saves the state after the last complete step, or this rank's share, if it is chosen to, after `stop` ended the loop. Returns when it
+    /// is saved, or if no rank was lost; otherwise the process ends meanwhile.
     fn save_after_loss(&mut self, trainer: &mut Trainer<'_>, stop: &Stop) {
         let error = match stop.error() {
             Some(TrainError::Comm(error)) => Some(&**error),
@@ -72,29 +72,38 @@ impl TrainingLoop<'_> {
             return;
         }
         let limit = self.plan.config.watchdog.save_limit().unwrap_or_default();
-        let is_whole = trainer.undo_step(limit).unwrap_or(false)
-            && self.catch_up(trainer)
-            && trainer.n_steps() > self.first_step;
-        if !watchdog.offer_save(is_whole.then(|| trainer.n_steps())) {
-            return;
+        let offer = trainer.settle(limit).unwrap_or(None).filter(|offer| offer.last > self.first_step);
+        let is_settled = |offer: &Offer| offer.first == offer.last;
+        let offer = offer.filter(|offer| !is_settled(offer) || self.catch_up(trainer));
+        let Some(save) = watchdog.offer_save(offer) else { return };
+        let is_caught_up = offer.is_some_and(|offer| is_settled(&offer))
+            || (trainer.reach(save.step).is_ok() && self.catch_up(trainer));
+        if !is_caught_up || trainer.n_steps() <= self.first_step {
+            return watchdog.end_save(false);
         }
-        let saved = self.complete_state().and_then(|()| self.save_alone(trainer));
+        let saved = self.complete_state().and_then(|()| self.save_share(trainer, &save));
         if let Err(error) = &saved {
             error!("the state after step {} could not be saved: {error}", trainer.n_steps());
         }
         watchdog.end_save(matches!(saved, Ok(true)));
     }
 
-    /// Whether what this rank holds can be saved after the loss of another one: all of the state, and it can leave collectives that hang.
+    /// Whether what this rank holds can be saved after the loss of another one: all of the state, or with the others, and it can leave
+    /// collectives that hang.
     fn can_save_after_loss(&self, trainer: &Trainer<'_>) -> bool {
         let group = self.plan.world.tensor_group();
         let can_leave = group.transport() != "mpi";
-        self.plan.world.world_size() > 1 && can_leave && trainer.holds_whole_state()
+        self.plan.world.world_size() > 1 && can_leave && trainer.survives_loss()
     }
 
     /// Takes in the outcomes of the steps that were complete, and returns to the numbers before the others; false if one of them ends
     /// the run in another way.
     fn catch_up(&mut self, trainer: &mut Trainer<'_>) -> bool {
+        if let Some((info, loss_limit)) = trainer.completed_alone() {
+            self.in_flight.push_back(InFlight { cursor: self.state.cursor, loss_limit });
+            self.state.cursor += info.n_rows as u64;
+            self.state.step = trainer.n_steps();
+        }
         // Each event ends in an error, since a rank is lost.
         while let Err(error) = self.outcomes(trainer, true) {
             if !matches!(&error, TrainError::Comm(error) if error.may_follow_loss()) {
@@ -131,7 +140,7 @@ impl TrainingLoop<'_> {
         Ok(())
     }
 
-    fn save_alone(&mut self, trainer: &Trainer<'_>) -> Result<bool> {
+    fn save_share(&mut self, trainer: &mut Trainer<'_>, save: &SaveAfterLoss) -> Result<bool> {
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights();
         let after_loss = AfterLoss {
@@ -139,6 +148,8 @@ impl TrainingLoop<'_> {
             data: self.plan.data,
             folder: &self.plan.folder,
             keeps_best_apart: best.is_apart(&self.state, is_averaged),
+            save,
+            limit: self.plan.config.watchdog.save_limit().unwrap_or_default(),
         };
         let best = best.for_checkpoint(&self.state, is_averaged);
         self.autosave.save_after_loss(trainer, &mut self.state, best, after_loss)
