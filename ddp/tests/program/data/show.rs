@@ -79,6 +79,55 @@ fn rows_are_counted_over_all_files_and_many_columns_stand_below_each_other() {
 }
 
 #[test]
+fn files_with_their_columns_in_other_orders_show_each_value_under_its_name() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let endings: &[&str] =
+        if cfg!(feature = "parquet") { &["csv", "jsonl", "parquet"] } else { &["csv", "jsonl"] };
+    write(folder, "a.csv", "x,y,label\n1,2,a\n3,4,b\n");
+    write(folder, "b.csv", "y,x,label\n20,10,a\n40,30,b\n");
+    for ending in endings {
+        std::fs::create_dir(folder.join(ending)).unwrap();
+        for part in ["a", "b"] {
+            let out = format!("{ending}/{part}.{ending}");
+            match *ending {
+                "csv" => drop(std::fs::copy(folder.join(format!("{part}.csv")), folder.join(out)).unwrap()),
+                _ => in_format(folder, &format!("{part}.csv"), &out, "--target label"),
+            }
+        }
+        let text = run_line_ok(folder, &format!("data show {ending} --rows 1..3")).stdout;
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let [names, of_a, of_b] = &lines[..] else { panic!("{text}") };
+        let cell =
+            |row: &[&str], name: &str| row[names.iter().position(|of| *of == name).unwrap()].to_owned();
+        assert_eq!(["x", "y", "label"].map(|name| cell(of_a, name)), ["3", "4", "b"], "{ending}: {text}");
+        assert_eq!(["x", "y", "label"].map(|name| cell(of_b, name)), ["10", "20", "a"], "{ending}: {text}");
+    }
+    // The value of a folder takes the place of a column of its files.
+    for (group, text) in [("1", "g,x,label\n7,1,a\n"), ("2", "label,x,g\nb,2,7\n")] {
+        std::fs::create_dir_all(folder.join(format!("groups/g={group}"))).unwrap();
+        write(folder, &format!("groups/g={group}/rows.csv"), text);
+    }
+    let text = run_line_ok(folder, "data show groups --rows 0..2").stdout;
+    assert_eq!(text, "row  g  x  label\n  0  1  1  a\n  1  2  2  b\n");
+}
+
+#[test]
+fn files_with_other_columns_are_refused() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    std::fs::create_dir(folder.join("parts")).unwrap();
+    let line = |of: &dyn Fn(usize) -> String, n: usize| (0..n).map(of).collect::<Vec<_>>().join(",");
+    let file = |n: usize| format!("{}\n{}\n", line(&|i| format!("c{i}"), n), line(&|i| i.to_string(), n));
+    write(folder, "parts/a.csv", &file(14));
+    write(folder, "parts/b.csv", &file(13));
+    assert!(run_line_ok(folder, "data show parts --rows 0").stdout.contains("c13"));
+    let outcome = run_line(folder, "data show parts --rows 0..2");
+    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("14 columns against 13"), "{}", outcome.stderr);
+}
+
+#[test]
 fn rows_that_are_not_there_are_refused() {
     let folder = temp_dir();
     let folder = folder.path();

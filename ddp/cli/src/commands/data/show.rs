@@ -16,7 +16,7 @@ use ddp_tables::formats::table::source::TableFormat;
 use ddp_tables::open::files::files_and_format;
 use ddp_tables::row_values::RowValues;
 use ddp_tables::source::SourceSpec;
-use ddp_tables::table::{CellReader, Shards, filter_of, partition_columns, shards};
+use ddp_tables::table::{CellReader, Shards, filter_of, partition_columns, same_names, shards};
 use serde_json::{Map, Value};
 
 use crate::cli::ShowArgs;
@@ -33,6 +33,14 @@ struct Shown {
     names: Vec<String>,
     /// Index and cells of each row, in ascending order.
     rows: BTreeMap<usize, Vec<String>>,
+}
+
+/// Source of a column's cells in a file.
+enum Place<'a> {
+    /// The column of the file with this index.
+    Cell(usize),
+    /// The value of the file's folder.
+    Folder(&'a str),
 }
 
 /// Prints the rows selected by `args`.
@@ -95,20 +103,30 @@ fn of_table(
 ) -> Result<Shown> {
     let end = rows.iter().map(|range| range.end).max().unwrap_or(0);
     let mut shown = Shown { names: Vec::new(), rows: BTreeMap::new() };
-    let mut number = 0;
+    let (mut of_first, mut number) = (Vec::new(), 0);
     let Shards { files, .. } = shards(files.to_vec(), format, spec);
     'files: for path in &files {
         let mut reader = CellReader::open(path, format, spec)?;
         let own_names = reader.columns().names.clone();
-        // The value of a folder applies to a column of its files.
-        let (repeated, of_folders): (Vec<_>, Vec<_>) =
-            partition_columns(path, spec).into_iter().partition(|(name, _)| own_names.contains(name));
-        let of_own = own_names.iter().map(|name| repeated.iter().rfind(|(of_folder, _)| of_folder == name));
-        let of_own: Vec<Option<&String>> = of_own.map(|of| of.map(|(_, value)| value)).collect();
+        let of_folders = partition_columns(path, spec);
+        let of_file: Vec<String> =
+            own_names.iter().chain(of_folders.iter().map(|(name, _)| name)).cloned().collect();
         if shown.names.is_empty() {
-            shown.names = own_names;
-            shown.names.extend(of_folders.iter().map(|(name, _)| name.clone()));
+            shown.names.clone_from(&own_names);
+            let is_new = |(name, _): &&(String, String)| !own_names.contains(name);
+            shown.names.extend(of_folders.iter().filter(is_new).map(|(name, _)| name.clone()));
+            of_first.clone_from(&of_file);
         }
+        same_names(&files[0], &of_first, path, &of_file)?;
+        // The value of a folder applies to a column of its files.
+        let place = |(at, name): (usize, &String)| {
+            if let Some((_, value)) = of_folders.iter().rfind(|(of_folder, _)| of_folder == name) {
+                return Place::Folder(value);
+            }
+            let found = own_names.iter().position(|own| own == name).expect("files of the same columns");
+            Place::Cell(if own_names.get(at) == Some(name) { at } else { found })
+        };
+        let places: Vec<Place<'_>> = shown.names.iter().enumerate().map(place).collect();
         while number < end {
             let Some(record) = reader.record()? else { continue 'files };
             if rows.iter().any(|range| range.contains(&number)) {
@@ -119,13 +137,11 @@ fn of_table(
                     })
                     .into());
                 }
-                let cells = record.cells().enumerate().map(|(column, cell)| {
-                    let of_folder = of_own.get(column).copied().flatten();
-                    of_folder.cloned().unwrap_or_else(|| String::from_utf8_lossy(cell).into_owned())
+                let cells = places.iter().map(|place| match place {
+                    Place::Cell(column) => String::from_utf8_lossy(record.cell(*column)).into_owned(),
+                    Place::Folder(value) => (*value).to_owned(),
                 });
-                shown
-                    .rows
-                    .insert(number, cells.chain(of_folders.iter().map(|(_, value)| value.clone())).collect());
+                shown.rows.insert(number, cells.collect());
             }
             number += 1;
         }
