@@ -40,6 +40,13 @@ impl Config {
         document
     }
 
+    /// The keys that were given, in the order of the rows: section, name in it, and value as TOML.
+    pub fn given_keys(&self) -> Vec<(&'static str, &'static str, String)> {
+        let is_given = |entry: &Entry| self.given.raw.given(entry.key.name).is_some();
+        let entries = entries(self).into_iter().filter(is_given);
+        entries.map(|entry| (entry.key.section(), entry.key.short_name(), entry.value)).collect()
+    }
+
     /// Each key with its value as TOML, in a fixed order: the list that ranks compare at start.
     pub fn agreement_entries(&self) -> Vec<(String, String)> {
         let entries = entries(self).into_iter().filter(|entry| entry.key.is_compared);

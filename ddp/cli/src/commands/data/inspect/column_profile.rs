@@ -16,6 +16,9 @@ pub(super) const MAX_SHOWN_VALUES: usize = 20;
 pub(super) struct ColumnProfile {
     pub(super) name: String,
     pub(super) is_target: bool,
+    /// Whether it holds weights of rows or divides them, so that it is no feature.
+    #[serde(skip)]
+    pub(super) has_other_use: bool,
     #[serde(rename = "type")]
     pub(super) kind: Kind,
     /// Type in the file, if the file has types.
@@ -91,6 +94,7 @@ impl ColumnProfile {
         ColumnProfile {
             name: origin.names[index].clone(),
             is_target,
+            has_other_use: origin.other_uses.contains(&index),
             kind,
             stored_as: origin.types.get(index).cloned(),
             has_strays,
@@ -115,7 +119,7 @@ impl ColumnProfile {
     }
 
     pub(super) fn is_feature(&self) -> bool {
-        !self.is_target && !matches!(self.kind, Kind::Index | Kind::Dropped)
+        !self.is_target && !self.has_other_use && !matches!(self.kind, Kind::Index | Kind::Dropped)
     }
 }
 
@@ -206,6 +210,8 @@ pub(super) struct Origin {
     pub(super) names: Vec<String>,
     /// Indices of the targets.
     pub(super) targets: Vec<usize>,
+    /// Indices of the columns that hold weights of rows or divide them.
+    pub(super) other_uses: Vec<usize>,
     /// Types of the columns; `None` if the values determine them.
     pub(super) kinds: Vec<Option<Kind>>,
     /// Types of the columns in the file, if it has them; those of folders have none.

@@ -70,24 +70,38 @@ pub(super) fn suggested(data: &DataConfig) -> Result<Option<String>> {
 
 /// The profile of the files that `args` name.
 fn profile(args: &InspectArgs) -> Result<Profile> {
-    let data = config(args)?;
+    let (data, given) = config(args)?;
     let spec = SourceSpec { classes: ClassLabels::AsStored, ..SourceSpec::train(&data) };
-    scan::scan(&spec, &args.target, None)
+    let names_target = !args.target.is_empty() || given.iter().any(|of| (of.0, of.1) == ("data", "target"));
+    let targets = if names_target { &data.target[..] } else { &[] };
+    let profile = scan::scan(&spec, targets, None)?;
+    Ok(Profile { data_section: section::with_given(&profile.data_section, &given), ..profile })
 }
 
-/// The config that opens the files, with defaults for everything else.
-fn config(args: &InspectArgs) -> Result<DataConfig> {
+/// Keys that were given: section, name and value as TOML.
+type GivenKeys = Vec<(&'static str, &'static str, String)>;
+
+/// The config that opens the files, with defaults for everything else, and the keys that `args` give.
+fn config(args: &InspectArgs) -> Result<(DataConfig, GivenKeys)> {
     let delimiter =
         args.delimiter.iter().map(|delimiter| format!("data.delimiter={}", section::quoted(delimiter)));
     let decimal = args.decimal.iter().map(|decimal| format!("data.decimal={}", section::quoted(decimal)));
     let header = args.no_header.then(|| "data.header=false".to_owned());
     let sets = delimiter.chain(decimal).chain(header).chain(args.set.iter().cloned());
-    let mut data = Config::load(None, &sets.collect::<Vec<_>>())?.data;
+    let config = Config::load(None, &sets.collect::<Vec<_>>())?;
+    let given = config.given_keys();
+    let mut data = config.data;
     data.missing_values.extend(args.missing_value.iter().cloned());
     data.drop.extend(args.drop.iter().cloned());
     data.train.clone_from(&args.path);
-    data.labels.clone_from(&args.labels);
-    data.format = args.format.unwrap_or(DataFormat::Auto);
+    if args.labels.is_some() {
+        data.labels.clone_from(&args.labels);
+    }
+    if let Some(format) = args.format {
+        data.format = format;
+    } else if !given.iter().any(|of| (of.0, of.1) == ("data", "format")) {
+        data.format = DataFormat::Auto;
+    }
     // Any values are shown; the profile decides on the task.
     data.auto_task = false;
     if args.target.len() > 1 {
@@ -96,5 +110,5 @@ fn config(args: &InspectArgs) -> Result<DataConfig> {
     if !args.target.is_empty() {
         data.target.clone_from(&args.target);
     }
-    Ok(data)
+    Ok((data, given))
 }

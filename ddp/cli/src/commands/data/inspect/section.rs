@@ -19,6 +19,11 @@ const MAX_ONE_HOT: usize = 100;
 /// Time after which weekdays repeat, so that the parts of a date hold more information than its place on a line.
 const MIN_SPAN_OF_PARTS_S: f64 = 14.0 * 86_400.0;
 
+/// Keys that say which rows are evaluated.
+const OF_EVALUATION: [&str; 4] = ["eval", "eval_fraction", "fold", "split"];
+/// Keys whose line already holds what the user gave.
+const JOINED: [&str; 7] = ["train", "labels", "format", "target", "drop", "categorical", "missing_values"];
+
 /// Task that fits the targets' values, as `data.task = "auto"` decides.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FittingTask {
@@ -38,6 +43,9 @@ pub(super) fn lines(
     spec: &SourceSpec<'_>,
 ) -> String {
     let of_user = &spec.data.drop;
+    let dropped: Vec<String> =
+        dropped.iter().filter(|name| !spec.data.categorical.contains(name)).cloned().collect();
+    let dropped = &dropped[..];
     let has = |kind: WarningKind| warnings.iter().any(|warning| warning.kind == kind);
     let mut lines = vec!["[data]".to_owned(), format!("train = {}", quoted(spec.source))];
     lines.extend(source_lines(origin, spec, has(WarningKind::Marks)));
@@ -82,7 +90,7 @@ pub(super) fn lines(
             |at: &&usize| columns[**at].kind == Kind::Text && !marked.contains(&columns[**at].name);
         let categories: Vec<&ColumnProfile> =
             kept.iter().filter(is_category).map(|&at| &columns[at]).collect();
-        lines.extend(category_lines(&categories));
+        lines.extend(category_lines(&spec.data.categorical, &categories));
         if have_parts(collected, columns, &numbers) {
             lines.push("datetime = \"parts\"".to_owned());
         }
@@ -103,6 +111,36 @@ pub(super) fn lines(
     let n_rows = collected.n_rows - n_without.unwrap_or(0);
     if !has_own && n_rows >= MIN_ROWS_TO_SPLIT && !are_single {
         lines.push("eval_fraction = 0.2".to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The section with the keys that the user has `given`, by section, name and value, in place of what the rows suggest for them.
+pub(super) fn with_given(section: &str, given: &[(&str, &str, String)]) -> String {
+    let of_data =
+        || given.iter().filter(|(section, ..)| *section == "data").map(|(_, key, value)| (*key, value));
+    let mut lines: Vec<String> = section.trim_end().split('\n').map(str::to_owned).collect();
+    if of_data().any(|(key, _)| OF_EVALUATION.contains(&key)) {
+        lines.retain(|line| !line.starts_with("eval_fraction = "));
+    }
+    for (key, value) in of_data().filter(|(key, _)| !JOINED.contains(key)) {
+        let line = format!("{key} = {value}");
+        match lines.iter_mut().find(|line| line.starts_with(&format!("{key} = "))) {
+            Some(suggested) => *suggested = line,
+            None => lines.push(line),
+        }
+    }
+    let mut open_section = "data";
+    for (section, key, value) in given.iter().filter(|(section, ..)| *section != "data") {
+        if section.is_empty() {
+            lines.insert(0, format!("{key} = {value}"));
+            continue;
+        }
+        if *section != open_section {
+            open_section = section;
+            lines.push(format!("\n[{section}]"));
+        }
+        lines.push(format!("{key} = {value}"));
     }
     lines.join("\n") + "\n"
 }
@@ -182,13 +220,17 @@ fn task_line(fitting: FittingTask, origin: &Origin, columns: &[ColumnProfile]) -
     }
 }
 
-/// The lines on columns of categories.
-fn category_lines(categories: &[&ColumnProfile]) -> Vec<String> {
-    let Some(widest) = categories.iter().max_by_key(|column| column.n_distinct.unwrap_or(usize::MAX)) else {
+/// The lines on columns of categories: those that the user names, and `categories`.
+fn category_lines(of_user: &[String], categories: &[&ColumnProfile]) -> Vec<String> {
+    let mut names = of_user.to_vec();
+    names.extend(categories.iter().map(|column| column.name.clone()).filter(|name| !of_user.contains(name)));
+    if names.is_empty() {
         return Vec::new();
-    };
-    let names: Vec<String> = categories.iter().map(|column| column.name.clone()).collect();
+    }
     let mut lines = vec![format!("categorical = {}", list(&names))];
+    let Some(widest) = categories.iter().max_by_key(|column| column.n_distinct.unwrap_or(usize::MAX)) else {
+        return lines;
+    };
     if widest.n_distinct.is_none_or(|n| n > MAX_ONE_HOT) {
         let n = widest.n_distinct.map_or("too many values to count".to_owned(), |n| format!("{n} values"));
         let name = quoted(&widest.name).replace('\n', " ");

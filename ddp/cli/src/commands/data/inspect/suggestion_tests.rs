@@ -8,7 +8,7 @@ use ddp_comm::World;
 use ddp_kernels::Device;
 
 use super::profile::Profile;
-use super::tests::{Files, noise};
+use super::tests::{Files, noise, rows};
 use super::warning::WarningKind;
 
 /// The mean loss of one training step by the suggested config.
@@ -183,4 +183,40 @@ fn each_kind_trains_alone() {
         faults.extend((0..N_TARGETS).filter_map(|target| fault(&[0, 2], n_rows, target, ',', false)));
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn given_keys_are_kept_and_weights_are_no_features() {
+    let text = rows("a,b,w,fold,y", 60, |n| {
+        let b = if n % 7 == 0 { String::new() } else { format!("{}", noise(n + 60)) };
+        format!("{},{b},{},{},{}", noise(n) * 50.0, 1 + n % 3, ["train", "test"][n % 2], noise(n + 120))
+    });
+    let files = Files::new(&[("rows.csv", &text)]);
+    let inspect = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        files.inspect("rows.csv", &sets.collect::<Vec<_>>()).unwrap()
+    };
+    let split = "data.split={ column = \"fold\", eval = \"test\" }";
+    let given = ["data.target=y", "data.weight=w", split, "data.missing=zero", "train.epochs=3"];
+    let profile = inspect(&given);
+    let section = &profile.data_section;
+    for line in ["target = \"y\"", "weight = \"w\"", "missing = \"zero\"", "normalize = \"standard\""] {
+        assert_eq!(section.lines().filter(|of| *of == line).count(), 1, "{line}: {section}");
+    }
+    assert!(section.contains("split = {") && section.ends_with("\n\n[train]\nepochs = 3\n"), "{section}");
+    for key in ["eval_fraction", "categorical", "missing = \"mean\""] {
+        assert!(!section.contains(key), "{key}: {section}");
+    }
+    train_a_step(&files, &profile).unwrap();
+
+    let profile =
+        inspect(&["data.target=y", "data.weight=w", "data.eval_fraction=0.3", "data.categorical=[\"fold\"]"]);
+    let section = &profile.data_section;
+    assert!(
+        section.contains("eval_fraction = 0.3") && section.contains("categorical = [\"fold\"]"),
+        "{section}"
+    );
+    assert_eq!(section.matches("eval_fraction").count(), 1, "{section}");
+    let (_, features) = files.loaded(&profile);
+    assert!(features.iter().all(|feature| feature != "w"), "{features:?}");
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use ddp::config::Split;
 use ddp::data::DataError;
 use ddp::data::spelling::is_code;
 use ddp_kernels::cpu::threads;
@@ -155,10 +156,13 @@ pub(super) fn scan(
         Some(types) if types.get(column).is_some_and(|of| !of.is_usable) => Some(Kind::Other),
         _ => None,
     };
+    let other_uses = [spec.data.weight.as_deref(), spec.data.split().map(Split::column)];
+    let has_other_use = |column: &usize| other_uses.contains(&Some(names[*column].as_str()));
     let of_types = types.iter().flatten();
     let origin = Origin {
         is_table: true,
         kinds: (0..names.len()).map(kind).collect(),
+        other_uses: (0..names.len()).filter(has_other_use).collect(),
         left_out: shared
             .notes
             .iter()
