@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ddp::config::{Config, DataConfig, EvalSource, Loss};
+use ddp::config::{Config, DataConfig, ElementLoss, EvalSource, Loss};
 use ddp::data::datasets::subset::Bits;
 use ddp::data::loader::LoaderOptions;
 use ddp::data::{DataError, Dataset as _};
@@ -48,9 +48,7 @@ impl Ensemble {
         let (first, others) = models.split_first().expect("a model at least");
         let targets = |model: &SavedModel| {
             let Config { data, loss, .. } = &model.config;
-            // A quantile is no mean.
-            let of_values = matches!(loss, Loss::Element(_)).then(|| loss.clone());
-            (data.task, data.target.clone(), of_values, model.output_names())
+            (data.task, data.target.clone(), element_losses(loss), model.output_names())
         };
         let scale = Scale::of(first);
         let fits = |model: &&SavedModel| targets(model) == targets(first) && scale.is_like(&Scale::of(model));
@@ -156,6 +154,15 @@ impl Ensemble {
             world.collective_result(voted)?;
         }
         Ok(Some(votes))
+    }
+}
+
+/// The losses of values and labels, one per head, by which outputs differ in what they estimate: a quantile is no mean.
+fn element_losses(loss: &Loss) -> Vec<Option<ElementLoss>> {
+    match loss {
+        Loss::Element(of) => vec![Some(*of)],
+        Loss::CrossEntropy { .. } | Loss::Ordinal => vec![None],
+        Loss::Heads(heads) => heads.iter().flat_map(|head| element_losses(&head.loss)).collect(),
     }
 }
 

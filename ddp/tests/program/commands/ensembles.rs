@@ -197,6 +197,27 @@ fn models_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
+fn heads_of_other_quantiles_are_refused() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let rows = (0..40).map(|row| format!("{},{},{}\n", row % 7, row % 5, row % 3)).collect::<String>();
+    write(folder, "rows.csv", &format!("a,y,z\n{rows}"));
+    for (name, quantile) in [("low", 0.1), ("high", 0.9)] {
+        let text = format!(
+            "[data]\ntrain = \"rows.csv\"\neval = \"none\"\n[train]\nepochs = 1\n\
+             [[heads]]\nname = \"y\"\ntask = \"regression\"\nloss = {{ kind = \"quantile\", quantile = {quantile} }}\n\
+             [[heads]]\nname = \"z\"\ntask = \"regression\"\n"
+        );
+        write(folder, &format!("{name}.toml"), &text);
+        run_line_ok(folder, &format!("train {name}.toml --out {name} --quiet --device cpu"));
+    }
+    let line =
+        |others: &str| format!("predict --checkpoint low {others} --data rows.csv --out p.csv --device cpu");
+    refused(folder, &line("--checkpoint high"), &["or by other losses", "hint: models predict together if"]);
+    run_line_ok(folder, &line("--checkpoint low"));
+}
+
+#[test]
 fn the_first_rows_of_arrays_are_predicted_out_of_fold() {
     let folder = temp_dir();
     for fold in ["1/2", "2/2"] {
