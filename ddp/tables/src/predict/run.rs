@@ -1,9 +1,11 @@
 //! Predicts all rows of an input and writes the predictions to an output.
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::unfinished::Unfinished;
+use ddp::storage::write_error::WriteError;
 use ddp_comm::{Phase, World};
 
 use crate::predict::columns::PredictedColumns;
@@ -163,9 +165,9 @@ pub fn run(
     let n_bad_rows = world.collective_result(done)?;
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
     let counts = counts(world).map_err(Stop::from)?;
-    // Written before the predictions get their name, so that they never exist without their labels.
+    // Before the predictions get their name, so that they never exist without their labels, nor with labels of earlier predictions.
     let labels = if format == OutputFormat::Npy && world.rank().0 == 0 {
-        labels.map_or(Ok(()), |labels| write_labels(path, &labels))
+        set_labels(path, labels.as_deref())
     } else {
         Ok(())
     };
@@ -261,10 +263,17 @@ fn kept_values(values: KeptValues, column: &OutputColumn) -> Values {
 }
 
 /// Writes the labels of the class indices, or of the columns of probabilities, to `OUT.labels.json`, because arrays can't hold
-/// strings.
-fn write_labels(out: &Path, labels: &Labels) -> Result<()> {
+/// strings; removes the file if there are no `labels`.
+fn set_labels(out: &Path, labels: Option<&Labels>) -> Result<()> {
     let mut name = out.as_os_str().to_owned();
     name.push(".labels.json");
-    let text = serde_json::Value::from(labels.names.clone()).to_string() + "\n";
-    Ok(write_atomic(Path::new(&name), text.as_bytes())?)
+    let path = PathBuf::from(name);
+    if let Some(labels) = labels {
+        let text = serde_json::Value::from(labels.names.clone()).to_string() + "\n";
+        return Ok(write_atomic(&path, text.as_bytes())?);
+    }
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(WriteError { path, source }.into()),
+        _ => Ok(()),
+    }
 }

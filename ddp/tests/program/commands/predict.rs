@@ -180,6 +180,9 @@ fn every_format_holds_the_same_predictions() {
         let of_row = of_row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).to_string());
         assert_eq!(of_row.collect::<Vec<_>>(), row[2..]);
     }
+    // New predictions without labels take the place of old ones with their labels.
+    assert_eq!(model.predict(1, &data, "proba.npy", &["--overwrite"]), npy);
+    assert!(!model.path("proba.npy.labels.json").exists());
     for (name, more) in [("two.npy", vec![]), ("two-proba.npy", vec!["--proba"])] {
         let one = if more.is_empty() { &npy } else { &proba };
         assert_eq!(&model.predict(2, &data, name, &more), one, "{name}");
