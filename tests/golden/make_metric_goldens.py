@@ -117,7 +117,7 @@ def multilabel(name, n_rows, n_labels, weighted):
     z = outputs(n_rows, n_labels)
     y = rng.random((n_rows, n_labels)) < 1 / (1 + np.exp(-1.5 * z + 0.7))
     w = weights(n_rows) if weighted else np.ones(n_rows)
-    p, predicted = 1 / (1 + np.exp(-z)), z > 0
+    p, predicted = 1 / (1 + np.exp(-z)), z >= 0
     table = per_class(y, predicted, w, list(range(n_labels)))
     bce = np.log1p(np.exp(-np.abs(z))) + np.maximum(z, 0) - y * z
     want = {

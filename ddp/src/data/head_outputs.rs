@@ -53,3 +53,8 @@ impl HeadOutputs {
         values.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect()
     }
 }
+
+/// Whether a label applies by its logit, in predictions, metrics and exported models alike: its probability is 0.5 or more.
+pub fn label_applies(logit: f32) -> bool {
+    logit >= 0.0
+}

@@ -69,7 +69,7 @@ pub use self::{
     datasets::subset::Subset,
     datasets::target_scale::{OutputUnits, TargetScale},
     embedding_spec::EmbeddingSpec,
-    head_outputs::HeadOutputs,
+    head_outputs::{HeadOutputs, label_applies},
     labels::head_targets::{HeadTargets, head_columns, heads_from_json, heads_to_json},
     labels::{Label, LabelVocabulary},
     loaded::{Loaded, check_n_rows, without_target},

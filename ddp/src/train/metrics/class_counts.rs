@@ -1,11 +1,11 @@
 //! Counts of true and predicted classes, and what follows from them: precision, recall, F1, the confusion matrix.
 //!
 //! For classification a row has one true and one predicted class. For multilabel each label is a class of its own: true where
-//! the target is 1, predicted where the output is above 0.
-
-use crate::report::{ClassUse, NAMED_CLASSES, ROWS};
+//! the target is 1, predicted where the output says that it applies.
 
 use super::rows::EvalRows;
+use crate::data::label_applies;
+use crate::report::{ClassUse, NAMED_CLASSES, ROWS};
 
 /// Weights of rows by class.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ impl ClassCounts {
     pub(crate) fn add_labels(&mut self, rows: &EvalRows<'_>) {
         for (row, weight) in rows.values(self.right.len()) {
             for (class, (output, target)) in row.enumerate() {
-                let (is_predicted, is_actual) = (output > 0.0, target > 0.5);
+                let (is_predicted, is_actual) = (label_applies(output), target > 0.5);
                 self.predicted[class] += if is_predicted { weight } else { 0.0 };
                 self.actual[class] += if is_actual { weight } else { 0.0 };
                 self.right[class] += if is_predicted && is_actual { weight } else { 0.0 };
@@ -198,6 +198,19 @@ mod tests {
         let counts = counts(&[0, 1], &[-1, 1], 2);
         assert_eq!(counts.averages(false).balanced_accuracy, Some(0.5));
         assert_eq!(counts.confusion().unwrap().concat().iter().sum::<f64>(), 1.0);
+    }
+
+    #[test]
+    fn labels_are_predicted_by_the_rule_of_predictions() {
+        let mut counts = ClassCounts::new(3, false);
+        counts.add_labels(&EvalRows {
+            n_rows: 1,
+            outputs: &[0.0, 0.0, -1e-30],
+            predicted: &[],
+            targets: RowTargets::Values(&[1.0, 0.0, 1.0]),
+            weights: None,
+        });
+        assert_eq!((&counts.predicted[..], &counts.right[..]), (&[1.0, 1.0, 0.0][..], &[1.0, 0.0, 0.0][..]));
     }
 
     #[test]

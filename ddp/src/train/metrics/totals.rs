@@ -14,7 +14,7 @@ use super::rows::{EvalRows, RowTargets};
 use super::scores::{AllAreas, AllScores, Areas, EXACT_SCORES, OutputAreas, Scores};
 use super::target_sums::{self, TargetSums};
 use crate::config::{EvalMetric as M, MetricTable, Task};
-use crate::data::{HeadOutputs, OutputUnits, cumulative};
+use crate::data::{HeadOutputs, OutputUnits, cumulative, label_applies};
 use crate::model::LossHead;
 use crate::report::{ConfusionMatrix, EvalMetrics, EvalTables, NamedFigures};
 use crate::train::error::Result;
@@ -184,7 +184,7 @@ impl Totals {
             classes.add_labels(rows);
         }
         for (row, weight) in rows.values(self.n_outputs) {
-            let is_right = |(output, target): (f32, f32)| (output > 0.0) == (target > 0.5);
+            let is_right = |(output, target): (f32, f32)| label_applies(output) == (target > 0.5);
             let n_right = row.clone().filter(|&label| is_right(label)).count();
             self.n_correct += weight * n_right as f64;
             self.n_all_correct += if n_right == self.n_outputs { weight } else { 0.0 };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ddp::config::Task;
-use ddp::data::{HeadOutputs, HeadTargets, OutputUnits};
+use ddp::data::{HeadOutputs, HeadTargets, OutputUnits, label_applies};
 
 use crate::predict::error::{PredictError, Result};
 use crate::predict::output::block::{ColumnKind, Labels, OutputColumn, Values};
@@ -147,7 +147,7 @@ impl PredictedColumns {
             Task::Classification => vec![Values::Labels(rows().map(|row| self.class(row)).collect())],
             Task::Multilabel => {
                 let applies = |logit: f32| match self.threshold {
-                    None => u8::from(logit >= 0.0),
+                    None => u8::from(label_applies(logit)),
                     Some(threshold) => u8::from(f64::from(sigmoid(logit)) >= threshold),
                 };
                 (0..self.n_outputs).map(|k| Values::Binary(column(k).map(applies).collect())).collect()
