@@ -113,11 +113,25 @@ impl MetricRequest {
         self.metrics.has_table(MetricTable::ConfusionMatrix) && n_outputs <= MAX_TABLE_CLASSES
     }
 
-    /// A warning about metrics that are left out for `n_outputs` classes, if some are.
-    pub fn left_out(&self, n_outputs: usize) -> Option<String> {
-        (self.metrics.has_table(MetricTable::ConfusionMatrix) && n_outputs > MAX_TABLE_CLASSES).then(|| {
+    /// Warnings about metrics that are left out for `n_targets` classes, or for the classes of heads.
+    pub fn left_out(&self, n_targets: usize) -> Vec<String> {
+        let of_head = |head: &HeadRequest| {
+            let targets = &head.of.targets;
+            head.request.without_matrix(targets.n_targets(), &format!(" of head \"{}\"", targets.name))
+        };
+        match self.task {
+            Task::Heads => self.heads.iter().filter_map(of_head).collect(),
+            Task::Classification | Task::Multilabel | Task::Regression => {
+                self.without_matrix(n_targets, "").into_iter().collect()
+            }
+        }
+    }
+
+    fn without_matrix(&self, n_classes: usize, place: &str) -> Option<String> {
+        let has_matrix = self.metrics.has_table(MetricTable::ConfusionMatrix);
+        (has_matrix && !self.has_confusion_matrix(n_classes)).then(|| {
             format!(
-                "the confusion matrix is left out: {n_outputs} classes, expected at most {MAX_TABLE_CLASSES}\n\
+                "the confusion matrix{place} is left out: {n_classes} classes, expected at most {MAX_TABLE_CLASSES}\n\
                  hint: eval_per_class has the figures of each class"
             )
         })
@@ -127,6 +141,8 @@ impl MetricRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::HeadLoss;
+    use crate::data::{HeadTargets, LabelVocabulary};
 
     #[test]
     fn outputs_have_their_name_or_number() {
@@ -139,9 +155,33 @@ mod tests {
     #[test]
     fn a_huge_confusion_matrix_is_left_out_and_said_so() {
         let all = MetricRequest::new(Task::Classification, MetricSet::all(Task::Classification));
-        assert!(all.has_confusion_matrix(1024) && all.left_out(1024).is_none());
+        assert!(all.has_confusion_matrix(1024) && all.left_out(1024).is_empty());
         assert!(!all.has_confusion_matrix(1025));
-        assert!(all.left_out(1025).unwrap().contains("1025 classes"));
-        assert_eq!(MetricRequest::defaults(Task::Classification).left_out(1025), None);
+        assert!(all.left_out(1025)[0].contains("1025 classes"));
+        assert_eq!(MetricRequest::defaults(Task::Classification).left_out(1025), [""; 0]);
+    }
+
+    #[test]
+    fn each_head_has_a_confusion_matrix_of_its_own() {
+        let head = |name: &str, n_classes: usize| HeadTargets {
+            name: name.to_owned(),
+            task: Task::Classification,
+            columns: vec![name.to_owned()],
+            labels: Some(Arc::new(LabelVocabulary::numbers(n_classes))),
+        };
+        let loss = || Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 };
+        let request = |sizes: [usize; 2]| {
+            let names = ["kind", "place"];
+            let loss_of = |name: &str| HeadLoss { name: name.to_owned(), weight: 1.0, loss: loss() };
+            let heads = names.iter().zip(sizes).map(|(name, n)| head(name, n)).collect::<Vec<_>>();
+            let of_heads = HeadOutputs::of_loss(&Loss::Heads(names.map(loss_of).to_vec()), &heads, None);
+            let all = MetricSet::all(Task::Heads);
+            let heads = of_heads.into_iter().map(|of| HeadRequest::new(of, all)).collect();
+            MetricRequest { heads, ..MetricRequest::new(Task::Heads, all) }
+        };
+        assert_eq!(request([600, 700]).left_out(1300), [""; 0]);
+        let left_out = request([3, 1025]).left_out(1028);
+        assert_eq!(left_out.len(), 1);
+        assert!(left_out[0].contains("of head \"place\" is left out: 1025 classes"), "{left_out:?}");
     }
 }

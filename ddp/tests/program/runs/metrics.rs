@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::ranks;
 use crate::common::{
-    Outcome, Run, assert_all_close, made_up_csv, run, run_ok, single, start, temp_dir, train, write,
+    Outcome, Run, assert_all_close, made_up_csv, ranks, run, run_line_ok, run_ok, single, start, temp_dir,
+    train, write,
 };
 
 /// Few rows and a large learning rate: the evaluation loss first falls, and then rises for the rest of the run.
@@ -355,4 +355,16 @@ fn the_model_is_judged_by_all_metrics_of_the_last_evaluation() {
         }
         assert_eq!(end["eval_confusion_matrix"], model["eval_confusion_matrix"]);
     }
+}
+
+#[test]
+fn a_run_says_that_it_leaves_out_the_confusion_matrix() {
+    let folder = temp_dir();
+    let rows: String = (0..2200).map(|row| format!("{},{}\n", row % 13, row % 1100)).collect();
+    write(folder.path(), "rows.csv", &format!("x,y\n{rows}"));
+    let line = "train --data rows.csv --target y --task classification --epochs 1 --eval-fraction 0.5 --hidden 2 --out out --device cpu \
+                --set train.eval_metrics=[\"confusion_matrix\"]";
+    let outcome = run_line_ok(folder.path(), line);
+    let warning = "the confusion matrix is left out: 1100 classes, expected at most 1024";
+    assert_eq!(outcome.stderr.matches(warning).count(), 1, "{}", outcome.stderr);
 }

@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use ddp::config::{Config, DataConfig, Determinism, EvalSource, Loss};
 use ddp::data::loader::DataLoader;
 use ddp::data::order::partition::PartitionKind;
-use ddp::data::{Loaded, Summary};
+use ddp::data::{Dataset, Loaded, Summary};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::report::units::grouped;
+use ddp::train::metrics::request::MetricRequest;
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::{ExchangeBytes, Trainer};
 use ddp_comm::{DeviceChoice, World};
@@ -202,6 +204,16 @@ pub(crate) fn launch_bound(
             count(rows, "row"),
         )
     })
+}
+
+/// Warnings about metrics that the evaluations of the run leave out for its classes.
+pub(crate) fn left_out_metrics(config: &Config, data: &Loaded) -> Vec<String> {
+    let of_rows = |rows: &Arc<dyn Dataset>| {
+        let [_, of_last] = config.metrics();
+        let request = MetricRequest::new(config.data.task, of_last).in_units_of(&config.loss, rows.layout());
+        request.left_out(rows.layout().targets.n_outputs())
+    };
+    data.eval.as_ref().map(of_rows).unwrap_or_default()
 }
 
 /// Warns of evaluation rows that are the training rows.
