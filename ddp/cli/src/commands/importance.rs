@@ -252,11 +252,28 @@ fn direction(metric: EvalMetric) -> &'static str {
 
 /// The unit of a metric and of its differences.
 fn unit(metric: EvalMetric) -> &'static str {
+    use EvalMetric as M;
     match metric {
-        EvalMetric::Mae | EvalMetric::Rmse => "units of the targets",
-        EvalMetric::R2 => "shares of the targets' variance",
-        EvalMetric::Loss => "units of the training loss",
-        EvalMetric::LogLoss => "nats",
-        _ => "a fraction",
+        M::Mae | M::Rmse => "units of the targets",
+        M::R2 => "shares of the targets' variance",
+        M::Loss => "units of the training loss",
+        M::LogLoss => "nats",
+        M::ClassMae => "classes",
+        M::QuadraticKappa => "units of kappa, from -1 to 1, 0 by chance",
+        M::Accuracy | M::SubsetAccuracy | M::BalancedAccuracy | M::Top5Accuracy => "a fraction",
+        M::PrecisionMacro | M::RecallMacro | M::F1Macro | M::F1Weighted | M::F1Micro => "a fraction",
+        M::RocAuc | M::AveragePrecision | M::Ece => "a fraction",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_of_classes_in_an_order_have_units_of_their_own() {
+        assert_eq!(unit(EvalMetric::ClassMae), "classes");
+        assert!(unit(EvalMetric::QuadraticKappa).contains("from -1 to 1"));
+        assert_eq!((unit(EvalMetric::Accuracy), unit(EvalMetric::Ece)), ("a fraction", "a fraction"));
     }
 }
