@@ -280,14 +280,15 @@ def _memory(rows: Any) -> Optional[str]:
 
 
 def _flags(settings: Mapping[str, Any], section: str = "") -> List[str]:
-    """Keywords as flags: drop=["a", "b"] is --drop a --drop b, and optimizer={"lr": 0.01} is --optimizer.lr=0.01."""
+    """Keywords as flags: drop=["a", "b"] is --set data.drop=["a", "b"], and optimizer={"lr": 0.01} is --optimizer.lr=0.01."""
     flags: List[str] = []
     for name, value in settings.items():
         flag = "--" + section + name.replace("_", "-")
         if isinstance(value, Mapping):
             flags += _flags(value, f"{section}{name}.")
-        elif isinstance(value, (list, tuple)) and name in ("target", "drop", "categorical"):
-            flags += [word for item in value for word in (flag, str(item))]
+        elif isinstance(value, (list, tuple)) and not section and name in ("target", "drop", "categorical"):
+            # The flags split names at commas.
+            flags += ["--set", f"data.{name}={_toml([str(item) for item in value])}"]
         elif isinstance(value, bool) or value is None:
             flags += [] if value is None else [f"{flag}={str(value).lower()}"]
         else:
