@@ -60,10 +60,9 @@ impl Subject {
         }
         let alone = settings.iter().map(|setting| vec![(*setting).to_owned()]);
         let smaller = |set: &[String]| {
-            let doublings = (1..usize::BITS).take_while(|n| max_rows >> n > 0);
-            let with =
-                |n: u32| self.remedy([set, &micro_batches(&self.config, 1usize << n)].concat(), n_ranks);
-            let mut found = doublings.filter_map(with).peekable();
+            let with = |n: usize| self.remedy([set, &micro_batches(&self.config, n)].concat(), n_ranks);
+            let mut found =
+                divisors(self.config.train.batch, max_rows).into_iter().filter_map(with).peekable();
             let mut last = found.peek().cloned();
             for remedy in found {
                 last = Some(remedy);
@@ -87,11 +86,23 @@ impl Subject {
     }
 }
 
-/// Settings that divide each micro-batch by `n`, with as many rows per step as before.
+/// Numbers by which micro-batches can be divided with as many rows per step as before: of each power of two the next one up.
+fn divisors(batch: Batch, max_rows: usize) -> Vec<usize> {
+    let powers = (1..usize::BITS).map(|n| 1 << n).take_while(|power| *power <= max_rows);
+    let mut divisors: Vec<usize> = match batch {
+        Batch::PerRank(rows) => powers.filter_map(|n| (n..=rows).find(|n| rows % n == 0)).collect(),
+        // The rows of a step are given.
+        Batch::Global(_) => powers.collect(),
+    };
+    divisors.dedup();
+    divisors
+}
+
+/// Settings that divide each micro-batch by `n`, one of the [`divisors`].
 fn micro_batches(config: &Config, n: usize) -> Vec<String> {
     let accumulated = format!("train.grad_accum_steps={}", config.train.grad_accum_steps * n);
     match config.train.batch {
-        Batch::PerRank(rows) => vec![format!("train.batch_size={}", rows.div_ceil(n)), accumulated],
+        Batch::PerRank(rows) => vec![format!("train.batch_size={}", rows / n), accumulated],
         Batch::Global(_) => vec![accumulated],
     }
 }
@@ -115,6 +126,22 @@ impl RankMemory {
             capacity_bytes,
             fits,
             remedies,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn micro_batches_divide_the_rows_of_a_step() {
+        let of = |rows: usize| divisors(Batch::PerRank(rows), rows);
+        assert_eq!((of(16), of(12)), (vec![2, 4, 8, 16], vec![2, 4, 12]));
+        assert_eq!((of(101), of(45), of(1)), (vec![101], vec![3, 5, 9, 45], vec![]));
+        assert_eq!(divisors(Batch::Global(101), 50), [2, 4, 8, 16, 32]);
+        for rows in 1..200 {
+            assert!(of(rows).iter().all(|n| rows / n * n == rows), "{rows}");
         }
     }
 }
