@@ -141,6 +141,15 @@ fn rows_that_are_not_there_are_refused() {
             outcome.stderr
         );
     }
+    for (set, message) in [
+        ("data.filter=label=7", "`data.filter` keeps none of the 5 rows of rows.csv"),
+        ("data.filter=label=0", "rows.csv with `data.filter` has 3 rows, numbered from 0: there is no row 3"),
+        ("data.max_rows=2", "rows.csv with `data.max_rows` has 2 rows, numbered from 0: there is no row 3"),
+    ] {
+        let outcome = run_line(folder, &format!("data show rows.csv --rows 3 --set {set}"));
+        assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+    }
     for rows in ["x", "3..3", "-1", "1,,2"] {
         let outcome = run_line(folder, &format!("data show rows.csv --rows={rows}"));
         assert_eq!(outcome.status.code(), Some(2), "{}", outcome.stderr);

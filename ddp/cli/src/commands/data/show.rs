@@ -94,6 +94,26 @@ fn check(rows: &[Range<usize>], source: &str, n_rows: usize) -> Result<Vec<Range
     Ok(rows)
 }
 
+/// The source in messages on its number of rows, with the keys that select among them.
+fn named(source: &str, data: &DataConfig) -> String {
+    match (&data.filter, data.max_rows) {
+        (Some(_), _) => format!("{source} with `data.filter`"),
+        (None, Some(_)) => format!("{source} with `data.max_rows`"),
+        (None, None) => source.to_owned(),
+    }
+}
+
+/// Refuses a filter that keeps none of the rows of a table.
+fn check_kept(spec: &SourceSpec<'_>, n_kept: usize) -> Result<()> {
+    match spec.filter {
+        Some(filter) if n_kept == 0 && spec.data.filter.is_some() => {
+            let (source_name, n_rows) = (spec.source.to_owned(), filter.take_counts().1);
+            Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Reads the rows of a table.
 fn of_table(
     files: &[PathBuf],
@@ -148,7 +168,8 @@ fn of_table(
         break;
     }
     if number < end {
-        check(rows, spec.source, number)?;
+        check_kept(spec, number)?;
+        check(rows, &named(spec.source, spec.data), number)?;
     }
     Ok(shown)
 }
@@ -166,7 +187,7 @@ fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -
         names.push("weight".to_owned());
     }
     let mut shown = Shown { names, rows: BTreeMap::new() };
-    for number in check(rows, dataset.source(), dataset.len())?.into_iter().flatten() {
+    for number in check(rows, &named(dataset.source(), data), dataset.len())?.into_iter().flatten() {
         let values = RowValues::read(dataset, &[number])?;
         let mut doubles = vec![0.0; width];
         let mut cells: Vec<String> = if dataset.gather_doubles(&[number], &vec![0.0; width], &mut doubles)? {
