@@ -23,6 +23,7 @@ use ddp_kernels::cpu::threads;
 use ddp_tables::fit::preprocess::Preprocessor;
 use ddp_tables::importance::measure::EvalSetup;
 use ddp_tables::load::{in_turn, open_eval, take_eval};
+use ddp_tables::open::remote;
 use ddp_tables::predict::{SavedModel, is_active};
 use ddp_tables::source::{ClassLabels, SourceSpec};
 use serde::Serialize;
@@ -56,7 +57,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let saved = SavedModel::open_of(&args.checkpoint, is_active).map_err(Error::from);
     let mut saved = world.collective_result(saved)?;
     if args.calibrate {
-        world.collective_result(check_calibration(&saved))?;
+        world.collective_result(check_calibration(&args.checkpoint, &saved))?;
     }
     watchdog::start(world, log, &saved.config.watchdog, Watched::Other(Unfinished::default()))?;
     world.watchdog().set_device(&device.to_string());
@@ -132,13 +133,24 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
 }
 
 /// Checks that the model has probabilities of classes and a file of its own.
-fn check_calibration(saved: &SavedModel) -> Result<()> {
-    let reason = if saved.config.data.task != Task::Classification {
-        "--calibrate fits the probabilities of classes, and this model predicts none"
-    } else if saved.is_checkpoint() {
-        "--calibrate changes the model file of a complete run, and this is a checkpoint"
-    } else {
-        return Ok(());
+///
+/// - `path`: the model as the command names it
+fn check_calibration(path: &Path, saved: &SavedModel) -> Result<()> {
+    let reason = match saved.config.data.task {
+        Task::Regression => "--calibrate fits the probabilities of classes, and this model predicts none",
+        Task::Multilabel => {
+            "--calibrate fits the probabilities of classes, and the labels of this model do not exclude each other"
+        }
+        Task::Heads => {
+            "--calibrate fits the probabilities of classes of one output layer, and this model has several heads"
+        }
+        Task::Classification if saved.is_checkpoint() => {
+            "--calibrate changes the model file of a complete run, and this is a checkpoint"
+        }
+        Task::Classification if path.to_str().is_some_and(remote::is_address) => {
+            "--calibrate changes the model file, and this one is in a store"
+        }
+        Task::Classification => return Ok(()),
     };
     Err(CommandError::Calibrate { reason }.into())
 }

@@ -90,9 +90,12 @@ impl SavedModel {
         Ok(saved.file.with_weights(&layout, &values)?)
     }
 
-    /// Whether the weights are those of a checkpoint.
+    /// Whether the model file is one of the files of a checkpoint, also where the path named the file itself.
     pub fn is_checkpoint(&self) -> bool {
-        self.checkpoint.is_some()
+        // A link leads to the file that it names.
+        let path = self.path.canonicalize();
+        let folder = path.as_deref().unwrap_or(&self.path).parent();
+        self.checkpoint.is_some() || folder.is_some_and(|folder| folder.join(MANIFEST_FILE).exists())
     }
 
     /// Writes the model to `path` with its flat weights changed by `change`.

@@ -4,8 +4,9 @@
 
 use std::path::Path;
 
-use crate::common::{refused, run_line_ok, temp_dir, train, write};
 use serde_json::Value;
+
+use crate::common::{refused, run_line_ok, temp_dir, train, write};
 
 /// Metrics of `ddp-train eval` in `folder`.
 fn eval(folder: &Path, more: &str) -> Value {
@@ -89,10 +90,27 @@ fn only_the_model_of_a_complete_classifier_is_calibrated() {
         "eval --checkpoint checkpoints/latest --calibrate",
         &["this is a checkpoint", "complete run"],
     );
+    // Nor by the name of one of its files, or a link to it.
+    let step = std::fs::read_to_string(folder.join("checkpoints/latest")).unwrap();
+    let file = folder.join("checkpoints").join(step.trim()).join("model.safetensors");
+    std::os::unix::fs::symlink(&file, folder.join("link.safetensors")).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    for path in [file.to_str().unwrap(), "link.safetensors"] {
+        refused(&folder, &format!("eval --checkpoint {path} --calibrate"), &["this is a checkpoint"]);
+    }
+    assert!(std::fs::read(&file).unwrap() == before, "its file was changed");
     write(&folder, "rows.csv", "a,y\n1.5,2.25\n2.5,3.75\n3.5,4.5\n4.5,6.25\n5.5,8.5\n6.5,9.5\n");
     run_line_ok(
         &folder,
         "train rows.csv --target y --task regression --eval-fraction 0.3 --epochs 1 --out r -q",
     );
     refused(&folder, "eval --checkpoint r --calibrate", &["probabilities of classes"]);
+    write(
+        &folder,
+        "heads.toml",
+        "[data]\ntrain = \"rows.csv\"\neval_fraction = 0.3\n[[heads]]\nname = \"size\"\ntask = \"regression\"\ntarget = [\"y\"]\n\
+         [train]\nepochs = 1\n",
+    );
+    run_line_ok(&folder, "train heads.toml --out h -q");
+    refused(&folder, "eval --checkpoint h --calibrate", &["this model has several heads"]);
 }
