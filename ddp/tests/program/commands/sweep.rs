@@ -291,3 +291,21 @@ fn folds_judge_a_point_on_all_rows() {
         );
     }
 }
+
+#[test]
+fn pruning_continues_while_a_run_succeeds() {
+    let folder = temp_dir();
+    // Two of four fail before the first rung, and as many continue after it.
+    let line = "sweep --grid optimizer.lr=1e30,1e31,1e-3,1e-2 --prune=2 --epochs 4 --batch-size 128 --set optimizer.kind=sgd --out s --json -- \
+                --device cpu --threads 1";
+    let outcome = run_line(folder.path(), line);
+    assert_eq!(outcome.status.code(), Some(1), "{outcome:?}");
+    let report = json(&outcome.stdout);
+    let states: Vec<_> = report["points"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|point| point["runs"][0]["state"].as_str().unwrap())
+        .collect();
+    assert_eq!(states, ["complete", "failed", "failed", "pruned"], "{report}");
+}

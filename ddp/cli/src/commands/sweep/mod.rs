@@ -93,10 +93,13 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
             }
             None => {
                 let ended = jobs.train(signals, &points, &active, rung, bar.as_ref())?;
+                let have_all_failed = active.iter().all(|run| ended.failures.contains_key(run));
+                // A run that failed before an earlier rung may have succeeded now.
+                failures.retain(|run, _| !active.contains(run));
                 failures.extend(ended.failures);
                 stopped_by = ended.stopped_by;
                 let (Some(rung), Some(factor), None) = (rung, args.prune, stopped_by) else { break };
-                if failures.len() == active.len() {
+                if have_all_failed {
                     // The table names their errors.
                     break;
                 }
