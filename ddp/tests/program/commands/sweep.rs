@@ -309,3 +309,28 @@ fn pruning_continues_while_a_run_succeeds() {
         .collect();
     assert_eq!(states, ["complete", "failed", "failed", "pruned"], "{report}");
 }
+
+#[test]
+fn pruning_without_rows_to_evaluate_on_is_refused_before_the_first_run() {
+    let folder = temp_dir();
+    let rows: String = (0..60).map(|row| format!("{},{}\n", row % 7, row % 7 / 4)).collect();
+    write(folder.path(), "rows.csv", &format!("x,y\n{rows}"));
+    write(folder.path(), "few.csv", "x,y\n1,0\n2,1\n3,0\n4,1\n");
+    write(folder.path(), "run.toml", "[data]\ntrain = \"rows.csv\"\ntarget = \"y\"\n");
+    let flags = "--grid optimizer.lr=1e-3,1e-2 --epochs 3 --prune --out s";
+    for run in ["run.toml", "rows.csv --target y --plain", "few.csv --target y", "run.toml --eval none"] {
+        refused(
+            folder.path(),
+            &format!("sweep {run} {flags}"),
+            &["--prune has nothing to judge the runs by"],
+        );
+        assert!(!folder.path().join("s").exists(), "{run}");
+    }
+    refused(folder.path(), &format!("sweep run.toml {flags} --set data.train=away.csv"), &["away.csv"]);
+    // Of a table without a config, a fifth of the rows is held out.
+    for (out, run) in [("t", "rows.csv --target y"), ("u", "run.toml --eval-fraction 0.2")] {
+        let line = format!("sweep {run} {flags} -- --device cpu --threads 1")
+            .replace("--out s", &format!("--out {out}"));
+        assert!(run_line_ok(folder.path(), &line).stdout.contains("pruned: 1 after epoch 1"));
+    }
+}

@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use ddp::config::{Config, EvalSource, Length};
+use ddp::config::{Config, DataConfig, EvalSource, Length};
+use ddp_tables::split::own_eval::holds_eval_rows;
 
 use super::points::Points;
 use super::result::{grows, mean_and_sd};
@@ -13,13 +14,43 @@ use crate::commands::runs::Summary;
 use crate::error::Result;
 use crate::error::command::CommandError;
 
-/// Checks that evaluations judge the runs.
-///
-/// # Errors
-/// [`CommandError::PruneNeedsEval`]
-pub(super) fn check(config: &Config) -> Result<(), CommandError> {
-    let is_judged = config.data.eval != EvalSource::None && config.checkpoint.keep_best.is_some();
-    if is_judged { Ok(()) } else { Err(CommandError::PruneNeedsEval) }
+/// Checks of the configs of a sweep that evaluations judge its runs.
+#[derive(Debug)]
+pub(super) struct Judges {
+    /// Whether runs that name no rows to evaluate on hold out some of a table.
+    holds_out: bool,
+    /// Rows that name no others to evaluate on and hold some.
+    checked: Vec<DataConfig>,
+}
+
+impl Judges {
+    /// - `bare`: config of a run that names a table and no config, with the settings for its rows
+    pub(super) fn new(bare: Option<&Config>) -> Self {
+        let holds_out = bare.is_some_and(|config| config.data.eval != EvalSource::Unset);
+        Judges { holds_out, checked: Vec::new() }
+    }
+
+    /// Checks the config of a run.
+    ///
+    /// # Errors
+    /// [`CommandError::PruneNeedsEval`]; errors of files that cannot be found.
+    pub(super) fn check(&mut self, config: &Config) -> Result<()> {
+        let data = &config.data;
+        let has_rows = match data.eval {
+            EvalSource::None => false,
+            EvalSource::Unset if self.holds_out || self.checked.contains(data) => true,
+            EvalSource::Unset => {
+                let holds = holds_eval_rows(data, None)?;
+                self.checked.extend(holds.then(|| data.clone()));
+                holds
+            }
+            _ => true,
+        };
+        if has_rows && config.checkpoint.keep_best.is_some() {
+            return Ok(());
+        }
+        Err(CommandError::PruneNeedsEval.into())
+    }
 }
 
 /// Epochs of the rungs of `n_points` points, ascending: each is `factor` times shorter than the next one, and all are shorter than the runs.

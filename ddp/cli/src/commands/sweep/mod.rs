@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use ddp::config::{Config, Length};
+use ddp::config::{Config, EvalSource, Length};
 use ddp::exit_code;
 use ddp::run_folder::FolderError;
 use ddp::run_folder::folder::REPORT_FILE;
@@ -21,10 +21,12 @@ use ddp::train::stop_signals::StopSignals;
 use ddp_comm::World;
 use tracing::{info, warn};
 
+use self::halving::Judges;
 use self::jobs::Jobs;
 use self::points::Points;
 use self::result::Outcome;
 use crate::cli::SweepArgs;
+use crate::commands::bare_table;
 use crate::commands::launch::TrainCommand;
 use crate::commands::report::write_page;
 use crate::error::command::CommandError;
@@ -59,15 +61,18 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     overrides.sets.extend(args.folds.map(|of| points::fold(1, of)));
     let config = Config::load_with(base.args.run.file(), &overrides).map_err(Error::from)?;
     let points = Points::new(args, config.train.seed)?;
-    points.check(&base.args.run)?;
+    let is_bare = base.args.run.names_rows() && config.data.eval == EvalSource::Unset;
+    let bare = match args.prune {
+        Some(_) if is_bare => Some(bare_table::load_config(world, &base.args.run, &overrides, None)?),
+        _ => None,
+    };
+    let mut judges = args.prune.map(|_| Judges::new(bare.as_ref()));
+    points.check(&base.args.run, |config| judges.as_mut().map_or(Ok(()), |judges| judges.check(config)))?;
+    let rungs =
+        args.prune.map_or(Ok(Vec::new()), |factor| halving::rungs(&config, points.n, factor as usize))?;
     let jobs = Jobs::new(world, args, &base)?;
     let unwritable = |source| FolderError::Unwritable { path: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unwritable)?;
-    if args.prune.is_some() {
-        halving::check(&config)?;
-    }
-    let rungs =
-        args.prune.map_or(Ok(Vec::new()), |factor| halving::rungs(&config, points.n, factor as usize))?;
     let n_epochs = match config.train.length {
         Length::Epochs(n) => n as u64,
         Length::Steps(_) => 0,

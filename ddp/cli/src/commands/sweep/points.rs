@@ -118,16 +118,21 @@ impl Points {
         }
     }
 
-    /// Builds the config of every run, so that a wrong key or value is refused before the first one starts.
+    /// Builds the config of every run and checks it also by `judge`, so that a wrong key or value is refused before the first one starts.
     ///
     /// # Errors
-    /// [`ddp::Error::Config`].
-    pub(super) fn check(&self, base: &RunConfigArgs) -> Result<()> {
+    /// [`ddp::Error::Config`]; those of `judge`.
+    pub(super) fn check(
+        &self,
+        base: &RunConfigArgs,
+        mut judge: impl FnMut(&Config) -> Result<()>,
+    ) -> Result<()> {
         for run in &self.runs {
             let mut overrides = base.overrides();
             overrides.sets.extend(run.sets());
             let config = Config::load_with(base.file(), &overrides)?;
             filter_of(&SourceSpec::train(&config.data)).map_err(Error::from)?;
+            judge(&config)?;
         }
         Ok(())
     }
