@@ -296,6 +296,12 @@ pub enum CommandError {
     #[error("{key} is set by more than one of --grid, --range and --seeds")]
     #[diagnostic(help("name each key once; --seeds sets train.seed"))]
     KeyTwice { key: String },
+    /// The points of a sweep are judged by different metrics.
+    #[error("the points are judged by {first} and by {other}, which say nothing about each other")]
+    #[diagnostic(help(
+        "judge all by one metric: take `checkpoint.keep_best` and `train.early_stop_metric` out of --grid, and set it with --set"
+    ))]
+    JudgedByTwo { first: String, other: String },
     /// A flag that only a single run can have was given to a sweep or a finder.
     #[error("{flag} after --: the runs of a sweep have folders of their own")]
     #[diagnostic(help(

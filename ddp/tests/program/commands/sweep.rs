@@ -155,6 +155,10 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     refuse("--grid optimizer.lr=1e-3,-1", &["optimizer.lr", "-1"]);
     refuse("--random 2 --range optimizer.lr=0..1:log", &["above 0 with :log"]);
     refuse("--grid train.seed=1,2", &["train.seed is set by more than one of --grid"]);
+    refuse(
+        "--grid checkpoint.keep_best=eval_loss,eval_accuracy",
+        &["judged by eval_loss and by eval_accuracy", "judge all by one metric"],
+    );
     refuse("-- --resume auto", &["--resume after --"]);
     refuse("-- --dry-run", &["--dry-run"]);
     refuse("-- --no-such-flag", &["--no-such-flag"]);
@@ -290,6 +294,30 @@ fn folds_judge_a_point_on_all_rows() {
             "{saved}"
         );
     }
+}
+
+#[test]
+fn without_the_best_weights_the_last_evaluation_judges() {
+    let folder = temp_dir();
+    let line =
+        format!("sweep --grid optimizer.lr=1e-3,1e-2 --out s --json --set checkpoint.keep_best=none {FAST}");
+    let report = json(&run_line_ok(folder.path(), &line).stdout);
+    assert_eq!(report["metric"], "eval_loss");
+    let end = |run: &Value| {
+        let path = folder.path().join(run["path"].as_str().unwrap()).join("metrics.jsonl");
+        json(fs::read_to_string(path).unwrap().lines().last().unwrap())
+    };
+    for point in report["points"].as_array().unwrap() {
+        let run = &point["runs"][0];
+        assert_eq!(run["value"], end(run)["eval_loss"], "{report}");
+    }
+    let text = run_line_ok(folder.path(), &line.replace(" --json", "")).stdout;
+    assert!(!text.contains("note: the loss of training rows"), "{text}");
+    let by = "--set train.early_stop_metric=eval_accuracy --set checkpoint.keep_best=none";
+    let line = line.replace("--set checkpoint.keep_best=none", by).replace("--out s", "--out a");
+    let report = json(&run_line_ok(folder.path(), &line).stdout);
+    let best = &report["points"][0]["runs"][0];
+    assert_eq!((&report["metric"], &best["value"]), (&"eval_accuracy".into(), &end(best)["eval_accuracy"]));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use std::{fs, io};
 
 use chrono::{DateTime, Utc};
+use ddp::config::EvalMetric;
 use ddp::run_folder::folder::METRICS_FILE;
 use serde::Serialize;
 
@@ -25,7 +26,7 @@ pub(crate) struct Summary {
     pub(crate) state: &'static str,
     step: u64,
     pub(crate) epochs: Option<u64>,
-    /// Metric by which the run is judged: that of its best evaluation, else the loss of the training rows.
+    /// Metric by which the run is judged: that of its best evaluation, else of its last one, else the loss of the training rows.
     pub(crate) metric: Option<String>,
     pub(crate) value: Option<f64>,
     elapsed_s: Option<f64>,
@@ -83,12 +84,10 @@ impl Summary {
                 return summary;
             }
         };
-        let judged = run.best().map(|(metric, _, value)| (metric.to_owned(), value));
-        let judged = judged.or_else(|| Some(("train_loss".to_owned(), run.end_number("train_loss")?)));
+        let (metric, value) = judged(&run);
         if let Status::Failed { error, .. } = &run.status {
             summary.error = Some(error.lines().next().unwrap_or_default().to_owned());
         }
-        let (metric, value) = judged.unzip();
         Summary {
             state: state(&run.status),
             step: run.step,
@@ -122,6 +121,25 @@ impl Summary {
             notes.join("; "),
         ]
     }
+}
+
+/// Metric by which a run is judged, and its value: of the best evaluation where its weights are kept, else `train.early_stop_metric` of the
+/// last evaluation, and without evaluations the loss of the training rows.
+fn judged(run: &Record) -> (Option<String>, Option<f64>) {
+    if let Some((metric, _, value)) = run.best() {
+        return (Some(metric.to_owned()), Some(value));
+    }
+    let settings = run.settings();
+    let name = |key: &str| Some(settings.get(key)?.as_str()?.to_owned());
+    let kept = name("checkpoint.keep_best").filter(|metric| metric != "none");
+    let keeps_best = kept.is_some();
+    let metric = kept.or_else(|| name("train.early_stop_metric"));
+    let metric = metric.unwrap_or_else(|| EvalMetric::Loss.name().to_owned());
+    if let Some(last) = run.last_of(&metric) {
+        // Where the best one is kept and there is none, its evaluations are not finite, or not in a checkpoint yet.
+        return (Some(metric), last.filter(|_| !keeps_best));
+    }
+    run.end_number("train_loss").map(|loss| ("train_loss".to_owned(), loss)).unzip()
 }
 
 fn utc(time: SystemTime) -> String {

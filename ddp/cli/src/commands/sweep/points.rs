@@ -121,18 +121,25 @@ impl Points {
     /// Builds the config of every run and checks it also by `judge`, so that a wrong key or value is refused before the first one starts.
     ///
     /// # Errors
-    /// [`ddp::Error::Config`]; those of `judge`.
+    /// [`ddp::Error::Config`]; [`CommandError::JudgedByTwo`]; those of `judge`.
     pub(super) fn check(
         &self,
         base: &RunConfigArgs,
         mut judge: impl FnMut(&Config) -> Result<()>,
     ) -> Result<()> {
+        let mut first: Option<String> = None;
         for run in &self.runs {
             let mut overrides = base.overrides();
             overrides.sets.extend(run.sets());
             let config = Config::load_with(base.file(), &overrides)?;
             filter_of(&SourceSpec::train(&config.data)).map_err(Error::from)?;
             judge(&config)?;
+            let metric = config.checkpoint.keep_best.as_ref().unwrap_or(&config.train.early_stop_metric);
+            let other = metric.to_string();
+            let first = first.get_or_insert_with(|| other.clone());
+            if *first != other {
+                return Err(CommandError::JudgedByTwo { first: first.clone(), other }.into());
+            }
         }
         Ok(())
     }

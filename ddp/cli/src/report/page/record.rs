@@ -317,6 +317,14 @@ impl Record {
         self.end.get(key)?.as_f64()
     }
 
+    /// The value of a metric at the end, else the last finite one of the evaluations: `Some(None)` if there is none, `None` if it was
+    /// not measured.
+    pub(crate) fn last_of(&self, metric: &str) -> Option<Option<f64>> {
+        let mut of_end: BTreeMap<String, Series> = BTreeMap::new();
+        add_metrics(&mut of_end, None, &self.end, (self.step, 1));
+        of_end.get(metric).or_else(|| self.metrics.get(metric)).map(Series::last)
+    }
+
     /// Time by kind and in all: seconds of the whole run where its `end` event has them, else of its steps.
     pub(super) fn times(&self) -> (Vec<(String, f64)>, f64) {
         let of_end = self.end.get("time").and_then(Value::as_object);
