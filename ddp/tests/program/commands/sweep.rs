@@ -321,6 +321,17 @@ fn without_the_best_weights_the_last_evaluation_judges() {
 }
 
 #[test]
+fn a_point_that_is_drawn_twice_is_trained_once() {
+    let folder = temp_dir();
+    let line =
+        "sweep --random 3 --range train.batch_size=31..32 --jobs 3 --out s --json --epochs 1 -- --device cpu";
+    let outcome = run_line_ok(folder.path(), line);
+    assert!(outcome.stderr.contains("--random 3: the ranges have 2 distinct points"), "{}", outcome.stderr);
+    let report = json(&outcome.stdout);
+    assert_eq!(report["points"].as_array().unwrap().len(), 2, "{report}");
+}
+
+#[test]
 fn pruning_continues_while_a_run_succeeds() {
     let folder = temp_dir();
     // Two of four fail before the first rung, and as many continue after it.

@@ -61,6 +61,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     overrides.sets.extend(args.folds.map(|of| points::fold(1, of)));
     let config = Config::load_with(base.args.run.file(), &overrides).map_err(Error::from)?;
     let points = Points::new(args, config.train.seed)?;
+    points.notes.iter().for_each(|note| warn!("{note}"));
     let is_bare = base.args.run.names_rows() && config.data.eval == EvalSource::Unset;
     let bare = match args.prune {
         Some(_) if is_bare => Some(bare_table::load_config(world, &base.args.run, &overrides, None)?),

@@ -1,6 +1,6 @@
 //! The points of a sweep: all combinations of grids, with each random draw of ranges, and the runs of each by seed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ddp::config::Config;
 use ddp_kernels::Philox;
@@ -10,11 +10,14 @@ use ddp_tables::table::filter_of;
 use crate::cli::{RunConfigArgs, SweepArgs};
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
+use crate::report::stdout::count;
 
 /// Key of the seed.
 const SEED: &str = "train.seed";
 /// Key of the fold.
 const FOLD: &str = "data.fold";
+/// Most draws of a point that is there already.
+const MAX_DRAWS: u32 = 10_000;
 /// Longest name of a folder, in bytes.
 const MAX_NAME: usize = 120;
 
@@ -25,6 +28,8 @@ pub(super) struct Points {
     pub(super) n: usize,
     /// The runs, grouped by point.
     pub(super) runs: Vec<Run>,
+    /// Values that are there once although they were given more often.
+    pub(super) notes: Vec<String>,
 }
 
 /// A run of a point.
@@ -71,9 +76,19 @@ impl Points {
             return Err(CommandError::KeyTwice { key });
         }
         let mut points = draws(args);
+        let mut notes = Vec::new();
+        if let Some(n) = args.random.filter(|n| *n > points.len()) {
+            let found = count(points.len(), "distinct point");
+            notes.push(format!("--random {n}: the ranges have {found}, and each is trained once"));
+        }
         for grid in &args.grid {
+            let (distinct, repeated) = distinct(&grid.values);
+            let repeated = repeated.iter().map(|value| {
+                format!("--grid {}: {} equals a value before it, and is left out", grid.key, value.trim())
+            });
+            notes.extend(repeated);
             let with = |point: &Vec<(String, String)>| {
-                let values = grid.values.iter().map(|value| (grid.key.clone(), value.clone()));
+                let values = distinct.iter().map(|value| (grid.key.clone(), (*value).clone()));
                 values.map(|pair| [&point[..], &[pair]].concat()).collect::<Vec<_>>()
             };
             points = points.iter().flat_map(with).collect();
@@ -87,7 +102,7 @@ impl Points {
                 runs.extend(folds.into_iter().map(run));
             }
         }
-        let mut points = Points { n: points.len(), runs };
+        let mut points = Points { n: points.len(), runs, notes };
         points.set_names(&keys);
         Ok(points)
     }
@@ -145,19 +160,45 @@ impl Points {
     }
 }
 
-/// Values of the ranges for each random point; one point without values where there are none.
+/// Values of the ranges for each random point; one point without values where there are none. Points are distinct, and fewer than asked
+/// where the ranges have no more.
 fn draws(args: &SweepArgs) -> Vec<Vec<(String, String)>> {
     let random = Philox::new(args.random_seed);
     // By point and range, so that more points leave the first ones as they are.
-    let of = |point: usize| {
+    let of = |point: usize, attempt: u32| -> Vec<(String, String)> {
         let ranges = args.range.iter().zip(0_u32..);
         let draw = |range: u32| {
-            let word = random.block([point as u32, range, 0, 0])[0];
+            let word = random.block([point as u32, range, attempt, 0])[0];
             f64::from(word) / (f64::from(u32::MAX) + 1.0)
         };
         ranges.map(|(range, number)| (range.key.clone(), range.at(draw(number)))).collect()
     };
-    (0..args.random.unwrap_or(1)).map(of).collect()
+    let mut drawn = BTreeSet::new();
+    // A point that is there already is drawn again.
+    let new = |point| (0..MAX_DRAWS).map(|attempt| of(point, attempt)).find(|of| drawn.insert(of.clone()));
+    (0..args.random.unwrap_or(1)).map_while(new).collect()
+}
+
+/// The values that equal none before them, as numbers, lists or texts, and the others.
+fn distinct(values: &[String]) -> (Vec<&String>, Vec<&String>) {
+    let mut seen = Vec::new();
+    values.iter().partition(|value| {
+        let value = meaning(value);
+        let is_new = !seen.contains(&value);
+        seen.extend(is_new.then_some(value));
+        is_new
+    })
+}
+
+/// A typed value without the ways to write it: `1e-3` is `0.001`, and `[64, 8]` is `[64,8]`.
+fn meaning(text: &str) -> toml::Value {
+    let parsed = format!("value = {text}").parse::<toml::Table>().ok();
+    let value = parsed.filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
+    match value.unwrap_or_else(|| toml::Value::String(text.trim().to_owned())) {
+        // Exact, or not a number that a setting has.
+        toml::Value::Integer(number) if number.unsigned_abs() < 1 << 53 => toml::Value::Float(number as f64),
+        value => value,
+    }
 }
 
 /// A key or value as part of a file name, in ASCII.
@@ -211,6 +252,31 @@ mod tests {
         assert_eq!(three, five[..6]);
         assert_ne!(three[0], three[2]);
         assert_ne!(three, names(&format!("{line} 3 --random-seed 1")));
+    }
+
+    #[test]
+    fn a_point_is_trained_once_however_often_it_is_drawn_or_given() {
+        let all = points("--random 2 --range train.batch_size=31..32 --random-seed 3").unwrap();
+        let mut values: Vec<_> = all.runs.iter().map(|run| run.values[0].1.clone()).collect();
+        values.sort();
+        assert_eq!((values, all.notes), (vec!["31".to_owned(), "32".to_owned()], vec![]));
+        let all = points("--random 5 --range train.batch_size=31..33 --seeds 2").unwrap();
+        assert_eq!((all.n, all.runs.len()), (3, 6));
+        assert_eq!(all.notes, ["--random 5: the ranges have 3 distinct points, and each is trained once"]);
+        let all =
+            points("--grid optimizer.lr=1e-3,1e-2,0.001 --grid model.hidden=[8],[08],[8.0],[8]").unwrap();
+        assert_eq!((all.n, all.runs[0].name.as_str()), (6, "lr=1e-3,hidden=8,seed=7"));
+        assert_eq!(
+            all.notes,
+            [
+                "--grid optimizer.lr: 0.001 equals a value before it, and is left out",
+                "--grid model.hidden: [8] equals a value before it, and is left out"
+            ]
+        );
+        let mut names: Vec<_> = all.runs.iter().map(|run| &run.name).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 6);
     }
 
     #[test]
