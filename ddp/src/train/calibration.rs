@@ -40,12 +40,35 @@ const TOLERANCE: f64 = 1e-3;
 /// A temperature and the metrics without and with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
-    /// Divisor of the logits.
+    /// Divisor of the logits; 1 without a fit.
     pub temperature: f64,
     /// Accuracy, log loss and ECE of the model as it was.
     pub before: EvalMetrics,
     /// The same with the temperature.
     pub after: EvalMetrics,
+    /// Why no temperature fits these rows.
+    pub no_fit: Option<NoFit>,
+}
+
+/// Why no temperature fits the rows of a calibration.
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum NoFit {
+    /// The log loss falls with the temperature without end.
+    #[error(
+        "the model is right on all rows, so their log loss falls the more the surer it is: a fit needs rows on which it is wrong"
+    )]
+    AllRight,
+    /// The search ended at the lowest or highest temperature.
+    #[error(
+        "the log loss is lowest at the limit of the search, temperature {0}: these rows are too few, or the model knows too little about them"
+    )]
+    AtLimit(f64),
+    /// The model fits the rows as it is.
+    #[error("no temperature makes the log loss smaller")]
+    NoneIsBetter,
+    /// The log loss of the model as it was is infinite or not a number.
+    #[error("the log loss of the model is not a finite number")]
+    NotFinite,
 }
 
 /// Rows of a calibration, as an evaluation reads them.
@@ -60,7 +83,7 @@ pub struct CalibrationRows<'a> {
 }
 
 /// Fits the temperature of a classifier whose output layer is `layers.{output_layer}`, by a golden-section search; each of its steps is
-/// an evaluation. Leaves the model with the temperature. Collective.
+/// an evaluation. Leaves the model with the temperature. A minimum at the limit of the search is no fit. Collective.
 ///
 /// # Errors
 /// See [`evaluate`].
@@ -99,13 +122,36 @@ pub fn calibrate(
             at_b = log_loss(&measure(b.exp())?);
         }
     }
-    let temperature = f64::midpoint(low, high).exp();
+    let middle = f64::midpoint(low, high);
+    let temperature = middle.exp();
     let after = measure(temperature)?;
-    if log_loss(&after) < log_loss(&before) {
-        return Ok(Calibration { temperature, before, after });
-    }
+    let Some(no_fit) = no_fit(middle, &before, &after) else {
+        return Ok(Calibration { temperature, before, after, no_fit: None });
+    };
     let after = measure(1.0)?;
-    Ok(Calibration { temperature: 1.0, before, after })
+    Ok(Calibration { temperature: 1.0, before, after, no_fit: Some(no_fit) })
+}
+
+/// Why the temperature at which a search has ended is no fit.
+///
+/// - `middle`: its logarithm
+/// - `before`, `after`: metrics of the model as it was, and with it
+fn no_fit(middle: f64, before: &EvalMetrics, after: &EvalMetrics) -> Option<NoFit> {
+    let log_loss = |metrics: &EvalMetrics| metrics.get(EvalMetric::LogLoss).unwrap_or(f64::INFINITY);
+    let limit = MAX_TEMPERATURE.ln();
+    // Below the limit by less than the last interval of the search.
+    let is_at_limit = limit - middle.abs() <= TOLERANCE;
+    if !log_loss(before).is_finite() {
+        Some(NoFit::NotFinite)
+    } else if before.get(EvalMetric::Accuracy) == Some(1.0) {
+        Some(NoFit::AllRight)
+    } else if is_at_limit {
+        Some(NoFit::AtLimit(if middle < 0.0 { MAX_TEMPERATURE.recip() } else { MAX_TEMPERATURE }))
+    } else if log_loss(after) < log_loss(before) {
+        None
+    } else {
+        Some(NoFit::NoneIsBetter)
+    }
 }
 
 /// Divides weight and bias of the output layer by a temperature, in the flat weights of `layout`.
@@ -123,4 +169,28 @@ pub fn with_temperature(
         }
     }
     flat
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minimum_at_the_limit_is_no_fit() {
+        let metrics = |accuracy: f64, log_loss: f64| {
+            EvalMetrics::default().with(EvalMetric::Accuracy, accuracy).with(EvalMetric::LogLoss, log_loss)
+        };
+        let limit = MAX_TEMPERATURE.ln();
+        let of = |middle, before: (f64, f64), after| {
+            no_fit(middle, &metrics(before.0, before.1), &metrics(before.0, after))
+        };
+        assert_eq!(of(0.7, (0.9, 0.4), 0.3), None);
+        assert_eq!(of(0.7, (0.9, 0.3), 0.3), Some(NoFit::NoneIsBetter));
+        for middle in [-limit + TOLERANCE / 2.0, -limit + TOLERANCE / 3.0] {
+            assert_eq!(of(middle, (1.0, 0.2), 0.0), Some(NoFit::AllRight));
+            assert_eq!(of(middle, (0.9, 0.2), 0.1), Some(NoFit::AtLimit(0.05)));
+        }
+        assert_eq!(of(limit - TOLERANCE / 2.0, (0.5, 0.9), 0.7), Some(NoFit::AtLimit(20.0)));
+        assert_eq!(of(0.7, (0.9, f64::NAN), 0.3), Some(NoFit::NotFinite));
+    }
 }

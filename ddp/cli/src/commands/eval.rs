@@ -14,7 +14,7 @@ use ddp::report::EvalMetrics;
 use ddp::report::metrics::json_line;
 use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::unfinished::Unfinished;
-use ddp::train::calibration::{Calibration, CalibrationRows, calibrate, with_temperature};
+use ddp::train::calibration::{Calibration, CalibrationRows, NoFit, calibrate, with_temperature};
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
 use ddp_comm::{HostShare, World};
@@ -30,7 +30,7 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
-use crate::commands::eval_report::EvalReport;
+use crate::commands::eval_report::{EvalReport, skipped};
 use crate::commands::importance::{Subject, measure, metric};
 use crate::commands::model_device;
 use crate::commands::predict::unseen_categories;
@@ -40,7 +40,7 @@ use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
-use crate::report::stdout::{print_result, table};
+use crate::report::stdout::{count, print_result, table};
 
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
@@ -110,7 +110,10 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         let output_layer = config.model.n_hidden_linear();
         let found = calibrate(world, &mut model, &loss, &request, &of_rows, output_layer)?;
         let saved = match world.rank().0 {
-            0 => save_calibrated(&path, output_layer, &found, (n_rows, data), args.json),
+            0 => {
+                let rows = CalibrationSource { rows: n_rows, skipped_rows, data };
+                save_calibrated(&path, output_layer, &found, rows, args.json)
+            }
             _ => Ok(()),
         };
         return Ok(world.collective_result(saved)?);
@@ -242,14 +245,27 @@ fn open_rows(
 /// Name of the note next to the model file.
 const CALIBRATION_FILE: &str = "calibration.json";
 
+/// Rows of a calibration, as its report names them.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct CalibrationSource<'a> {
+    rows: usize,
+    /// Number of rows that were skipped because the model does not know their labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped_rows: Option<usize>,
+    data: &'a str,
+}
+
 /// A calibration with its model and its rows.
 #[derive(Debug, Serialize)]
 struct CalibrationReport<'a> {
     temperature: f64,
+    /// Why the model was left as it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    no_fit: Option<String>,
     before: &'a EvalMetrics,
     after: &'a EvalMetrics,
-    rows: usize,
-    data: &'a str,
+    #[serde(flatten)]
+    source: CalibrationSource<'a>,
     model: &'a Path,
 }
 
@@ -258,19 +274,32 @@ fn save_calibrated(
     model: &Path,
     output_layer: usize,
     calibration: &Calibration,
-    (rows, data): (usize, &str),
+    source: CalibrationSource<'_>,
     json: bool,
 ) -> Result<()> {
-    let Calibration { temperature, before, after } = calibration;
-    let report = CalibrationReport { temperature: *temperature, before, after, rows, data, model };
-    let line = json_line(&report);
-    if *temperature == 1.0 {
-        info!("no temperature makes the log loss smaller: the model is left as it was");
-    } else {
-        let saved = SavedModel::open(model)?;
-        saved.write_with(model, |layout, flat| with_temperature(layout, output_layer, flat, *temperature))?;
-        write_atomic(&model.with_file_name(CALIBRATION_FILE), line.as_bytes())?;
+    let Calibration { temperature, before, after, no_fit } = calibration;
+    let report = CalibrationReport {
+        temperature: *temperature,
+        no_fit: no_fit.as_ref().map(ToString::to_string),
+        before,
+        after,
+        source,
+        model,
+    };
+    match no_fit {
+        Some(NoFit::NoneIsBetter) => info!("{}: the model is left as it was", NoFit::NoneIsBetter),
+        Some(no_fit) => warn!(
+            "the model is left as it was: {no_fit}\nhint: --data names more rows that the model was not trained on"
+        ),
+        None => {
+            let saved = SavedModel::open(model)?;
+            saved.write_with(model, |layout, flat| {
+                with_temperature(layout, output_layer, flat, *temperature)
+            })?;
+            write_atomic(&model.with_file_name(CALIBRATION_FILE), json_line(&report).as_bytes())?;
+        }
     }
+    let line = json_line(&report);
     let text = || {
         let number = |metrics: &EvalMetrics, metric| {
             metrics.get(metric).map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"))
@@ -279,8 +308,11 @@ fn save_calibrated(
             vec![metric.title().to_owned(), number(before, *metric), number(after, *metric)]
         };
         let rows_of = [EvalMetric::LogLoss, EvalMetric::Ece, EvalMetric::Accuracy].iter().map(row);
+        let CalibrationSource { rows, skipped_rows, data } = source;
         format!(
-            "temperature {temperature:.4}, of {rows} rows of {data}, in {}\n\n{}",
+            "temperature {temperature:.4}, of {} of {data}{}, in {}\n\n{}",
+            count(rows, "row"),
+            skipped(skipped_rows),
             model.display(),
             table(&["<metric", "before", "after"], &rows_of.collect::<Vec<_>>())
         )

@@ -33,8 +33,7 @@ impl EvalReport<'_> {
     /// Describes the rows and the model in one line.
     pub(super) fn headline(&self) -> String {
         let EvalReport { rows, skipped_rows, data, model, .. } = self;
-        let skipped = skipped_rows.map(|n| format!(" (left out {n} whose labels the model does not know)"));
-        format!("{} of {data}{}, using {}", count(*rows, "row"), skipped.unwrap_or_default(), model.display())
+        format!("{} of {data}{}, using {}", count(*rows, "row"), skipped(*skipped_rows), model.display())
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -45,6 +44,11 @@ impl EvalReport<'_> {
         }
         text
     }
+}
+
+/// Names the rows that were skipped, in brackets; empty without any.
+pub(super) fn skipped(rows: Option<usize>) -> String {
+    rows.map_or(String::new(), |n| format!(" (left out {n} whose labels the model does not know)"))
 }
 
 /// Metrics and tables.

@@ -114,3 +114,32 @@ fn only_the_model_of_a_complete_classifier_is_calibrated() {
     run_line_ok(&folder, "train heads.toml --out h -q");
     refused(&folder, "eval --checkpoint h --calibrate", &["this model has several heads"]);
 }
+
+#[test]
+fn rows_that_the_model_gets_all_right_fit_no_temperature() {
+    let folder = temp_dir();
+    let row = |x: usize| format!("{x},{}\n", if x < 20 { "low" } else { "high" });
+    write(folder.path(), "rows.csv", &format!("x,y\n{}", (0..40).map(row).collect::<String>()));
+    let far: String = [0, 1, 2, 37, 38, 39].map(row).concat();
+    write(folder.path(), "far.csv", &format!("x,y\n{far}5,neither\n"));
+    run_line_ok(
+        folder.path(),
+        "train rows.csv --target y --plain --hidden 8 --lr 0.01 --epochs 10 --out out --threads 1 -q",
+    );
+    let model = || std::fs::read(folder.path().join("out/model.safetensors")).unwrap();
+    let before = model();
+    let line = "eval --checkpoint out --data far.csv --unknown-label skip --calibrate";
+    let outcome = run_line_ok(folder.path(), &format!("{line} --json"));
+    let found: Value = serde_json::from_str(outcome.stdout.trim()).unwrap();
+    assert_eq!(
+        (found["temperature"].as_f64(), found["before"] == found["after"]),
+        (Some(1.0), true),
+        "{found}"
+    );
+    assert!(found["no_fit"].as_str().unwrap().contains("right on all rows"), "{found}");
+    assert_eq!((found["rows"].as_u64(), found["skipped_rows"].as_u64()), (Some(6), Some(1)), "{found}");
+    assert!(outcome.stderr.contains("the model is left as it was: "), "{}", outcome.stderr);
+    assert!(model() == before && !folder.path().join("out/calibration.json").exists());
+    let shown = run_line_ok(folder.path(), line).stdout;
+    assert!(shown.contains("of 6 rows of far.csv (left out 1 whose labels"), "{shown}");
+}
