@@ -40,6 +40,7 @@ use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
+use crate::report::page::calibration_note;
 use crate::report::stdout::{count, print_result, table};
 
 /// Maximum rows per forward pass.
@@ -242,9 +243,6 @@ fn open_rows(
     }
 }
 
-/// Name of the note next to the model file.
-const CALIBRATION_FILE: &str = "calibration.json";
-
 /// Rows of a calibration, as its report names them.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct CalibrationSource<'a> {
@@ -267,6 +265,9 @@ struct CalibrationReport<'a> {
     #[serde(flatten)]
     source: CalibrationSource<'a>,
     model: &'a Path,
+    /// Fingerprint of the model file that was written, by which a reader of the note knows whether it is still the same one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fingerprint: Option<String>,
 }
 
 /// Writes the model with its temperature, and a note next to it, and prints the result; on rank 0.
@@ -278,13 +279,14 @@ fn save_calibrated(
     json: bool,
 ) -> Result<()> {
     let Calibration { temperature, before, after, no_fit } = calibration;
-    let report = CalibrationReport {
+    let mut report = CalibrationReport {
         temperature: *temperature,
         no_fit: no_fit.as_ref().map(ToString::to_string),
         before,
         after,
         source,
         model,
+        fingerprint: None,
     };
     match no_fit {
         Some(NoFit::NoneIsBetter) => info!("{}: the model is left as it was", NoFit::NoneIsBetter),
@@ -296,7 +298,8 @@ fn save_calibrated(
             saved.write_with(model, |layout, flat| {
                 with_temperature(layout, output_layer, flat, *temperature)
             })?;
-            write_atomic(&model.with_file_name(CALIBRATION_FILE), json_line(&report).as_bytes())?;
+            report.fingerprint = calibration_note::fingerprint(model);
+            write_atomic(&calibration_note::path(model), json_line(&report).as_bytes())?;
         }
     }
     let line = json_line(&report);

@@ -143,3 +143,26 @@ fn rows_that_the_model_gets_all_right_fit_no_temperature() {
     let shown = run_line_ok(folder.path(), line).stdout;
     assert!(shown.contains("of 6 rows of far.csv (left out 1 whose labels"), "{shown}");
 }
+
+#[test]
+fn a_page_shows_the_calibration_of_the_model_that_is_there() {
+    let folder = temp_dir();
+    write(folder.path(), "rows.csv", &table());
+    let line = "rows.csv --target y --eval-fraction 0.5 --hidden 64,64 --lr 0.01 --epochs 40 --out out --threads 1 -q";
+    run_line_ok(folder.path(), &format!("train {line} --set train.early_stop_patience=0"));
+    let out = folder.path().join("out");
+    let is_shown = || {
+        run_line_ok(folder.path(), "report out");
+        std::fs::read_to_string(out.join("report.html")).unwrap().contains("id=\"calibration\"")
+    };
+    // The weights of the last step are too sure of themselves.
+    std::fs::copy(out.join("last.safetensors"), folder.path().join("last")).unwrap();
+    run_line_ok(folder.path(), "eval --checkpoint out/last.safetensors --calibrate");
+    assert!(out.join("last.calibration.json").exists() && !out.join("calibration.json").exists());
+    assert!(!is_shown(), "the model is another one");
+    std::fs::copy(folder.path().join("last"), out.join("model.safetensors")).unwrap();
+    run_line_ok(folder.path(), "eval --checkpoint out --calibrate");
+    assert!(is_shown());
+    std::fs::copy(folder.path().join("last"), out.join("model.safetensors")).unwrap();
+    assert!(!is_shown(), "the model was replaced");
+}

@@ -6,6 +6,7 @@ use ddp::report::units::mib;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
 
+use super::calibration_note;
 use super::chart::{figure, legend_entry};
 use super::parts::{duration, name, table, title_case, titles, with_hint};
 use super::record::{Record, Restart, metric_title};
@@ -262,9 +263,9 @@ fn confusion(matrix: &Value) -> Option<Markup> {
     })
 }
 
-/// The fit of `eval --calibrate`.
+/// The fit of `eval --calibrate`, if the model is still the one that it has written.
 pub(super) fn calibration(run: &Record) -> Option<Markup> {
-    let note = run.calibration.as_ref()?;
+    let note = run.calibration.as_ref().filter(|note| calibration_note::is_of_model(note, &run.path))?;
     let temperature = note["temperature"].as_f64()?;
     let value = |side: &str, key: &str| note[side][key].as_f64().map_or_else(|| "–".to_owned(), figure);
     let keys = ["eval_log_loss", "eval_ece", "eval_accuracy"];

@@ -4,6 +4,7 @@
 //! run (its content security policy), because names of columns, labels and paths are of unknown origin.
 
 mod series;
+pub(crate) mod calibration_note;
 pub(crate) mod chart;
 pub(crate) mod parts;
 pub(crate) mod record;

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::calibration_note;
 use super::parts::duration;
 use super::series::Series;
 
@@ -220,7 +221,7 @@ impl Record {
             program,
             checkpointed_best,
             logged_warnings: logged_warnings.unwrap_or_default(),
-            calibration: json(text("calibration.json")),
+            calibration: json(text(calibration_note::FILE)),
         };
         let mut line = Vec::new();
         while read_line(&mut events, &mut line)? {
