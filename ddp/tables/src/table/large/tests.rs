@@ -105,8 +105,13 @@ fn numbered_files(folder: &Path) {
     numbered(&folder.join("b.parquet"), 250, 1000, 70);
 }
 
-/// The rows of [`numbered_files`] by row groups, of which `n_held` are in memory, with the bytes of a decode beyond its rows and all bytes.
-fn numbered_blocks(folder: &Path, n_held: usize, slots: Option<&HostShare>) -> (ParquetRows, usize, usize) {
+/// The rows of [`numbered_files`] by row groups, with memory for `n_held` of them and for `n_decodes` at a time; also the bytes of a decode
+/// beyond its rows, and all bytes.
+fn numbered_blocks(
+    folder: &Path,
+    [n_held, n_decodes]: [usize; 2],
+    slots: Option<&HostShare>,
+) -> (ParquetRows, usize, usize) {
     let needs = [&NUMBERED[..], &["data.shuffle_mode=blocks"]].concat();
     let files = [folder.join("a.parquet"), folder.join("b.parquet")];
     let spec_files: Vec<_> =
@@ -121,7 +126,7 @@ fn numbered_blocks(folder: &Path, n_held: usize, slots: Option<&HostShare>) -> (
         .collect();
     let scratch = scratch_bytes(&opened);
     // Rows of 40 bytes.
-    let budget = scratch + n_held * 96 * 40;
+    let budget = n_decodes * scratch + n_held * 96 * 40;
     let (layout, _) = complete(layout(&opened[0].1, &spec), &opened, &spec).unwrap();
     let spec = SourceSpec { memory_bytes: budget as u64, ..spec };
     (ParquetRows::new(opened, layout, scratch, &spec), scratch, budget)
@@ -133,10 +138,10 @@ fn ranks_of_a_host_decode_each_row_group_once() {
     let folder = tempfile::tempdir().unwrap();
     numbered_files(folder.path());
     let (n_ranks, n_epochs, n_groups) = (3, 3, 15);
-    let decoded = |n_held: usize| {
+    let decoded = |memory: [usize; 2]| {
         threads::run(n_ranks, |world| {
             let host = world.share_host(|| None).unwrap().unwrap();
-            let (blocks, ..) = numbered_blocks(folder.path(), n_held, Some(&host));
+            let (blocks, ..) = numbered_blocks(folder.path(), memory, Some(&host));
             world.group().barrier().unwrap();
             let layout = Arc::new(BlockLayout::new(1250, 40, blocks.block_ends(), 300 * 40));
             for epoch in 0..n_epochs {
@@ -159,10 +164,10 @@ fn ranks_of_a_host_decode_each_row_group_once() {
         })
     };
     // All groups stay.
-    let of_ranks = decoded(40);
+    let of_ranks = decoded([40, 16]);
     assert_eq!(of_ranks.iter().sum::<usize>(), n_groups, "{of_ranks:?}");
     // Some must go, each when it is of no more use to any rank; one that came late may have to decode it again.
-    let of_ranks = decoded(9);
+    let of_ranks = decoded([9, 1]);
     let n_decoded = of_ranks.iter().sum::<usize>();
     assert!(n_decoded >= n_groups && n_decoded < 2 * n_groups * n_epochs as usize, "{of_ranks:?}");
 }
@@ -176,7 +181,7 @@ fn rows_are_the_same_whole_and_by_row_groups_and_within_the_budget() {
     let rows: Vec<usize> = (0..1250).collect();
     assert_numbered(&*whole, &rows);
 
-    let (blocks, scratch, budget) = numbered_blocks(folder.path(), 3, None);
+    let (blocks, scratch, budget) = numbered_blocks(folder.path(), [3, 1], None);
     assert_eq!(blocks.layout(), whole.layout());
     assert_eq!(blocks.block_ends().unwrap().len(), 15);
     assert_eq!(blocks.len(), 1250);
