@@ -160,6 +160,7 @@ pub fn name(signal: i32) -> &'static str {
         Some(Signal::TERM) => "SIGTERM",
         Some(Signal::INT) => "SIGINT",
         Some(Signal::HUP) => "SIGHUP",
+        Some(Signal::QUIT) => "SIGQUIT",
         Some(Signal::USR1) => "SIGUSR1",
         Some(Signal::USR2) => "SIGUSR2",
         Some(Signal::XCPU) => "SIGXCPU",

@@ -146,7 +146,7 @@ fn more_is_shown_on_request() {
     assert!(!usual.contains("debug: ") && !usual.contains("trace: "), "{usual}");
     let debug = with("v", &["-v"], None);
     for part in
-        ["debug: config of the run:\nname = \"v\"", "layer  in -> out", "debug: checkpoint saved step=45"]
+        ["debug: config of the run:\nname = \"v\"", "layer  in -> out", "checkpoint saved step=45"]
     {
         assert!(debug.contains(part), "no {part:?} in {debug}");
     }

@@ -109,7 +109,7 @@ fn files_with_their_columns_in_other_orders_show_each_value_under_its_name() {
         write(folder, &format!("groups/g={group}/rows.csv"), text);
     }
     let text = run_line_ok(folder, "data show groups --rows 0..2").stdout;
-    assert_eq!(text, "row  g  x  label\n  0  1  1  a\n  1  2  2  b\n");
+    assert_eq!(text, "row  g  x  label\n  0  1  1      a\n  1  2  2      b\n");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn rows_that_are_not_there_are_refused() {
     }
     for (set, message) in [
         ("data.filter=label=7", "`data.filter` keeps none of the 5 rows of rows.csv"),
-        ("data.filter=label=0", "rows.csv with `data.filter` has 3 rows, numbered from 0: there is no row 3"),
+        ("data.filter=label=0", "rows.csv with `data.filter` has 2 rows, numbered from 0: there is no row 3"),
         ("data.max_rows=2", "rows.csv with `data.max_rows` has 2 rows, numbered from 0: there is no row 3"),
     ] {
         let outcome = run_line(folder, &format!("data show rows.csv --rows 3 --set {set}"));
