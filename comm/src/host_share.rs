@@ -70,7 +70,7 @@ struct SlotMemory {
     file: Arc<File>,
     /// Byte after the slots so far.
     end: AtomicU64,
-    /// Number of this rank among those of the host.
+    /// Index of this rank on the host.
     place: usize,
 }
 

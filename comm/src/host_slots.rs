@@ -44,7 +44,7 @@ struct Slots {
     words: Words,
     /// Byte of the file with which each slot begins, and the end of the last one.
     starts: Vec<u64>,
-    /// Number of this rank among those of the host, and their number.
+    /// Index of this rank on the host, and the number of its ranks.
     place: [usize; 2],
 }
 
@@ -111,7 +111,7 @@ impl HostSlots {
         Ok(Some(HostSlots(Arc::new(Slots { file: file.clone(), words, starts, place }))))
     }
 
-    /// Number of this rank among those of its host, and their number.
+    /// Index of this rank on its host, and the number of ranks there.
     pub fn place(&self) -> [usize; 2] {
         self.0.place
     }

@@ -75,8 +75,8 @@ impl Trainer<'_> {
         Ok(StateToSave { weights, tensors, registered })
     }
 
-    /// Restores the state of `checkpoint`, whose state files `reader` reads. It must not be used before all ranks have succeeded; returns the weights of the run's
-    /// best evaluation on rank 0, if the run keeps them.
+    /// Restores the state of `checkpoint`, whose state files `reader` reads. It must not be used before all ranks have succeeded; returns
+    /// the weights of the run's best evaluation on rank 0, if the run keeps them.
     ///
     /// # Errors
     /// [`CheckpointError::OtherModel`], [`CheckpointError::Gap`], [`CheckpointError::Damaged`]; `TrainError::Kernel`.
