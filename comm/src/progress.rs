@@ -4,9 +4,9 @@
 //! of two neighboring moments, which is good enough to report the place of a rank.
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::Call;
@@ -32,7 +32,7 @@ pub(crate) struct Progress {
     /// When the watchdog's thread last looked.
     looked_ns: AtomicU64,
     /// Whether the watchdog has noticed the loss of a rank, and when.
-    is_lost: AtomicBool,
+    is_lost: Arc<AtomicBool>,
     lost_at: OnceLock<Instant>,
     aborts_alone: AtomicBool,
     /// Whether its thread ends the process, without a save.
@@ -81,7 +81,7 @@ impl Progress {
             is_inside: AtomicBool::new(false),
             device: OnceLock::new(),
             looked_ns: AtomicU64::new(0),
-            is_lost: AtomicBool::new(false),
+            is_lost: Arc::default(),
             lost_at: OnceLock::new(),
             aborts_alone: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
@@ -192,6 +192,11 @@ impl Progress {
 
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(SeqCst)
+    }
+
+    /// Set once a rank is lost.
+    pub(crate) fn loss(&self) -> Arc<AtomicBool> {
+        self.is_lost.clone()
     }
 
     /// Whether no collective will complete, and the training thread is to return from them to save.

@@ -55,6 +55,7 @@ mod watch;
 use std::fmt;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -227,6 +228,11 @@ impl Watchdog {
     /// Whether the watchdog of this rank has found a lost rank and ends the process, perhaps after a [save](Watchdog::saves_for).
     pub fn is_ending(&self) -> bool {
         self.0.get().is_some_and(|running| running.progress.is_lost())
+    }
+
+    /// Set once a rank is lost, for threads that wait for one.
+    pub fn loss(&self) -> Arc<AtomicBool> {
+        self.0.get().map(|running| running.progress.loss()).unwrap_or_default()
     }
 
     /// Waits for the end if the watchdog ends the process: what fails then follows from the lost rank, which is reported.

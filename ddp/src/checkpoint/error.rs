@@ -58,6 +58,15 @@ pub enum CheckpointError {
         /// The newest checkpoint to resume from.
         newest: Newest,
     },
+    /// The process ends, or a rank is lost, before all ranks have written their files.
+    #[error(
+        "the checkpoint of step {step} was not completed: the run ended before all ranks had written their files\n{newest}"
+    )]
+    Abandoned {
+        step: u64,
+        /// The newest checkpoint to resume from.
+        newest: Newest,
+    },
     /// Another rank failed to write its files.
     #[error("the checkpoint of step {step} was not saved: rank {rank}: {reason}\n{newest}")]
     RankFailed {
@@ -207,6 +216,7 @@ impl CheckpointError {
             self,
             CheckpointError::Save { .. }
                 | CheckpointError::RanksMissing { .. }
+                | CheckpointError::Abandoned { .. }
                 | CheckpointError::RankFailed { .. }
                 | CheckpointError::ReadBack { .. }
                 | CheckpointError::Thread { .. }

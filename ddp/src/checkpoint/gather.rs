@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
@@ -40,8 +39,8 @@ pub(super) enum Missing {
     Silent { ranks: Vec<usize>, waited: Duration },
     /// A rank could not write its files.
     Failed { rank: usize, reason: String },
-    /// This process is ending.
-    Abandoned { ranks: Vec<usize> },
+    /// This process is ending, or a rank is lost.
+    Abandoned,
 }
 
 fn note_path(folder: &Path, rank: usize) -> PathBuf {
@@ -69,7 +68,7 @@ pub(super) fn wait(
     folder: &Path,
     n_savers: usize,
     timeout: Duration,
-    abandoned: &AtomicBool,
+    is_abandoned: &dyn Fn() -> bool,
 ) -> Result<Vec<FileEntry>, Missing> {
     let mut notes = BTreeMap::new();
     let (mut pause, mut last_sign) = (POLL[0], Instant::now());
@@ -92,8 +91,8 @@ pub(super) fn wait(
             return Ok(notes.into_values().flatten().collect());
         }
         let silent = || (1..n_savers).filter(|rank| !notes.contains_key(rank)).collect();
-        if abandoned.load(Ordering::Acquire) {
-            return Err(Missing::Abandoned { ranks: silent() });
+        if is_abandoned() {
+            return Err(Missing::Abandoned);
         }
         if looked.elapsed() >= LOOK_AT_SIZES.min(timeout / 4) {
             let now = size_of_files(folder).unwrap_or(size);

@@ -1,6 +1,8 @@
 //! Options of saving: everything about a rank's checkpoints that stays the same over a run.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ddp_kernels::Tensor;
@@ -45,6 +47,8 @@ pub struct SaveOptions {
     pub keep_best: bool,
     /// Time without progress of the other ranks after which rank 0 gives up.
     pub rank_timeout: Duration,
+    /// Set once a rank is lost, which rank 0 then does not wait for.
+    pub is_rank_lost: Arc<AtomicBool>,
 }
 
 impl SaveOptions {

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Instant;
 
 use ddp_kernels::Tensor;
 use ddp_kernels::cpu::threads;
@@ -48,7 +49,8 @@ pub struct Saver {
 pub struct Contents<'a> {
     /// All weights on rank 0, in the flat buffer's order; None on the others.
     pub weights: Option<&'a [f32]>,
-    /// The weights of the best evaluation, in the flat buffer's order, if they are saved.
+    /// The weights of the best evaluation, in the flat buffer's order, if they are saved. Rank 1 may hold them too, for the loss of
+    /// rank 0, and saves none.
     pub best: Option<&'a [f32]>,
     /// Registered buffers by name, in host memory.
     pub registered: &'a [(String, Tensor)],
@@ -59,7 +61,7 @@ pub struct Contents<'a> {
 impl<'a> Contents<'a> {
     /// Files of weights.
     fn models(&self) -> impl Iterator<Item = (&'static str, &'a [f32])> {
-        let models = [(MODEL_FILE, self.weights), (BEST_FILE, self.best)];
+        let models = [(MODEL_FILE, self.weights), (BEST_FILE, self.weights.and(self.best))];
         models.into_iter().filter_map(|(name, weights)| Some((name, weights?)))
     }
 }
@@ -107,6 +109,11 @@ impl Saver {
 
     pub(super) fn abandoned(&self) -> Arc<AtomicBool> {
         self.abandoned.clone()
+    }
+
+    /// Whether rank 0 waits for no other rank any more.
+    fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Acquire) || self.options.is_rank_lost.load(Acquire)
     }
 
     /// Saves a checkpoint, which is on disk when rank 0's call returns. All ranks below
@@ -242,7 +249,7 @@ impl Saver {
         needed: u64,
     ) -> Result<Manifest, CheckpointError> {
         let options = &self.options;
-        let others = gather::wait(temp, options.n_savers, options.rank_timeout, &self.abandoned)
+        let others = gather::wait(temp, options.n_savers, options.rank_timeout, &|| self.is_abandoned())
             .map_err(|missing| self.missing(run.step, missing))?;
         let head = ManifestHead {
             run_id: options.run_id.clone(),
@@ -314,7 +321,7 @@ impl Saver {
     fn discard_all(&self, temp: &Path) {
         let SaveOptions { n_savers, rank_timeout, .. } = self.options;
         // Rank 0 has failed already; the next save removes what ranks that are late leave.
-        let _ = gather::wait(temp, n_savers, rank_timeout, &self.abandoned);
+        let _ = gather::wait(temp, n_savers, rank_timeout, &|| self.is_abandoned());
         let _ = self.store.remove(temp);
     }
 
@@ -345,21 +352,20 @@ impl Saver {
 
     fn missing(&self, step: u64, missing: Missing) -> CheckpointError {
         let newest = self.newest(step);
-        let silent = |ranks: &[usize], waited: Duration| CheckpointError::RanksMissing {
-            step,
-            ranks: gather::list_ranks(ranks),
-            waited,
-            folder: self.store.folder().to_owned(),
-            newest,
-        };
         match missing {
             Missing::Failed { rank, reason } => {
                 // The newest checkpoint is reported by this rank's own error.
                 let reason = reason.lines().next().unwrap_or_default().to_owned();
                 CheckpointError::RankFailed { step, rank, reason, newest }
             }
-            Missing::Silent { ranks, waited } => silent(&ranks, waited),
-            Missing::Abandoned { ranks } => silent(&ranks, Duration::ZERO),
+            Missing::Silent { ranks, waited } => CheckpointError::RanksMissing {
+                step,
+                ranks: gather::list_ranks(&ranks),
+                waited,
+                folder: self.store.folder().to_owned(),
+                newest,
+            },
+            Missing::Abandoned => CheckpointError::Abandoned { step, newest },
         }
     }
 

@@ -101,7 +101,9 @@ impl Writer {
                 let _span = info_span!(parent: &parent, "checkpoint", step = run.step).entered();
                 let outcome = saver.save_snapshot(&run, &buffers);
                 let outcome = SaveOutcome::new(run.step, outcome);
-                if let SaveOutcome::Failed { error, .. } = &outcome {
+                if let SaveOutcome::Failed { error, .. } = &outcome
+                    && !matches!(error, CheckpointError::Abandoned { .. })
+                {
                     // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
                     warn_of_all_ranks(saver.options().rank, &with_hint(error));
                 }

@@ -98,7 +98,8 @@ impl RankSave {
         let shards = trainer.shards_after_loss(&save.ranks);
         let owned: Vec<Range<usize>> = shards.iter().map(|shard| shard.flat.clone()).collect();
         let options = options(world, settings, trainer, &store, save.ranks.len(), &owned);
-        let options = SaveOptions { rank: place, rank_timeout: limit, ..options };
+        let options =
+            SaveOptions { rank: place, rank_timeout: limit, is_rank_lost: Arc::default(), ..options };
         let mut saver = Saver::of_survivors(store, options, save.ranks[0]);
         if save.lacks_weights {
             let weights = trainer.weights_after_loss().into_slice::<f32>("checkpoint", "weights")?;
@@ -194,7 +195,9 @@ impl RankSave {
                 let outcome = match saved {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => {
-                        warn_of_all_ranks(saver.options().rank, &with_hint(&error));
+                        if !matches!(error, CheckpointError::Abandoned { .. }) {
+                            warn_of_all_ranks(saver.options().rank, &with_hint(&error));
+                        }
                         SaveOutcome::Failed { step: run.step, error }
                     }
                 };
@@ -247,6 +250,7 @@ fn options(
         keep,
         keep_best,
         rank_timeout: SaveOptions::RANK_TIMEOUT,
+        is_rank_lost: world.watchdog().loss(),
     }
 }
 

@@ -324,7 +324,7 @@ impl<'a> TrainingLoop<'a> {
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
         let started = Instant::now();
         // The caller still saves the run's model.
-        if self.autosave.finish(&mut self.metrics)?.is_some() {
+        if self.finish_saves()?.is_some() {
             warn_of_all_ranks(self.plan.world.rank().0, "the final checkpoint of the run was not saved");
         }
         self.clock.add_pause(Pause::Checkpoint, started);
@@ -337,7 +337,7 @@ impl<'a> TrainingLoop<'a> {
         // A no-op if the loop saved this step; a run without any step is saved here.
         self.save(trainer, true)?;
         let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
-        let failed = self.autosave.finish(&mut self.metrics)?.map_or(Ok(()), Err);
+        let failed = self.finish_saves()?.map_or(Ok(()), Err);
         self.plan.world.collective_result(failed.map_err(TrainError::from))?;
         info!(
             "stopped by {reason} after step {}; checkpoint saved\nhint: {} continues the run",

@@ -7,6 +7,7 @@ use ddp_comm::{CommError, Offer, SaveAfterLoss};
 use tracing::error;
 
 use super::{Ending, InFlight, TrainingLoop};
+use crate::checkpoint::CheckpointError;
 use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{Event, json_line};
 use crate::train::autosave::AfterLoss;
@@ -50,6 +51,13 @@ impl TrainingLoop<'_> {
         let watchdog = self.plan.world.watchdog();
         watchdog.wait_until_current();
         if watchdog.is_ending() { Err(CommError::RankLost.into()) } else { Ok(()) }
+    }
+
+    /// Waits for the saves under way; returns the error of the last one, if it failed. Fails if a rank was lost meanwhile.
+    pub(super) fn finish_saves(&mut self) -> Result<Option<CheckpointError>> {
+        let failed = self.autosave.finish(&mut self.metrics)?;
+        self.check_all_are_here()?;
+        Ok(failed)
     }
 
     /// Saves the state after the last complete step, or this rank's share, if it is chosen to, after `stop` ended the loop. Returns when it

@@ -64,6 +64,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
         keep: 0,
         keep_best: false,
         rank_timeout: Duration::from_secs(20),
+        is_rank_lost: Arc::default(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Ranks that save together, and ranks that do not arrive.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ddp::checkpoint::{CheckpointError, CheckpointStore, Saver};
+use ddp::checkpoint::{CheckpointError, CheckpointStore, Contents, Saver};
 
 use super::fixture::*;
 
@@ -55,6 +56,53 @@ fn ranks_that_do_not_come_are_named() {
     assert!(message.contains("ranks 1 and 3 wrote nothing for "), "{message}");
     assert!(message.contains("the newest good checkpoint is step-1"), "{message}");
     assert_eq!(names(&store), ["latest", "step-1"]);
+}
+
+/// Rank 0 waits neither in the background nor in a save that training waits for.
+#[test]
+fn a_lost_rank_is_not_waited_for() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = saved(dir.path(), &layout, 2, [1]);
+    let options = options(&layout, 0, 2);
+    let is_rank_lost = options.is_rank_lost.clone();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            is_rank_lost.store(true, Ordering::Release);
+        });
+        save(&mut Saver::new(store.clone(), options), &run_state(2)).unwrap_err()
+    });
+    assert!(matches!(&error, CheckpointError::Abandoned { step: 2, .. }), "{error}");
+    assert!(error.to_string().contains("the newest good checkpoint is step-1"), "{error}");
+    assert_eq!(names(&store), ["latest", "step-1"]);
+}
+
+/// Rank 1 holds the weights of the best evaluation for the loss of rank 0.
+#[test]
+fn rank_0_alone_saves_the_best_weights() {
+    let dir = temp_dir();
+    let layout = layout(&[3, 5, 2]);
+    let store = CheckpointStore::of_run(dir.path());
+    store.prepare().unwrap();
+    let best = vec![0.5; layout.flat_len()];
+    std::thread::scope(|scope| {
+        for rank in [1, 0] {
+            let (mut saver, weights) = (Saver::new(store.clone(), options(&layout, rank, 2)), &best);
+            let own = vec![0.0; shards(&layout, 2)[rank].len()];
+            scope.spawn(move || {
+                let weights = Some(&weights[..]);
+                let state: Vec<_> = STATES.iter().map(|_| vec![&own[..]]).collect();
+                let contents = Contents { best: weights, state: &state, ..Contents::default() };
+                let of_rank_0 = Contents { weights, ..contents };
+                saver.save_all(&run_state(2), if rank == 0 { of_rank_0 } else { contents }).unwrap();
+            });
+        }
+    });
+    let found = store.newest_valid().unwrap().found.unwrap();
+    // Between parameters there may be gaps.
+    let read = found.best_weights(&layout).unwrap().unwrap();
+    assert!(read.iter().zip(&best).any(|(got, want)| got == want), "{read:?}");
 }
 
 /// Only rank 0 knows the weights, and the others write their files meanwhile or later.

@@ -139,7 +139,15 @@ fn survivors_save_the_shard_of_a_lost_rank_from_its_copy() {
     }
 }
 
-/// Takes two ranks, one after the other, from a run that saves no checkpoint by itself. It repeats no step, and ends with the bits of a
+/// A rank that waits for a save under way, which waits for the lost rank, leaves both.
+#[test]
+fn survivors_do_not_wait_for_a_save_with_the_lost_rank() {
+    let sets = ["comm.zero=1", "comm.zero_copies=1", "checkpoint.every_steps=3", "checkpoint.keep=2"];
+    let (outcome, _) = loses_no_step("2", &sets, [1, 1]);
+    assert_has(&outcome, 0, &["rank 0 has saved the state after step "]);
+}
+
+/// Takes two ranks, one after the other, from a run that saves no checkpoint by itself unless `sets` say so. It repeats no step, and ends with the bits of a
 /// run that nobody disturbs. Returns its outcome, and `runs show` of it.
 fn loses_no_step(n_ranks: &str, sets: &[&str], losses: [usize; 2]) -> (Outcome, String) {
     let sets = ["train.epochs=60", "checkpoint.every_steps=0"].iter().chain(sets);

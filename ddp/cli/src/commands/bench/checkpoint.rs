@@ -1,6 +1,7 @@
 //! `ddp-train bench checkpoint`: pause of the snapshot, and speed of checkpoint write and read.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ddp::checkpoint::{
@@ -62,6 +63,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
         keep: 0,
         keep_best: false,
         rank_timeout: SaveOptions::RANK_TIMEOUT,
+        is_rank_lost: Arc::default(),
     };
     let mut saver = Saver::new(store.clone(), options);
     let mut ms: [Vec<f64>; 3] = Default::default();
