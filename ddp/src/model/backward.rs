@@ -116,9 +116,10 @@ impl Network {
             let Range { start, end } = backward.flat;
             let (n_outputs, views) = (layer.out_features(), ParamViews { places: params, master, compute });
 
-            let flat = if start < end { Some((start, sink.gradients(start, end)?)) } else { None };
+            let mut flat = if start < end { Some(sink.gradients(start, end)?) } else { None };
             let n_taken = Cell::new(0);
-            let grads = with_shares(params, flat, shares, backward.shares.clone(), accumulate, &n_taken)?;
+            let own_flat = flat.as_mut().map(|flat| (start, flat.reborrow()));
+            let grads = with_shares(params, own_flat, shares, backward.shares.clone(), accumulate, &n_taken)?;
             let (d_y, skip) = one_or_two(gradients, *d, *skip);
             let pass = BackwardPass {
                 x: view(values, *from, x)?,
@@ -137,6 +138,11 @@ impl Network {
             if n_taken.get() < params.len() {
                 let (layer, n_taken, n_params) = (layer.describe(), n_taken.get(), params.len());
                 return Err(KernelError::GradientsNotTaken { layer, n_taken, n_params }.into());
+            }
+            if let (Some(shift), Some(flat), true) = (&backward.cancelled, &mut flat, dropout.is_some()) {
+                // Of the sum over all rows rounding errors would be left, of which Adam makes steps of full size.
+                let shift = flat.reborrow().range(shift.start - start, shift.end - start)?;
+                ops::fill(shift, ops::Pattern::Line { start: 0.0, step: 0.0 })?;
             }
             sink.progress()?;
 

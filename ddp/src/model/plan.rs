@@ -12,7 +12,7 @@ use super::fusion::fuse;
 use super::layer::{BufferSpec, Layer, LayerKind, Sizes};
 use super::layers::Cast;
 use super::layout::ParamLayout;
-use super::param::ParamEntry;
+use super::param::{ParamEntry, ParamKind};
 use super::pass::{GradientPlace, ParamPlace};
 
 /// Formats of a model's flat buffers of weights and gradients.
@@ -89,6 +89,8 @@ pub(crate) struct BackwardStep {
     pub(crate) skip: Option<usize>,
     /// Elements of the flat buffer whose gradients the layer writes.
     pub(crate) flat: Range<usize>,
+    /// Elements of the layer's shift, if a batch norm subtracts it again: its gradient is 0 in a pass of training.
+    pub(crate) cancelled: Option<Range<usize>>,
     /// Buffers for the layer's shares of gradients that other layers complete.
     pub(crate) shares: Range<usize>,
     /// After the layer, all gradients before this element are finished.
@@ -125,6 +127,7 @@ impl Plan {
         // The loss is computed from the outputs.
         values[output].dtype = sizes.precision.master();
         let shares = place_parameters(&mut steps, layout);
+        find_cancelled_shifts(&mut steps);
         let (n_gradients, d) = plan_backward(&mut steps, layout, to_input);
         Plan {
             steps,
@@ -279,6 +282,29 @@ fn place_parameters(steps: &mut [Step], layout: &ParamLayout) -> Vec<usize> {
         step.backward = Some(backward);
     }
     shares
+}
+
+/// Finds the shifts that have no effect on training, since a later batch norm subtracts the mean of all rows and nothing but linear maps is in
+/// between.
+fn find_cancelled_shifts(steps: &mut [Step]) {
+    let mut is_mean_subtracted = false;
+    for Step { layer, params, backward, .. } in steps.iter_mut().rev() {
+        let kind = layer.kind();
+        let adds_shift = match kind {
+            LayerKind::Linear(linear) => linear.activation.is_none(),
+            LayerKind::BatchNorm { .. } => true,
+            LayerKind::Cast | LayerKind::SkipEnd => continue,
+            _ => false,
+        };
+        if let Some(backward) = backward.as_mut().filter(|_| adds_shift && is_mean_subtracted) {
+            let is_shift = |kind: ParamKind| matches!(kind, ParamKind::Bias | ParamKind::NormBias);
+            let shift = layer.parameters().iter().position(|param| is_shift(param.kind));
+            let place = shift.map(|index| &params[index]);
+            backward.cancelled =
+                place.filter(|place| place.gradient == GradientPlace::Flat).map(|place| place.range.clone());
+        }
+        is_mean_subtracted = matches!(kind, LayerKind::BatchNorm { .. }) || adds_shift && is_mean_subtracted;
+    }
 }
 
 /// Assigns buffers to the backward pass of each layer, of all of them if the gradient of the input is needed; returns their number and the

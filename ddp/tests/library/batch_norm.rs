@@ -61,20 +61,15 @@ impl Run<'_> {
     }
 
     fn layers(&self) -> Sequential {
-        let layers = Sequential::new(N_FEATURES).batch_norm().linear_without_bias(8).batch_norm();
-        layers
-            .activation(Activation::Tanh)
-            .linear_without_bias(6)
-            .layer(BatchNorm1d::with(2, 6, 1e-3, 0.3))
-            .linear(1)
+        let layers = Sequential::new(N_FEATURES).batch_norm().linear(8).batch_norm();
+        layers.activation(Activation::Tanh).linear(6).layer(BatchNorm1d::with(2, 6, 1e-3, 0.3)).linear(1)
     }
 
     fn trainer<'w>(&self, world: &'w World) -> ddp::Result<Trainer<'w>> {
         let device = if self.on_gpus { Device::Cuda(world.rank().0 as u32) } else { Device::Cpu };
         world.connect_device(device, DeviceOptions::default()).unwrap();
-        // SGD instead of AdamW: the gradient of a shift before a norm is 0 except for rounding, which AdamW would scale up to
-        // full steps.
-        let sgd = OptimizerConfig { momentum: 0.9, ..OptimizerConfig::new(OptimizerKind::Sgd, 0.02) };
+        // AdamW would scale rounding errors in the gradients of shifts before a norm up to full steps.
+        let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 0.02);
         let options = TrainerOptions {
             zero: self.zero,
             seed: 5,
@@ -85,7 +80,7 @@ impl Run<'_> {
             ..TrainerOptions::default()
         };
         let sizes = Sizes { max_rows: self.global_rows, device, precision: self.precision };
-        Ok(Trainer::for_layers(world, self.layers(), sizes, LossHead::mse(), &sgd, options)?)
+        Ok(Trainer::for_layers(world, self.layers(), sizes, LossHead::mse(), &adamw, options)?)
     }
 
     /// Columns of different scales, one of them 1000 standard deviations from zero.
