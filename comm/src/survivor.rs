@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::offer::{Offer, SaveAfterLoss};
@@ -22,6 +22,8 @@ pub(crate) struct Survivor {
     may_abort: AtomicBool,
     /// Whether an abort of another rank may have reached this one's sums before.
     is_spoiled: AtomicBool,
+    /// Whether a save together with others can't be completed.
+    loss_in_save: Arc<AtomicBool>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -105,6 +107,11 @@ impl Survivor {
     /// The save has ended.
     pub(crate) fn end(&self, is_saved: bool) {
         *self.state() = State::Saved(is_saved);
+    }
+
+    /// Set once another rank of the save is lost, or has failed.
+    pub(crate) fn loss_in_save(&self) -> Arc<AtomicBool> {
+        self.loss_in_save.clone()
     }
 
     /// Whether the save has succeeded, once it has ended.

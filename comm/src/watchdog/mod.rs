@@ -243,9 +243,10 @@ impl Watchdog {
     }
 
     /// From now on the loss of a rank is followed by a save: collectives in host memory return [`RankLost`](crate::CommError::RankLost), the training
-    /// threads [offer](Watchdog::offer_save) what they hold, and all ranks end after one has saved, or this time. None ends them at once.
+    /// threads [offer](Watchdog::offer_save) what they hold, and all ranks end after one has saved, or this time. None ends them at once. After a
+    /// loss nothing changes any more: a rank waits for the save of the others as long as it would have saved itself.
     pub fn saves_for(&self, limit: Option<Duration>) {
-        if let Some(running) = self.0.get() {
+        if let Some(running) = self.0.get().filter(|running| !running.progress.is_lost()) {
             running.progress.survivor().set_limit(limit);
         }
     }
@@ -261,6 +262,11 @@ impl Watchdog {
     pub fn offer_save(&self, offer: Option<Offer>) -> Option<SaveAfterLoss> {
         let running = self.0.get().filter(|running| running.progress.awaits_loss())?;
         running.progress.survivor().offer(offer)
+    }
+
+    /// Set once another rank of a save after a loss is lost, or has failed.
+    pub fn loss_in_save(&self) -> Arc<AtomicBool> {
+        self.0.get().map(|running| running.progress.survivor().loss_in_save()).unwrap_or_default()
     }
 
     /// Tells the others that the save has ended.

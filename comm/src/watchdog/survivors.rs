@@ -8,6 +8,7 @@
 //! updates first and says so, and none aborts before all have; what a rank holds that was late is not saved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use super::frame::{Frame, Kind};
@@ -22,6 +23,8 @@ const OFFERS_WAIT: Duration = Duration::from_secs(1);
 const CLOSED_WAIT: Duration = Duration::from_secs(2);
 /// Time for the word that ends the wait to arrive.
 const LAST_WORD: Duration = Duration::from_secs(1);
+/// Ranks that keep the weights of the best evaluation, from 0 on.
+const BEST_KEEPERS: usize = 2;
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -83,7 +86,8 @@ impl Survivors<'_> {
                     Kind::Saved if is_led_by(&save, rank) && text.is_empty() => {
                         give_up(&mut save, &mut offers)
                     }
-                    Kind::Saved => is_saved |= is_led_by(&save, rank),
+                    Kind::Saved if is_led_by(&save, rank) => is_saved = true,
+                    Kind::Saved if text.is_empty() => self.lose(rank, &mut save, &mut offers),
                     _ => {}
                 }
             }
@@ -112,21 +116,33 @@ impl Survivors<'_> {
                     .filter(|(rank, _)| !closed.contains(rank))
                     .for_each(|(_, offer)| *offer = None);
             }
-            if save.as_ref().is_some_and(|save| !alive.contains(&save.lead())) {
-                give_up(&mut save, &mut offers);
+            let lost_in_save = save.iter().flat_map(|save| &save.ranks).find(|rank| !alive.contains(rank));
+            if let Some(&rank) = lost_in_save {
+                self.lose(rank, &mut save, &mut offers);
             }
             if save.is_none() && !is_saved {
                 let all_have = alive.iter().all(|rank| offers.contains_key(rank));
                 // Of ranks that hold shards, all are needed, also one that a busy host lets wait.
                 let has_shards = offers.values().flatten().any(|offer| offer.copy_of.is_some());
+                let step_wait = self.step_wait.min(self.limit / 2);
                 let offers_until = if has_shards { self.limit / 2 } else { self.step_wait };
+                // A rank that computes notices the loss late.
+                let is_late = |rank: usize| alive.contains(&rank) && !offers.contains_key(&rank);
+                let lacks_best = (0..BEST_KEEPERS).any(is_late) && since.elapsed() < step_wait;
                 match SaveAfterLoss::of_offers(&offers, self.world_size) {
-                    Ok(chosen) if all_have || aborts_at.is_some_and(offers_wait) => {
+                    Ok(chosen)
+                        if all_have
+                            || aborts_at.is_some_and(offers_wait)
+                                && (chosen.lead() < BEST_KEEPERS || !lacks_best) =>
+                    {
                         self.choose(&chosen);
                         save = Some(chosen);
                     }
                     Err(lost) if all_have || since.elapsed() >= offers_until => {
-                        unsaved = lost.map_or(Unsaved::NoState, Unsaved::Shard);
+                        let holders = |shard: usize| [shard, (shard + 1) % self.world_size];
+                        let is_lost =
+                            |shard: &usize| !holders(*shard).iter().any(|rank| alive.contains(rank));
+                        unsaved = lost.filter(is_lost).map_or(Unsaved::NoState, Unsaved::Shard);
                         break;
                     }
                     _ => {}
@@ -183,6 +199,23 @@ impl Survivors<'_> {
                 self.send(leader, Kind::Saved, if is_saved { "yes" } else { "" });
             }
             is_over |= !self.links.contains_key(&leader);
+        }
+    }
+
+    /// One of the ranks that save together is lost, or has failed. The one that completes the checkpoint gives up if it is this one.
+    fn lose(
+        &self,
+        rank: usize,
+        save: &mut Option<SaveAfterLoss>,
+        offers: &mut BTreeMap<usize, Option<Offer>>,
+    ) {
+        if !save.as_ref().is_some_and(|save| save.ranks.contains(&rank)) {
+            return;
+        }
+        if is_led_by(save, self.rank) {
+            self.progress.survivor().loss_in_save().store(true, SeqCst);
+        } else {
+            give_up(save, offers);
         }
     }
 
@@ -244,4 +277,93 @@ fn is_led_by(save: &Option<SaveAfterLoss>, rank: usize) -> bool {
 /// The save has failed: none of its ranks has anything left to save.
 fn give_up(save: &mut Option<SaveAfterLoss>, offers: &mut BTreeMap<usize, Option<Offer>>) {
     offers.extend(save.take().iter().flat_map(|save| &save.ranks).map(|rank| (*rank, None)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const TOKEN: Token = *b"the job's token.";
+    const STEP: u64 = 9;
+
+    fn link() -> (Link, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (Link::new(listener.accept().unwrap().0).unwrap(), other)
+    }
+
+    /// Leads as rank `own` of three, linked to the rank `other`, which has offered `heard` already. `train` is the training thread.
+    fn lead(
+        [own, other, lost]: [usize; 3],
+        heard: Option<Offer>,
+        limit: Duration,
+        train: impl FnOnce(&Progress, TcpStream) + Send,
+    ) -> Result<(usize, u64), Unsaved> {
+        let progress = Progress::new();
+        progress.survivor().set_limit(Some(limit));
+        let (to_other, of_other) = link();
+        let text = heard.map(Offer::to_text);
+        let heard =
+            text.map(|text| Frame { kind: Kind::Offer, rank: other, standing: progress.standing(), text });
+        std::thread::scope(|scope| {
+            scope.spawn(|| train(&progress, of_other));
+            let survivors = Survivors {
+                rank: own,
+                world_size: 3,
+                token: &TOKEN,
+                links: &mut BTreeMap::from([(other, to_other)]),
+                progress: &progress,
+                step_wait: Duration::from_secs(20),
+                aborts: false,
+                limit,
+            };
+            let saved = survivors.lead(heard.into_iter().collect(), &[lost]);
+            // A thread that still waits need not do so for longer.
+            progress.survivor().choose(SaveAfterLoss { step: 0, ranks: Vec::new(), lacks_weights: false });
+            saved
+        })
+    }
+
+    fn shards(rank: usize) -> Offer {
+        Offer { first: STEP, last: STEP, copy_of: Some((rank + 2) % 3), has_weights: true }
+    }
+
+    #[test]
+    fn a_rank_that_may_hold_the_best_weights_is_waited_for() {
+        let saved =
+            lead([1, 2, 0], Some(Offer::whole(STEP)), Duration::from_secs(60), |progress, of_other| {
+                std::thread::sleep(OFFERS_WAIT + Duration::from_millis(300));
+                let save = progress.survivor().offer(Some(Offer::whole(STEP)));
+                progress.survivor().end(save.is_some());
+                drop(of_other);
+            });
+        assert_eq!(saved, Ok((1, STEP)));
+    }
+
+    #[test]
+    fn a_rank_that_is_lost_in_a_save_is_not_waited_for() {
+        let saved = lead([0, 1, 2], Some(shards(1)), Duration::from_secs(60), |progress, of_other| {
+            let save = progress.survivor().offer(Some(shards(0))).unwrap();
+            assert_eq!(save.ranks, [0, 1]);
+            let loss = progress.survivor().loss_in_save();
+            assert!(!loss.load(SeqCst));
+            drop(of_other);
+            let since = Instant::now();
+            while !loss.load(SeqCst) && since.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(PAUSE);
+            }
+            progress.survivor().end(!loss.load(SeqCst));
+        });
+        assert_eq!(saved, Err(Unsaved::NoState));
+    }
+
+    #[test]
+    fn the_shard_of_a_rank_that_is_late_is_not_lost() {
+        let saved = lead([0, 1, 2], None, Duration::from_millis(400), |progress, _of_other| {
+            progress.survivor().offer(Some(shards(0)));
+        });
+        assert_eq!(saved, Err(Unsaved::NoState));
+    }
 }

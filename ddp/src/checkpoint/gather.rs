@@ -109,7 +109,7 @@ pub(super) fn wait(
     }
 }
 
-fn read_note(folder: &Path, rank: usize) -> Option<Note> {
+pub(super) fn read_note(folder: &Path, rank: usize) -> Option<Note> {
     let note = read_regular(&note_path(folder, rank), MAX_NOTE_BYTES)
         .ok()
         .and_then(|text| serde_json::from_slice(&text).ok());

@@ -207,6 +207,13 @@ pub struct Best {
     pub is_last: bool,
 }
 
+impl Best {
+    /// Identity of the evaluation in its run: metric, step and epoch, and whether it is of the weights after the step.
+    pub(crate) fn place(&self) -> (&str, u64, u64, bool) {
+        (&self.metric, self.step, self.epoch, self.is_last)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

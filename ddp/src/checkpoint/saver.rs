@@ -112,7 +112,7 @@ impl Saver {
     }
 
     /// Whether rank 0 waits for no other rank any more.
-    fn is_abandoned(&self) -> bool {
+    pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Acquire) || self.options.is_rank_lost.load(Acquire)
     }
 
@@ -350,7 +350,7 @@ impl Saver {
         CheckpointError::Save { step, action, path, source, room, newest }
     }
 
-    fn missing(&self, step: u64, missing: Missing) -> CheckpointError {
+    pub(super) fn missing(&self, step: u64, missing: Missing) -> CheckpointError {
         let newest = self.newest(step);
         match missing {
             Missing::Failed { rank, reason } => {

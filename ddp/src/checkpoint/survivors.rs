@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use super::error::CheckpointError;
+use super::gather::{self, Missing, Note};
 use super::options::SaveOptions;
 use super::saver::{FIRST_OF_SURVIVORS, Saver};
 use super::store::CheckpointStore;
@@ -54,7 +55,8 @@ impl Saver {
     /// Completes `weights` by the shards that the other ranks pass on.
     ///
     /// # Errors
-    /// [`CheckpointError::Save`] if they do not come in time, or cannot be read.
+    /// [`CheckpointError::Save`] if they do not come in time, or cannot be read; [`CheckpointError::RankFailed`] with the error of one that
+    /// could not write them; [`CheckpointError::Abandoned`] if one is lost.
     pub fn collect_weights(&self, step: u64, weights: &mut [f32]) -> Result<(), CheckpointError> {
         let since = Instant::now();
         for rank in 1..self.options().n_savers {
@@ -63,6 +65,12 @@ impl Saver {
                 |error: io::Error| self.failed(step, size_of_val(weights) as u64, at("read", &path)(error));
             let most = size_of_val(weights) as u64 + (BOUNDS * weights.len()) as u64;
             while !path.exists() {
+                if let Some(Note::Failed(reason)) = gather::read_note(&self.temp_folder(step), rank) {
+                    return Err(self.missing(step, Missing::Failed { rank, reason }));
+                }
+                if self.is_abandoned() {
+                    return Err(self.missing(step, Missing::Abandoned));
+                }
                 if since.elapsed() >= self.options().rank_timeout {
                     return Err(failed(io::ErrorKind::TimedOut.into()));
                 }

@@ -347,6 +347,18 @@ pub static CONFLICTS: &[Conflict] = &[
         &[],
     ),
     conflict(
+        ["comm.zero_copies", "1"],
+        ["watchdog.save_s", "0"],
+        "no rank saves after a loss",
+        &["comm.zero_copies=1", "watchdog.save_s=0"],
+    ),
+    conflict(
+        ["comm.zero_copies", "1"],
+        ["watchdog.enabled", "false"],
+        "no rank saves after a loss",
+        &["comm.zero_copies=1", "watchdog.enabled=false"],
+    ),
+    conflict(
         ["comm.dtype", "\"bf16\""],
         ["comm.zero", "2"],
         "gradients would be rounded in each micro-batch",

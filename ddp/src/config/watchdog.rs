@@ -52,6 +52,6 @@ impl WatchdogConfig {
 
     /// Longest time for a save after a loss, if there is to be one.
     pub fn save_limit(&self) -> Option<Duration> {
-        (self.save_s > 0.0).then(|| Duration::from_secs_f64(self.save_s))
+        (self.enabled && self.save_s > 0.0).then(|| Duration::from_secs_f64(self.save_s))
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ddp_comm::{SaveAfterLoss, World};
 use tracing::{debug, warn};
 
-use crate::checkpoint::{CheckpointError, CheckpointStore, RunState, SaveOutcome};
+use crate::checkpoint::{Best, Checkpoint, CheckpointError, CheckpointStore, RunState, SaveOutcome};
 use crate::config::{CheckpointConfig, Config};
 use crate::data::Loaded;
 use crate::model::file::ModelInfo;
@@ -147,8 +147,11 @@ impl<'a> Autosave<'a> {
             RankSave::save_after_loss(self.world, settings, trainer, store, run, None, (save, limit))?;
             return Ok(true);
         }
-        let newest = store.newest(u64::MAX, |_| Ok(()))?.found;
-        if newest.as_ref().is_some_and(|newest| newest.manifest().run.step == trainer.n_steps()) {
+        // Checkpoints of later steps were damaged when this run resumed.
+        let is_current = |newest: &Checkpoint| newest.manifest().run.step == trainer.n_steps();
+        let check = |newest: &Checkpoint| if is_current(newest) { newest.verify() } else { Ok(()) };
+        let newest = store.newest(trainer.n_steps() + 1, check)?.found;
+        if newest.as_ref().is_some_and(is_current) {
             return Ok(true);
         }
         let best = match (keeps_best_apart, newest) {
@@ -156,9 +159,10 @@ impl<'a> Autosave<'a> {
             (true, _) if best.is_some() => best,
             (true, newest) => {
                 // The ranks that had them are lost.
-                let known = newest.filter(|newest| newest.manifest().run.best.is_some());
+                let known =
+                    newest.filter(|newest| newest.manifest().run.best.is_some() && newest.verify().is_ok());
                 let known_best = known.as_ref().and_then(|newest| newest.manifest().run.best.clone());
-                if known_best != run.best {
+                if known_best.as_ref().map(Best::place) != run.best.as_ref().map(Best::place) {
                     let instead = match &known_best {
                         Some(best) => format!(
                             "the best one is now that of step {}, from the newest checkpoint",

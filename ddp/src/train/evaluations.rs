@@ -87,7 +87,7 @@ pub struct Evaluations<'a> {
 }
 
 impl<'a> Evaluations<'a> {
-    /// Evaluations of a run that starts at `state`; `best_weights` are those of a resumed run's best evaluation, on rank 0.
+    /// Evaluations of a run that starts at `state`; `best_weights` are those of a resumed run's best evaluation, on the ranks that keep them.
     pub fn new(plan: EvalPlan<'a>, state: &RunState, best_weights: Option<Vec<f32>>) -> Self {
         let Config { train, checkpoint, .. } = plan.config;
         let judge = checkpoint.keep_best.iter().chain([&train.early_stop_metric]);

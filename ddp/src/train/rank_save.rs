@@ -98,8 +98,8 @@ impl RankSave {
         let shards = trainer.shards_after_loss(&save.ranks);
         let owned: Vec<Range<usize>> = shards.iter().map(|shard| shard.flat.clone()).collect();
         let options = options(world, settings, trainer, &store, save.ranks.len(), &owned);
-        let options =
-            SaveOptions { rank: place, rank_timeout: limit, is_rank_lost: Arc::default(), ..options };
+        let is_rank_lost = world.watchdog().loss_in_save();
+        let options = SaveOptions { rank: place, rank_timeout: limit, is_rank_lost, ..options };
         let mut saver = Saver::of_survivors(store, options, save.ranks[0]);
         if save.lacks_weights {
             let weights = trainer.weights_after_loss().into_slice::<f32>("checkpoint", "weights")?;

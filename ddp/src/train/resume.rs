@@ -50,7 +50,7 @@ pub struct Resumed {
     store: Option<CheckpointStore>,
     /// Newer checkpoints that can't be used, with their faults; known to rank 0.
     skipped: Vec<Skipped>,
-    /// Weights of the run's best evaluation after [`Resumed::restore`], on rank 0, if the checkpoint has them.
+    /// Weights of the run's best evaluation after [`Resumed::restore`], on the ranks that may save them, if the checkpoint has them.
     best_weights: Option<Vec<f32>>,
 }
 
@@ -113,7 +113,7 @@ impl Resumed {
         self.checkpoint.manifest()
     }
 
-    /// Weights of the run's best evaluation, on rank 0 after [`Resumed::restore`], if the run keeps them.
+    /// Weights of the run's best evaluation after [`Resumed::restore`], if the run keeps them: on rank 0, and on rank 1 for the loss of that one.
     pub fn best_weights(&self) -> Option<&[f32]> {
         self.best_weights.as_deref()
     }

@@ -205,8 +205,13 @@ impl Drop for Job {
 
 /// Kills a process that this test started.
 pub fn kill_9(pid: u32) {
+    signal("KILL", pid);
+}
+
+/// Sends a process the signal of this name, such as "STOP", unless it has ended.
+pub fn signal(name: &str, pid: u32) {
     // The shell's built-in `kill`, because the program of that name may not be installed.
-    let _ = Command::new("sh").args(["-c", &format!("kill -9 {pid} 2>/dev/null")]).status();
+    let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid} 2>/dev/null")]).status();
 }
 
 /// The processes whose parent is `pid`.

@@ -428,6 +428,9 @@ fn any_config() -> impl Strategy<Value = Config> {
             let stops_by = (train.early_stop_patience > 0).then_some(&train.early_stop_metric);
             let keep_best = checkpoint.keep_best.map(|metric| stops_by.cloned().unwrap_or(metric));
             let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
+            // Copies are for the save after a loss.
+            let zero_copies = comm.zero_copies.min(usize::from(watchdog.save_limit().is_some()));
+            let comm = CommConfig { zero_copies, ..comm };
             Config {
                 name,
                 data,

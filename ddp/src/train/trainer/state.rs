@@ -76,7 +76,7 @@ impl Trainer<'_> {
     }
 
     /// Restores the state of `checkpoint`, whose state files `reader` reads. It must not be used before all ranks have succeeded; returns
-    /// the weights of the run's best evaluation on rank 0, if the run keeps them.
+    /// the weights of the run's best evaluation, if the run keeps them, on the ranks that may save them: rank 0, and rank 1 after a loss of it.
     ///
     /// # Errors
     /// [`CheckpointError::OtherModel`], [`CheckpointError::Gap`], [`CheckpointError::Damaged`]; `TrainError::Kernel`.
@@ -85,6 +85,7 @@ impl Trainer<'_> {
         checkpoint: &Checkpoint,
         reader: &StateReader,
     ) -> Result<Option<Vec<f32>>> {
+        let last_with_best = usize::from(self.survives_loss());
         let Trainer {
             replica,
             n_steps,
@@ -149,7 +150,9 @@ impl Trainer<'_> {
         if let Some(gpu) = gpu.as_ref().map(GpuStep::gpu) {
             gpu.import_matmul_choices(&run.matmul_choices.join("\n"))?;
         }
-        let Some(best) = run.best.as_ref().filter(|_| run.keeps_best_weights && world.rank().0 == 0) else {
+        let Some(best) =
+            run.best.as_ref().filter(|_| run.keeps_best_weights && world.rank().0 <= last_with_best)
+        else {
             return Ok(None);
         };
         if let Some(in_own_file) = checkpoint.best_weights(&layout)? {

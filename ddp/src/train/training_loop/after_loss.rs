@@ -29,8 +29,11 @@ impl TrainingLoop<'_> {
         }
         watchdog.saves_for(limit);
         let ended = self.run(trainer);
-        if let Err(stop) = &ended {
-            self.save_after_loss(trainer, stop);
+        match &ended {
+            Err(stop) => self.save_after_loss(trainer, stop),
+            // Too late to be saved again: all that was due is on disk.
+            Ok(_) if watchdog.is_ending() => drop(watchdog.offer_save(None)),
+            Ok(_) => {}
         }
         watchdog.saves_for(None);
         ended

@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::common::{
-    children, kill_9, mpirun, refused, run, run_line, run_line_ok, single, start, temp_dir, write,
+    children, kill_9, mpirun, refused, run, run_line, run_line_ok, signal, single, start, temp_dir, write,
 };
 use crate::virtual_gpu::command_under_virtual_gpus;
 
@@ -111,9 +110,6 @@ fn an_interrupted_sweep_goes_on() {
     };
     let line = endless.replace("EPOCHS", "3000");
     let job = begin(folder.path(), &line);
-    let signal = |name: &str, pid: u32| {
-        assert!(Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap().success());
-    };
     signal("INT", job.pid());
     let outcome = job.wait();
     assert_eq!(outcome.status.code(), Some(85), "{outcome:?}");

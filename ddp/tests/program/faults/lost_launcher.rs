@@ -1,12 +1,11 @@
 //! A launcher that is killed: its ranks notice it, save, and end within 10 s.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::common::{Job, children, kill_9, ranks, run, single, start, temp_dir};
+use crate::common::{Job, children, kill_9, ranks, run, signal, single, start, temp_dir};
 
 const SAVED: i32 = 85;
 const LIMIT: Duration = Duration::from_secs(10);
@@ -65,11 +64,6 @@ impl Run {
         assert_eq!(resumed.status.code(), Some(SAVED), "{}", resumed.stderr);
         assert!(resumed.stderr.contains("resuming after step "), "{}", resumed.stderr);
     }
-}
-
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
-    assert!(status.success());
 }
 
 /// Whether this process, and so the mpirun that it starts, ignores SIGQUIT, as all in the background of a script do.

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::common::{
     Job, Outcome, Weights, children, ddp_train, kill_9, quoted, ranks, read_weights, run, run_ok, same_bits,
-    single, start, temp_dir, write,
+    signal, single, start, temp_dir, write,
 };
 
 /// Exit status of a run that stopped on request.
@@ -23,11 +23,6 @@ const SIGTERM: i32 = 15;
 const SIGINT: i32 = 2;
 const SIGUSR1: i32 = 10;
 const UNSAVED: &str = "before the first step; nothing was saved yet";
-
-fn signal(name: &str, pid: u32) {
-    // The process may have ended.
-    let _ = Command::new("sh").args(["-c", &format!("kill -{name} {pid} 2>/dev/null")]).status().unwrap();
-}
 
 /// Whether process `pid` handles the three signals. Earlier, in the first milliseconds of a process, a signal ends it like any
 /// other process.

@@ -11,8 +11,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::{
-    Job, Outcome, children, kill_9, ranks, read_weights, run, run_line, run_ok, same_bits, single, start,
-    temp_dir, write,
+    Job, Outcome, children, kill_9, ranks, read_weights, run, run_line, run_ok, same_bits, signal, single,
+    start, temp_dir, write,
 };
 
 /// About two seconds of training, with a checkpoint every 10 of 230 steps.
@@ -85,11 +85,6 @@ fn processes(job: &Job, n_ranks: usize) -> (u32, Vec<u32>) {
         ranks.sort_unstable();
         (ranks.len() == n_ranks).then_some((launcher, ranks))
     })
-}
-
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
-    assert!(status.success());
 }
 
 #[track_caller]

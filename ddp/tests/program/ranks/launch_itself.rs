@@ -8,7 +8,7 @@ use ddp_comm::rank_variables;
 use tempfile::TempDir;
 
 use crate::common::{
-    Job, Outcome, children, kill_9, read_weights, run, same_bits, single, start, temp_dir, write,
+    Job, Outcome, children, kill_9, read_weights, run, same_bits, signal, single, start, temp_dir, write,
 };
 
 /// About a second of training, with a checkpoint every 10 of 230 steps.
@@ -59,11 +59,6 @@ impl Launched {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
-    assert!(status.success());
 }
 
 #[track_caller]
@@ -145,6 +140,72 @@ fn survivors_do_not_wait_for_a_save_with_the_lost_rank() {
     let sets = ["comm.zero=1", "comm.zero_copies=1", "checkpoint.every_steps=3", "checkpoint.keep=2"];
     let (outcome, _) = loses_no_step("2", &sets, [1, 1]);
     assert_has(&outcome, 0, &["rank 0 has saved the state after step "]);
+}
+
+/// Its best evaluation is that of the run it continues, in whose folder the weights are.
+#[test]
+fn rank_1_has_the_best_weights_of_a_run_that_it_continues_elsewhere() {
+    let before = Launched::new();
+    // The loss comes long before the first evaluation.
+    let long_epochs = ["--set", "train.global_batch_size=4", "--set", "train.epochs=1"];
+    assert_has(&run(before.command(&["-n", "2", "--launcher", "env"], &long_epochs)), 0, &[]);
+    let launched = Launched::new();
+    let newest = std::fs::read_to_string(before.out().join("checkpoints/latest")).unwrap();
+    let from = before.out().join("checkpoints").join(newest.trim());
+    let sets = "train.global_batch_size=4 train.epochs=4 checkpoint.every_steps=0";
+    let sets = sets.split(' ').flat_map(|set| ["--set", set]);
+    let train: Vec<&str> = sets.chain(["--resume", from.to_str().unwrap()]).collect();
+    let job = start(launched.command(&["-n", "2", "--launcher", "env"], &train));
+    let metrics = || std::fs::read_to_string(launched.out().join("metrics.jsonl")).unwrap_or_default();
+    while metrics().matches(r#""event":"step""#).count() < 10 || children(job.pid()).len() < 2 {
+        assert!(job.started.elapsed() < LONGEST_LOSS, "no step");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut ranks = children(job.pid());
+    ranks.sort_unstable();
+    kill_9(ranks[0]);
+    let outcome = job.wait();
+    assert_has(&outcome, 0, &["rank 1 has saved the state after step "]);
+    assert!(!outcome.stderr.contains("the weights of the best evaluation were lost"), "{}", outcome.stderr);
+}
+
+/// The rank that completes the checkpoint is frozen meanwhile, for longer than a rank waits for a report. The model is as large as one that
+/// takes a moment to write.
+#[test]
+fn a_rank_that_has_saved_its_share_waits_for_the_others() {
+    const FROZEN: Duration = Duration::from_secs(18);
+    let is_frozen_in_time = (0..5).any(|_| {
+        let launched = Launched::new();
+        let sets = "model.hidden=[1024,1024] comm.zero=1 comm.zero_copies=1 train.epochs=12 checkpoint.every_steps=0";
+        let sets: Vec<&str> = sets.split(' ').flat_map(|set| ["--set", set]).collect();
+        let job = start(launched.command(&["-n", "3", "--launcher", "env"], &sets));
+        let metrics = || std::fs::read_to_string(launched.out().join("metrics.jsonl")).unwrap_or_default();
+        while !metrics().contains(r#""event":"step","step":10,"#) || children(job.pid()).len() < 3 {
+            assert!(job.started.elapsed() < LONGEST_LOSS, "no step");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut ranks = children(job.pid());
+        ranks.sort_unstable();
+        kill_9(ranks[2]);
+        let is_saving = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().ends_with("-4294967296.tmp");
+        let saves = || std::fs::read_dir(launched.out().join("checkpoints")).is_ok_and(|mut all| all.any(|entry| entry.is_ok_and(is_saving)));
+        let killed = Instant::now();
+        while !saves() && killed.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        signal("STOP", ranks[0]);
+        let is_frozen_in_time = saves();
+        if is_frozen_in_time {
+            std::thread::sleep(FROZEN);
+        }
+        signal("CONT", ranks[0]);
+        let outcome = job.wait();
+        if is_frozen_in_time {
+            assert_has(&outcome, 0, &["rank 0 has saved the state after step ", "restart 1 of "]);
+        }
+        is_frozen_in_time
+    });
+    assert!(is_frozen_in_time, "the save has always ended before");
 }
 
 /// Takes two ranks, one after the other, from a run that saves no checkpoint by itself unless `sets` say so. It repeats no step, and ends with the bits of a

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Job, children, ranks, run, start, temp_dir, write};
+use crate::common::{Job, children, ranks, run, signal, start, temp_dir, write};
 
 /// Time limit for reporting a loss with a timeout of 1 s.
 const DETECTED: Duration = Duration::from_secs(3);
@@ -59,11 +59,6 @@ fn endless(out: &Path, n_ranks: usize) -> Job {
         std::thread::sleep(Duration::from_millis(5));
     }
     job
-}
-
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
-    assert!(status.success());
 }
 
 fn pids(job: &Job) -> Vec<u32> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Job, ddp_train, kill_9, single, start, temp_dir};
+use crate::common::{Job, ddp_train, kill_9, signal, single, start, temp_dir};
 
 const SAVED: i32 = 85;
 
@@ -21,10 +21,6 @@ fn rank(rank: usize, world_size: usize, host: &str, port: u16, args: &[&str]) ->
     command.envs([("RANK", rank.to_string()), ("WORLD_SIZE", world_size.to_string())]);
     command.envs([("MASTER_ADDR", host.to_owned()), ("MASTER_PORT", port.to_string())]);
     command
-}
-
-fn signal(name: &str, pid: u32) {
-    assert!(Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap().success());
 }
 
 /// Waits until something listens at `port`.

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use ddp::run_folder::{Existing, RunDir};
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 use super::traces::Trace;
 use crate::common::{
-    Job, Outcome, children, made_up_csv, ranks, run, run_ok, single, start, temp_dir, write,
+    Job, Outcome, children, made_up_csv, ranks, run, run_ok, signal, single, start, temp_dir, write,
 };
 
 /// Starts a run that does not end during a test, and waits for its first step.
@@ -47,10 +46,6 @@ fn places(out: &Path) -> Vec<Value> {
 fn ask(command: &str, out: &Path, more: &[&str]) -> Outcome {
     let args: Vec<_> = [command, out.to_str().unwrap()].into_iter().chain(more.iter().copied()).collect();
     run(single(&args))
-}
-
-fn signal(name: &str, pid: u32) {
-    assert!(Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap().success());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{Job, Outcome, ddp_train, run, single, start, temp_dir};
+use crate::common::{Job, Outcome, ddp_train, run, signal, single, start, temp_dir};
 use crate::common::{children, ranks};
 
 /// Exit status of a run that has saved and stopped.
@@ -22,11 +22,6 @@ fn endless<'a>(out: &'a Path, more: &[&'a str]) -> Vec<&'a str> {
     }
     args.extend(more);
     args
-}
-
-fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh").args(["-c", &format!("kill -{name} {pid}")]).status().unwrap();
-    assert!(status.success());
 }
 
 /// Waits until the run has reported a step.
