@@ -25,7 +25,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::ops::Range;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -312,7 +312,8 @@ impl HostShare {
     pub fn begin(&self, len: u64) -> io::Result<Range<u64>> {
         assert!(self.leads(), "the first rank of a host writes");
         let start = self.next.load(Ordering::Relaxed) + PAGE_BYTES;
-        // A file has all of its blocks from here on, so that a mapping never meets a full disk.
+        // A file has all of its blocks from here on, so that a mapping never meets a full disk. Memory is taken as it is written, while what is
+        // copied to it is freed.
         if let Err(error) = allocate(&self.file(), start + len) {
             if !self.is_kept || self.is_moved() {
                 return Err(error);
@@ -363,21 +364,33 @@ impl HostShare {
     }
 }
 
-/// Makes a file of at least `len` bytes, for which there is room.
+/// Makes a file of at least `len` bytes, for which there is room; one without a name is in memory.
 fn allocate(file: &File, len: u64) -> io::Result<()> {
-    let len_now = file.metadata()?.len();
+    let metadata = file.metadata()?;
+    let len_now = metadata.len();
     if len <= len_now {
         return Ok(());
+    }
+    if metadata.nlink() == 0 {
+        return file.set_len(len);
     }
     // SAFETY: a plain call on an open descriptor.
     match unsafe { libc::fallocate(file.as_raw_fd(), 0, len_now as i64, (len - len_now) as i64) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
-            // Some file systems allocate blocks only when they are written.
-            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(len),
+            // Some file systems allocate blocks only when they are written, or when what was written is sent to a server.
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => write_zeros(file, len_now..len),
             error => Err(error),
         },
     }
+}
+
+fn write_zeros(file: &File, range: Range<u64>) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    for at in range.clone().step_by(zeros.len()) {
+        file.write_all_at(&zeros[..zeros.len().min((range.end - at) as usize)], at)?;
+    }
+    file.sync_data()
 }
 
 /// A rank, to the others.
@@ -450,6 +463,27 @@ mod tests {
             all
         });
         assert!(read.iter().all(|all| all.iter().map(Vec::as_slice).eq(records)), "{read:?}");
+    }
+
+    /// Rows are freed while they are copied to memory: both must not be held whole.
+    #[test]
+    fn memory_is_taken_as_it_is_written_and_files_have_their_room_at_once() {
+        let in_memory = threads::run(2, |world| {
+            let share = world.share_host(|| None).unwrap().unwrap();
+            if share.leads() {
+                share.begin(64 << 20).unwrap();
+            }
+            share.file().metadata().unwrap().blocks() * 512
+        });
+        assert!(in_memory.iter().all(|bytes| *bytes < 1 << 20), "{in_memory:?}");
+        let path = std::env::temp_dir().join(format!("ddp-train-room-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        allocate(&file, 1 << 20).unwrap();
+        assert!(file.metadata().unwrap().blocks() * 512 >= 1 << 20);
+        let before = file.metadata().unwrap().len();
+        write_zeros(&file, before..before + (1 << 20) + 5).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), before + (1 << 20) + 5);
+        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

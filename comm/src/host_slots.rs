@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
@@ -19,6 +19,10 @@ use crate::group::host_memory::Mapping;
 
 /// Slots begin at multiples of it, the largest page of the systems that this runs on: memory is mapped and freed by pages.
 const PAGE_BYTES: u64 = 64 << 10;
+/// Most slots that a process has mapped at a time: half of the files that it may map.
+const MAX_MAPPED: usize = 2048;
+/// Slots that this process has mapped.
+static N_MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// Shortest and longest pause between two looks at a slot that another rank fills.
 const PAUSES: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
 
@@ -122,6 +126,9 @@ impl HostSlots {
     /// Without such a slot.
     pub fn take(&self, slot: usize, limit: Duration) -> Taken {
         let word = self.word(slot);
+        if N_MAPPED.load(Ordering::Relaxed) >= MAX_MAPPED {
+            return Taken::Never;
+        }
         let (mut since, mut last, mut pause) = (Instant::now(), 0, PAUSES[0]);
         loop {
             let now = word.load(Ordering::Acquire);
@@ -231,6 +238,7 @@ impl FilledSlot {
         let name = Path::new("memory that the ranks of this host share");
         // By itself, since a mapping of all slots would take address space and page tables for all values.
         let map = MappedFile::map(&user.slots.0.file, name, start, len).ok()?;
+        N_MAPPED.fetch_add(1, Ordering::Relaxed);
         Some(FilledSlot { map, _user: user })
     }
 
@@ -242,6 +250,12 @@ impl FilledSlot {
     /// False if some of the bytes that were read are lost: the system could not load them.
     pub fn is_intact(&self) -> bool {
         self.map.is_intact()
+    }
+}
+
+impl Drop for FilledSlot {
+    fn drop(&mut self) {
+        N_MAPPED.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -175,8 +175,7 @@ impl Job {
                     self.started_here.end();
                     break Ended::Hung;
                 }
-                resident_bytes =
-                    resident_bytes.max(ranks.iter().map(|pid| processes::resident_bytes(*pid)).sum());
+                resident_bytes = resident_bytes.max(processes::resident_bytes(&ranks));
                 n_looks += 1;
                 let is_waiting = !self.has_joined() && requests.stop().is_none();
                 if is_waiting && n_looks == REPORT_LOOKS {

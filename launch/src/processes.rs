@@ -43,12 +43,21 @@ pub(crate) fn running(program: &Path) -> Vec<i32> {
     alive.map(|process| process.pid).filter(runs).collect()
 }
 
-/// Memory of process `pid` that is in no file, in bytes; 0 if the system does not report it.
-pub(crate) fn resident_bytes(pid: i32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+/// Memory of these processes that is in no file, in bytes: their own, and the most that one of them has in common with others. 0 where the
+/// system does not report it.
+pub(crate) fn resident_bytes(pids: &[i32]) -> u64 {
+    let (mut own, mut in_common) = (0, 0);
+    for pid in pids {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let bytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+            kib.unwrap_or(0) << 10
+        };
+        own += bytes("RssAnon:");
+        in_common = bytes("RssShmem:").max(in_common);
+    }
+    own + in_common
 }
 
 /// The descendants of this process that a signal has stopped.
@@ -274,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_state_of_signals_is_read() {
-        assert!(resident_bytes(std::process::id().cast_signed()) > 0);
+        assert!(resident_bytes(&[std::process::id().cast_signed()]) > 0);
         // The runtime of Rust handles SIGSEGV.
         let own = std::process::id().cast_signed();
         assert!(has_signal("self", "SigCgt:", 11) && !notify(own, Signal::USR2));

@@ -12,7 +12,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -30,6 +30,7 @@ use tracing::{debug, info, warn};
 
 use crate::fit::preprocess::Preprocessor;
 use crate::formats::Reader;
+use crate::formats::arrays::reader::SplitSide;
 use crate::open::files::files_and_format;
 use crate::source::SourceSpec;
 use crate::table::partition_columns;
@@ -231,7 +232,11 @@ fn checksum_at(file: &File, path: &Path, end: u64) -> Option<u64> {
 
 /// Opens a file of the cache, which must be a regular file of this user alone.
 fn open_private(path: &Path) -> io::Result<File> {
-    let file = open_unlinked(File::options().read(true), path)?;
+    open_private_with(File::options().read(true), path)
+}
+
+fn open_private_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = open_unlinked(options, path)?;
     let metadata = file.metadata()?;
     if metadata.uid() != geteuid().as_raw() || metadata.permissions().mode() & 0o022 != 0 {
         return Err(io::Error::other("other users may write it"));
@@ -247,7 +252,8 @@ fn remove_left_over(folder: &Path) {
             && entry.file_name().to_string_lossy().starts_with('.');
         // The process that writes it holds a lock.
         let is_left = || {
-            open_private(&path)
+            // Over NFS a lock that excludes others is for files that are open for writing.
+            open_private_with(File::options().read(true).write(true), &path)
                 .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
         };
         if is_temporary && is_left() {
@@ -340,7 +346,7 @@ fn files_hash(config: &Config) -> Option<u64> {
     }
     if let EvalSource::Source(source) = &config.data.eval {
         // Arrays for evaluation are opened by each rank.
-        add_files(&mut hash, &SourceSpec { source, ..train })?;
+        add_files(&mut hash, &SourceSpec { source, side: SplitSide::Test, ..train })?;
     }
     Some(hash.finish())
 }

@@ -4,8 +4,10 @@ use std::fs::FileTimes;
 
 use ddp::data::{Dataset, Loaded};
 use ddp_comm::{World, threads};
+use ddp_kernels::{DType, Device, Tensor};
 
 use super::*;
+use crate::io::write_npy;
 use crate::load::load;
 use crate::open::open as open_rows;
 use crate::testing::gathered;
@@ -182,6 +184,25 @@ fn memory_of_a_launcher_is_not_written_again_while_its_rows_are_in_use() {
     assert!(of_job().is_none(), "its rows are in use");
     drop(rows);
     assert!(of_job().is_some_and(|(kept, _)| !kept.is_complete));
+}
+
+/// Labels of arrays are looked at by each start: their files are no part of the key.
+#[test]
+fn labels_of_evaluation_arrays_may_change() {
+    let place = Place::new();
+    place.write("a,y\n1,0\n2,1\n3,1\n");
+    let tensor = |values: &[f32], dims: &[usize]| Tensor::from_slice(values, dims, Device::Cpu).unwrap();
+    write_npy(place.path("x.npy"), &tensor(&[1.0, 2.0, 3.0], &[3, 1])).unwrap();
+    let sets = ["train=t.csv", "eval=x.npy", "eval_labels=y.npy", "cache=cache"]
+        .map(|set| set.split_once('=').unwrap())
+        .map(|(key, name)| format!("data.{key}={}", place.path(name).display()));
+    let others = ["data.target=y", "data.task=classification", "data.unknown_label=skip"].map(str::to_owned);
+    let config = Config::load(None, &[&sets[..], &others[..]].concat()).unwrap();
+    for (labels, want) in [([0.0, 9.0, 1.0], 1), ([9.0, 9.0, 1.0], 2), ([0.0, 1.0, 1.0], 0)] {
+        write_npy(place.path("y.npy"), &tensor(&labels, &[3]).to_dtype(DType::I64).unwrap()).unwrap();
+        assert_eq!(load(&config, &World::single()).unwrap().n_skipped, want, "{labels:?}");
+        assert_eq!(entries(&place.path("cache")).unwrap().len(), 1, "the table is kept");
+    }
 }
 
 #[test]

@@ -529,9 +529,13 @@ fn split_rows(
 /// A [`DataError`] that names the file or the setting.
 pub fn open_eval(spec: SourceSpec<'_>, features: KnownFeatures<'_>) -> Result<(Arc<dyn Dataset>, usize)> {
     let spec = SourceSpec { side: SplitSide::Test, features: Some(features), ..spec };
-    let rows = spec.open()?;
+    let opened = open(&spec)?;
+    // Files of arrays, and of their labels, may have changed since rows were kept.
+    let host = spec.host.filter(|_| opened.is_table(&spec));
+    let survey = opened.survey(&spec, |n_rows| 0..n_rows)?;
+    let rows = opened.with_survey(&spec, survey.as_ref())?;
     match (&rows.layout().targets, spec.skips_unknown()) {
-        (TargetLayout::Classes { .. }, true) => without_unknown(rows, spec.host),
+        (TargetLayout::Classes { .. }, true) => without_unknown(rows, host),
         _ => Ok((rows, 0)),
     }
 }

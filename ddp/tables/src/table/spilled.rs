@@ -4,18 +4,22 @@
 //! when the run ends, however it ends.
 
 use std::fs::{self, DirBuilder, File};
+use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ddp::config::{DataConfig, EvalSource, ShuffleMode};
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::{DataError, Result};
 use ddp::host_memory::size;
-use ddp::storage::user_file::open_regular;
+use ddp::storage::user_file::{create_new, open_regular, open_unlinked};
 use ddp::storage::write_error::WriteError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 use tracing::info;
 
 use crate::error::TableError;
@@ -28,6 +32,11 @@ use crate::table::cell_chunks::CellColumns;
 use crate::table::chunk_reader::ChunkReader;
 use crate::table::large;
 
+/// Name of a folder in which rows are written, around the process and the time.
+const PREFIX: &str = "ddp-train-";
+const SUFFIX: &str = "-rows";
+/// Name of a file in it on which the process that writes holds a lock.
+const LOCK: &str = "lock";
 /// Rows that are read and written at a time.
 const CHUNK_ROWS: usize = 1 << 14;
 /// Most bytes of a column in a decoded row: the seven parts of a date, and the exact value.
@@ -69,9 +78,9 @@ pub(super) fn spill(
 ) -> Result<Option<(Arc<dyn Dataset>, PathBuf)>> {
     let folder = std::env::temp_dir();
     let failed = |source| DataError::from(WriteError { path: folder.clone(), source });
+    remove_left_over(&folder);
     // Nobody else may read the rows while their file has a name.
-    let private = folder.join(format!("ddp-train-{}-rows", std::process::id()));
-    DirBuilder::new().mode(0o700).create(&private).map_err(failed)?;
+    let (private, _lock) = private_folder(&folder).map_err(failed)?;
     let written = write(files, format, spec, &private);
     let file = written.and_then(|path| open_regular(&path).map_err(failed));
     // The file stays as long as it is open.
@@ -86,6 +95,41 @@ pub(super) fn spill(
     );
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
     Ok(open(&path, Some(file), spec)?.map(|rows| (rows, path)))
+}
+
+/// Creates a folder of a name that no other process has, and the lock that says that it is in use. Processes of other containers may have the
+/// same number.
+fn private_folder(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let private = loop {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let private = folder.join(format!("{PREFIX}{}-{:x}{SUFFIX}", std::process::id(), now.as_nanos()));
+        match DirBuilder::new().mode(0o700).create(&private) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            created => break created.map(|()| private)?,
+        }
+    };
+    // The lock has its name once it is held.
+    let unnamed = private.join("new");
+    let lock = create_new(&unnamed)?;
+    let _ = flock(&lock, FlockOperation::NonBlockingLockExclusive);
+    fs::rename(unnamed, private.join(LOCK))?;
+    Ok((private, lock))
+}
+
+/// Removes the folders of processes that were killed while they wrote.
+fn remove_left_over(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_private = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        let is_own = || entry.metadata().is_ok_and(|data| data.is_dir() && data.uid() == geteuid().as_raw());
+        let is_left = || {
+            let lock = open_unlinked(File::options().read(true).write(true), &entry.path().join(LOCK));
+            lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+        };
+        if is_private && is_own() && is_left() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Opens rows that [`spill`] has written, here or in another process.
@@ -148,7 +192,6 @@ pub(super) fn is_too_large(error: &DataError) -> bool {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use ddp::config::Config;
     use ddp_comm::{World, threads};
@@ -156,12 +199,6 @@ mod tests {
     use super::*;
     use crate::load::load;
     use crate::testing::gathered;
-
-    /// The tests run in one process, by which the folder of the rows is named.
-    fn alone() -> MutexGuard<'static, ()> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 
     /// All rows in their order, on this many ranks.
     fn loaded(sets: &[String], n_ranks: usize) -> Vec<Vec<u32>> {
@@ -180,7 +217,6 @@ mod tests {
 
     #[test]
     fn text_that_exceeds_the_memory_gives_the_same_rows() {
-        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let mut text = "a,kind,day,b,note,side,y\n".to_owned();
         for row in 0..60_000u32 {
@@ -233,7 +269,6 @@ mod tests {
 
     #[test]
     fn row_groups_fit_the_memory() {
-        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let names = |n: usize| (0..n).map(|column| format!("x{column}")).collect::<Vec<_>>().join(",");
@@ -280,5 +315,19 @@ mod tests {
         let error = load(&config, &World::single()).unwrap_err();
         let message = ddp_kernels::hint::with_hint(error.error().unwrap());
         assert!(message.contains("data.shuffle_mode"), "{message}");
+    }
+
+    #[test]
+    fn folders_of_killed_processes_are_removed_and_those_in_use_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (in_use, lock) = private_folder(folder.path()).unwrap();
+        let (left, killed) = private_folder(folder.path()).unwrap();
+        assert_ne!(in_use, left);
+        drop(killed);
+        let other = folder.path().join("ddp-train-notes");
+        fs::create_dir(&other).unwrap();
+        remove_left_over(folder.path());
+        assert!(in_use.exists() && !left.exists() && other.exists());
+        drop(lock);
     }
 }

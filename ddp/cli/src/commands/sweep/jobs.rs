@@ -74,7 +74,12 @@ pub(super) struct Ended {
 impl<'a> Jobs<'a> {
     /// # Errors
     /// [`CommandError::TooManyJobs`].
-    pub(super) fn new(world: &World, args: &'a SweepArgs, base: &TrainCommand) -> Result<Self> {
+    pub(super) fn new(
+        world: &World,
+        args: &'a SweepArgs,
+        base: &TrainCommand,
+        shares_rows: bool,
+    ) -> Result<Self> {
         let device = &base.args.device;
         let n_gpus = if device == "cpu" { 0 } else { Gpu::count() };
         let places = if n_gpus == 0 {
@@ -102,7 +107,8 @@ impl<'a> Jobs<'a> {
             places: places.into_iter().take(n).collect(),
             n_threads: shares_host.then(|| (n_cores / (n * args.ranks)).max(1)),
             program,
-            kept: KeptMemory::create().ok(),
+            // Rows that no other run has would only take memory.
+            kept: if shares_rows { KeptMemory::create().ok() } else { None },
         })
     }
 

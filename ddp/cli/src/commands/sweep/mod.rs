@@ -71,7 +71,8 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     points.check(&base.args.run, |config| judges.as_mut().map_or(Ok(()), |judges| judges.check(config)))?;
     let rungs =
         args.prune.map_or(Ok(Vec::new()), |factor| halving::rungs(&config, points.n, factor as usize))?;
-    let jobs = Jobs::new(world, args, &base)?;
+    let holds_out = is_bare || config.data.holds_out();
+    let jobs = Jobs::new(world, args, &base, points.share_rows(holds_out))?;
     let unwritable = |source| FolderError::Unwritable { path: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unwritable)?;
     let n_epochs = match config.train.length {

@@ -107,6 +107,16 @@ impl Points {
         Ok(points)
     }
 
+    /// Whether some runs have the same rows, each divided in the same way; `holds_out` says that the seed draws evaluation rows.
+    pub(super) fn share_rows(&self, holds_out: bool) -> bool {
+        let of_data = |run: &Run| {
+            let values = run.values.iter().filter(|(key, _)| key.starts_with("data."));
+            (values.cloned().collect::<Vec<_>>(), run.fold, holds_out.then_some(run.seed))
+        };
+        let distinct: BTreeSet<_> = self.runs.iter().map(of_data).collect();
+        distinct.len() < self.runs.len()
+    }
+
     /// Names the folders by values, so that they stay the same when values are added.
     fn set_names(&mut self, keys: &[&String]) {
         let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
@@ -224,6 +234,16 @@ mod tests {
 
     fn names(line: &str) -> Vec<String> {
         points(line).unwrap().runs.into_iter().map(|run| run.name).collect()
+    }
+
+    #[test]
+    fn runs_share_rows_that_are_divided_alike() {
+        let share = |line: &str, holds_out| points(line).unwrap().share_rows(holds_out);
+        assert!(share("--grid optimizer.lr=1e-4,3e-4", true));
+        assert!(share("--seeds 2", false) && !share("--seeds 2", true));
+        assert!(!share("--folds 3", false));
+        assert!(!share("--grid data.drop=[\"a\"],[\"b\"]", false));
+        assert!(share("--grid data.drop=[\"a\"],[\"b\"] --grid optimizer.lr=1e-4,3e-4", true));
     }
 
     #[test]

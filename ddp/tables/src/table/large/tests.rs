@@ -238,7 +238,13 @@ fn row_groups_are_opened_only_for_an_order_that_suits_them() {
     let in_order = [&NUMBERED[..], &["data.shuffle=false"]].concat();
     assert!(open_with(&path, &in_order, memory).unwrap().block_ends().is_some());
 
-    // The file is not the one that was opened any more.
+    // Another file, of the same length.
+    let other = folder.path().join("other.parquet");
+    fs::copy(&path, &other).unwrap();
+    fs::rename(&other, &path).unwrap();
+    let message = try_gather(&*rows, &[39_999]).unwrap_err().to_string();
+    assert!(message.contains("changed while it was read"), "{message}");
+    // No table at all.
     fs::write(&path, b"PAR1").unwrap();
     let message = try_gather(&*rows, &[0]).unwrap_err().to_string();
     assert!(message.contains("changed while it was read"), "{message}");

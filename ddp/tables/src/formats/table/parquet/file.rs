@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 use bytes::Bytes;
@@ -41,7 +42,8 @@ pub struct ParquetFile {
     patches: Patches,
     /// Rows of each row group.
     pub group_rows: Vec<usize>,
-    n_bytes: u64,
+    /// Length in bytes and time of its last change, by which another file in its place differs.
+    version: (u64, Option<SystemTime>),
     memory_bytes: u64,
     /// The file, open, until it is [closed](ParquetFile::closed).
     opened: Option<Arc<File>>,
@@ -101,7 +103,8 @@ impl ParquetFile {
     /// [`RowsError::Malformed`] for one that contradicts itself or the file's length.
     pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let n_bytes = length(&file, path)?;
+        let version = version(&file, path)?;
+        let (n_bytes, _) = version;
         check_schema(&file, n_bytes).map_err(|reason| malformed(path, reason))?;
         let metadata = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
@@ -109,7 +112,7 @@ impl ParquetFile {
         let plain = PlainTypes::new(metadata.schema(), &[], options.label);
         let (path, memory_bytes) = (path.to_owned(), options.memory_bytes);
         let opened = Some(Arc::new(file));
-        Ok(ParquetFile { path, metadata, plain, patches, group_rows, n_bytes, memory_bytes, opened })
+        Ok(ParquetFile { path, metadata, plain, patches, group_rows, version, memory_bytes, opened })
     }
 
     /// The file without a descriptor, of which a process has few: it is opened again where it is read.
@@ -159,7 +162,7 @@ impl ParquetFile {
         roots: &[usize],
         batch_rows: usize,
     ) -> Result<ParquetRecordBatchReader> {
-        if length(&file.file, &self.path)? != self.n_bytes {
+        if version(&file.file, &self.path)? != self.version {
             return Err(RowsError::Changed { path: self.path.clone() });
         }
         let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
@@ -312,9 +315,10 @@ fn read_as(leaf: &ColumnDescriptor, field: &Field) -> Option<DataType> {
     }
 }
 
-fn length(file: &File, path: &Path) -> Result<u64> {
+fn version(file: &File, path: &Path) -> Result<(u64, Option<SystemTime>)> {
     let metadata = file.metadata();
-    Ok(metadata.map_err(|source| RowsError::Unreadable { path: path.to_owned(), source })?.len())
+    let metadata = metadata.map_err(|source| RowsError::Unreadable { path: path.to_owned(), source })?;
+    Ok((metadata.len(), metadata.modified().ok()))
 }
 
 /// Rows of each row group according to the footer.
