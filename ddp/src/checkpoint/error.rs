@@ -144,6 +144,10 @@ pub enum CheckpointError {
     #[error("`{}` already exists", path.display())]
     #[diagnostic(help("name another file, or pass --overwrite"))]
     OutExists { path: PathBuf },
+    /// The output file is one of a checkpoint.
+    #[error("`{}` belongs to a checkpoint, which could not be used any more", path.display())]
+    #[diagnostic(help("name a file outside of the checkpoint's folder"))]
+    OutOfCheckpoint { path: PathBuf },
     /// Fewer usable checkpoints than requested.
     #[error("`{}` holds {got} usable checkpoint{}, expected {expected}", path.display(), if *got == 1 { "" } else { "s" })]
     #[diagnostic(help("{}", too_few_hint(*got)))]

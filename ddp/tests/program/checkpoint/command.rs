@@ -226,6 +226,11 @@ fn export_writes_the_moving_average_where_there_is_one() {
         assert_eq!(exported["normalize.scale"].values, [0.5; 3]);
     }
     fails(&["export", text(dir.path()), "--out", text(&out)], 2, &["already exists", "pass --overwrite"]);
+    // A link would lead to it, too.
+    let link = dir.path().join("link.safetensors");
+    std::os::unix::fs::symlink(store.folder().join("step-4/model.safetensors"), &link).unwrap();
+    let args = ["export", text(dir.path()), "--out", text(&link), "--overwrite"];
+    fails(&args, 2, &["link.safetensors` belongs to a checkpoint", "hint: name a file outside"]);
 
     let no_ema = |options: &mut SaveOptions| options.state_names = vec!["velocity".to_owned(); 1];
     let state = values("velocity", 5, 0..layout.flat_len());

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io};
 
-use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, ShardRange, StateReader};
+use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use ddp::data::LabelVocabulary;
 use ddp::model::file::labels_of;
 use ddp::model::{ModelError, ParamLayout};
@@ -162,6 +162,11 @@ pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
     }
     if !overwrite && path.exists() {
         return Err(CheckpointError::OutExists { path: path.to_owned() }.into());
+    }
+    // A link leads to the file that it names.
+    let real = path.canonicalize().unwrap_or_default();
+    if real.parent().is_some_and(|folder| folder.join(MANIFEST_FILE).exists()) {
+        return Err(CheckpointError::OutOfCheckpoint { path: path.to_owned() }.into());
     }
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(fs::metadata) {
         Some(Ok(folder)) if !folder.is_dir() => Ok(refuse(io::ErrorKind::NotADirectory)?),
