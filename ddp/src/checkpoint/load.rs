@@ -103,13 +103,18 @@ impl Checkpoint {
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }
 
+    /// Whether it has a file of the weights of the best evaluation.
+    pub(crate) fn lists_best_weights(&self) -> bool {
+        self.manifest().files.iter().any(|entry| entry.name == BEST_FILE)
+    }
+
     /// Reads the weights of the best evaluation into a flat buffer of the layout, followed by its statistics, if the checkpoint has
     /// them in a file of their own. [`Checkpoint::load`] compares the file's checksum.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`].
     pub fn best_weights(&self, layout: &ParamLayout) -> Result<Option<Vec<f32>>, CheckpointError> {
-        if !self.manifest().files.iter().any(|entry| entry.name == BEST_FILE) {
+        if !self.lists_best_weights() {
             return Ok(None);
         }
         self.weights_and_statistics(layout, BEST_FILE).map(Some)

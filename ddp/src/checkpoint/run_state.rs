@@ -124,8 +124,11 @@ impl EpochLossState {
         self.n_rows += n_rows as u64;
     }
 
-    /// Mean loss.
+    /// Mean loss; NaN if no row has trained.
     pub fn mean(&self) -> f64 {
+        if self.weight == 0.0 && self.loss == 0.0 {
+            return f64::NAN;
+        }
         LossSums { loss: self.loss, weight: self.weight }.mean()
     }
 }

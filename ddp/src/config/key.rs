@@ -330,7 +330,12 @@ impl Key {
                 let typed = squashed(typed);
                 names.iter().find(|name| squashed(name) == typed).map(|name| quoted(name))
             }
-            Kind::Metric(names) => Some(quoted(metric_name(names, typed)?)),
+            Kind::Metric(names) => {
+                let (head, metric) =
+                    typed.rsplit_once('.').map_or((None, typed), |(head, of)| (Some(head), of));
+                let metric = metric_name(names, metric)?;
+                Some(quoted(&head.map_or(metric.to_owned(), |head| format!("{head}.{metric}"))))
+            }
             Kind::Text => Some(quoted(typed)),
             Kind::Texts { .. } | Kind::AnyTexts if is_list => as_list(typed),
             // A column may have commas in its name.

@@ -55,6 +55,9 @@ const LABELS_KEY: &str = "ddp_train.labels";
 /// Metadata key of the targets of several heads in the order of the outputs, as JSON: name, task, columns, labels. Missing if the
 /// model has one head.
 const HEADS_KEY: &str = "ddp_train.heads";
+/// Metadata keys of what a model takes in and gives out, without fitted numbers.
+#[doc(hidden)]
+pub const COLUMN_KEYS: [&str; 5] = [COLUMNS_KEY, FEATURES_KEY, EMBEDDINGS_KEY, LABELS_KEY, HEADS_KEY];
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
 /// Normalization of the features: `x' = ((x - offset) - shift) · scale`; the offset is omitted if it is 0 in all columns.

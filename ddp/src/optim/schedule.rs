@@ -103,7 +103,11 @@ impl Schedule {
                 Decay::Plateau { factor, end: final_fraction }
             }
             ScheduleShape::Wsd { decay, final_fraction } => {
-                let (decay_steps, total) = (whole(decay)?, total()?);
+                let (mut decay_steps, total) = (whole(decay)?, total()?);
+                if let (Span::Fraction(_), Span::Fraction(_)) = (config.warmup.length, decay) {
+                    // Both may be rounded up.
+                    decay_steps = decay_steps.min(total - warmup_steps);
+                }
                 if warmup_steps + decay_steps > total {
                     return Err(OptimError::ScheduleTooLong {
                         warmup_steps: warmup_steps as u64,
@@ -219,6 +223,17 @@ mod tests {
         let got = rates(schedule, want.len() as u64);
         for (got, want) in got.iter().zip(want) {
             assert!((got - want).abs() <= 1e-12 * want.abs(), "{got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn fractions_of_a_whole_fit_any_run() {
+        for total in 1..50 {
+            for (warmup, decay) in [(0.5, 0.5), (0.1, 0.9), (0.3, 0.7), (0.0, 1.0), (1.0, 0.0)] {
+                let decay = Span::Fraction(decay);
+                let shape = ScheduleShape::Wsd { decay, final_fraction: 0.0 };
+                assert!(schedule(shape, Span::Fraction(warmup), total).lr(0).is_finite());
+            }
         }
     }
 

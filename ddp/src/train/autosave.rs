@@ -66,7 +66,10 @@ impl<'a> Autosave<'a> {
     pub fn is_due_after_step(&self, step: u64) -> bool {
         let every = self.config.every_steps;
         // A skipped step does not change the step number.
-        every > 0 && step.is_multiple_of(every) && self.last.0.is_none_or(|(last, _)| last != step)
+        every > 0
+            && step > 0
+            && step.is_multiple_of(every)
+            && self.last.0.is_none_or(|(last, _)| last != step)
     }
 
     /// Whether a checkpoint is due after epoch `epoch`, counted from 1; the same on all ranks.

@@ -87,8 +87,13 @@ pub struct Evaluations<'a> {
 }
 
 impl<'a> Evaluations<'a> {
-    /// Evaluations of a run that starts at `state`; `best_weights` are those of a resumed run's best evaluation, on the ranks that keep them.
-    pub fn new(plan: EvalPlan<'a>, state: &RunState, best_weights: Option<Vec<f32>>) -> Self {
+    /// Evaluations of a run that starts at `state`, before which it evaluated every `every_before` steps; `best_weights` are those of a resumed run's best evaluation, on the ranks that keep them.
+    pub fn new(
+        plan: EvalPlan<'a>,
+        state: &RunState,
+        every_before: u64,
+        best_weights: Option<Vec<f32>>,
+    ) -> Self {
         let Config { train, checkpoint, .. } = plan.config;
         let judge = checkpoint.keep_best.iter().chain([&train.early_stop_metric]);
         let judge = judge.fold(MetricSet::default(), |set, judge| set.with(judge.metric));
@@ -97,8 +102,7 @@ impl<'a> Evaluations<'a> {
             best: BestWeights::new(checkpoint.keep_best.clone(), best_weights),
             metric_sets: plan.config.metrics().map(|set| set.union(judge)),
             // Its tables were not saved.
-            evaluated: was_evaluated(state, train.eval_every_steps)
-                .then_some((state.step, MetricSet::default())),
+            evaluated: was_evaluated(state, every_before).then_some((state.step, MetricSet::default())),
             warned_not_finite: false,
             plan,
         }

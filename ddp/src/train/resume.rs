@@ -22,7 +22,7 @@ use ddp_comm::World;
 use tracing::{info, warn};
 
 use crate::checkpoint::{
-    Checkpoint, CheckpointError, CheckpointStore, Fault, Located, Manifest, RunState, Search, Skipped,
+    Best, Checkpoint, CheckpointError, CheckpointStore, Fault, Located, Manifest, RunState, Search, Skipped,
     StateReader, StateShare, step_name,
 };
 use crate::config::{Config, Overrides};
@@ -106,6 +106,33 @@ impl Resumed {
     /// State of the run at the checkpoint.
     pub fn state(&self) -> &RunState {
         &self.manifest().run
+    }
+
+    /// State of the run that continues under `config`, which may judge weights by another metric. Its best evaluation counts as long as the
+    /// weights are there.
+    pub fn state_under(&self, config: &Config) -> RunState {
+        let mut state = self.state().clone();
+        let judge = config.checkpoint.keep_best.as_ref().map(ToString::to_string);
+        let is_missing = |best: &Best| state.keeps_best_weights && !self.lists_weights_of(best);
+        if state.best.as_ref().is_some_and(|best| Some(&best.metric) != judge.as_ref() || is_missing(best)) {
+            state.best = None;
+        }
+        // From the next evaluation on.
+        state.keeps_best_weights |= judge.is_some() && state.best.is_none();
+        state
+    }
+
+    /// Whether the checkpoint has the weights of this evaluation: they are its own, or it has a file of them.
+    fn lists_weights_of(&self, best: &Best) -> bool {
+        best.step == self.state().step || self.checkpoint.lists_best_weights()
+    }
+
+    /// Interval of evaluations in steps before the run was resumed, which may have changed.
+    ///
+    /// # Errors
+    /// See [`Config::load`].
+    pub fn eval_every_steps(&self) -> Result<u64> {
+        Ok(self.config(&Overrides::default())?.train.eval_every_steps)
     }
 
     /// Manifest of the checkpoint.

@@ -38,6 +38,16 @@ pub enum CommandError {
         n_threads: usize,
         max: usize,
     },
+    /// The model to begin with has outputs for other targets.
+    #[error("--init-from `{}`: {reason}", path.display())]
+    #[diagnostic(help(
+        "give the targets in the order of the model, or add --new-head, which begins with a new output layer"
+    ))]
+    OtherOutputs {
+        /// The model.
+        path: PathBuf,
+        reason: String,
+    },
     /// A CUDA graph is requested, but there is no GPU.
     #[error("--cuda-graph on: this rank computes on the CPU, which has no CUDA graphs")]
     #[diagnostic(help("add --device cuda to see why there is no GPU, or remove --cuda-graph"))]

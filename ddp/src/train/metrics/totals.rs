@@ -322,9 +322,9 @@ impl Totals {
             put(M::F1Micro, averages.f1_micro);
         }
         if let Some(sums) = &self.probabilities {
-            put(M::LogLoss, Some(sums.log_loss(self.weight)));
+            put(M::LogLoss, (self.weight > 0.0).then(|| sums.log_loss(self.weight)));
             put(M::Top5Accuracy, sums.top_5(self.weight, self.n_outputs));
-            put(M::Ece, Some(sums.ece(self.weight)));
+            put(M::Ece, (self.weight > 0.0).then(|| sums.ece(self.weight)));
         }
         if let Some(distances) = &self.distances {
             put(M::ClassMae, distances.mean());

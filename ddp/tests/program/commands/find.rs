@@ -64,6 +64,14 @@ fn a_table_shows_both_suggestions_and_the_next_command() {
         "{next}"
     );
     assert_eq!(next.matches("optimizer.lr").count(), 1, "it takes the place of --lr: {next}");
+    let muon = format!("{line} --set optimizer.kind=muon --set optimizer.adamw_lr=0.01 --json");
+    let report: Value = serde_json::from_str(&run_line_ok(folder.path(), &muon).stdout).unwrap();
+    let rate = |key: &str| {
+        let (_, rest) = report["command"].as_str().unwrap().split_once(key).unwrap();
+        rest.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    // They keep the ratio in which they were tested.
+    assert!((rate("optimizer.adamw_lr=") / rate("optimizer.lr=") - 0.01 / 5.0).abs() < 2e-4, "{report}");
     refused(folder.path(), "find-lr --out x", &["--out: this command makes no run", "hint: remove --out"]);
     refused(folder.path(), "find-batch-size --resume auto", &["--resume: this command makes no run"]);
     refused(folder.path(), "find-lr --from 1 --to 0.1", &["expected a rate above that of --from"]);
@@ -97,6 +105,12 @@ fn the_largest_batch_is_tried_and_the_same_on_two_ranks() {
         let rows = if key.contains("global") { rows * n_ranks as u64 } else { rows };
         assert!(report["command"].as_str().unwrap().contains(&format!("--set {key}{rows}")), "{report}");
     }
+    // Few steps of the largest batch are too short for the schedule.
+    let wsd = "--set schedule.kind=wsd --set schedule.warmup_steps=5 --set schedule.decay_steps=5";
+    run_line_ok(
+        folder.path(),
+        &format!("find-batch-size --device cpu --threads 1 --batch-size 8 --epochs 1 {wsd}"),
+    );
     let args = ["find-batch-size", "--max", "2", "--device", "cpu", "--threads", "1"];
     let outcome = run(ranks(1, &args));
     assert!(outcome.stdout.contains("largest batch that fits: 2 rows per rank"), "{outcome:?}");

@@ -74,3 +74,39 @@ fn another_number_of_classes_names_the_flag() {
         &["`empty/model.safetensors` does not exist"],
     );
 }
+
+/// The weights of the last layer belong to the targets of the model in their order.
+#[test]
+fn outputs_for_other_targets_are_refused() {
+    let folder = temp_dir();
+    let path = folder.path();
+    write(path, "two.csv", "x,y1,y2,kind\n1,2,30,a\n3,4,10,b\n5,6,20,a\n7,8,50,b\n2,9,40,a\n4,1,60,b\n");
+    let run = "train two.csv --hidden 4 --epochs 1 --quiet --device cpu --threads 1";
+    let targets =
+        |names: &str, out: &str| format!("{run} --set data.target=[{names}] --drop kind --out {out}");
+    run_line_ok(path, &targets("\"y1\",\"y2\"", "first"));
+    let swapped = format!("{} --init-from first", targets("\"y2\",\"y1\"", "second"));
+    refused(path, &swapped, &["\"y1\" has another place in it: y1, y2", "--new-head"]);
+    run_line_ok(path, &format!("{swapped} --new-head"));
+    let classes = format!("{run} --target kind --drop y1,y2 --init-from first --out third");
+    refused(path, &classes, &["it is a model for regression, and this run is for classification"]);
+    let heads = |names: [&str; 2], out: &str| {
+        let head = |name: &str| {
+            let task = if name == "kind" { "classification" } else { "regression" };
+            format!("{{name=\"{name}\",task=\"{task}\"}}")
+        };
+        format!(
+            "{run} {} --set heads=[{},{}] --out {out}",
+            if names.contains(&"kind") { "" } else { "--drop kind" },
+            head(names[0]),
+            head(names[1])
+        )
+    };
+    run_line_ok(path, &heads(["kind", "y1"], "heads"));
+    let swapped = format!("{} --init-from heads", heads(["y1", "kind"], "fourth"));
+    refused(path, &swapped, &["its head 1 is for classification, and that of this run for regression"]);
+    let swapped = heads(["y1", "y2"], "regressions");
+    run_line_ok(path, &swapped);
+    let swapped = format!("{} --init-from regressions --refit-preprocessing", heads(["y2", "y1"], "fifth"));
+    refused(path, &swapped, &["\"y1\" has another place in it: y1, y2"]);
+}

@@ -5,6 +5,7 @@ mod batch_norm;
 mod determinism;
 mod heads;
 mod init_from;
+mod judges;
 mod live;
 mod longer;
 #[cfg(target_os = "linux")]

@@ -84,6 +84,8 @@ fn check_same(checkpoint: &Checkpoint, first: &Weights, other: &Weights) -> Resu
     differences.extend(extra.map(|p| format!("{} {:?} is not in the first checkpoint", p.name, p.dims)));
     if first.labels() != other.labels() {
         differences.push("its classes have other labels".to_owned());
+    } else if !first.has_columns_of(other) {
+        differences.push("its columns, their categories or its heads differ".to_owned());
     }
     if first.others != other.others {
         differences.push("its normalization of the features or scale of the targets differs".to_owned());

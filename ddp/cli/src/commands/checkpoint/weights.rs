@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
 use ddp::data::LabelVocabulary;
-use ddp::model::file::labels_of;
+use ddp::model::file::{COLUMN_KEYS, labels_of};
 use ddp::model::{ModelError, ParamLayout};
 use ddp::storage::atomic_write::{WriteError, write_atomic_with};
 use ddp::storage::fault::FileFault;
@@ -111,6 +111,11 @@ impl Weights {
     /// The labels of the classes in the file.
     pub(super) fn labels(&self) -> Option<LabelVocabulary> {
         labels_of(&self.metadata).ok()?
+    }
+
+    /// Whether both take the same columns, with the same codes, and give the same outputs.
+    pub(super) fn has_columns_of(&self, other: &Self) -> bool {
+        COLUMN_KEYS.iter().all(|key| self.metadata.get(*key) == other.metadata.get(*key))
     }
 
     /// Loads the weights of a model file; `layout` must belong to its model.

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use ddp::config::{Batch, Config};
+use ddp::config::{Batch, Config, ScheduleConfig};
 use ddp::host_memory::{available, host_share, size};
 use ddp::report::metrics::json_line;
 use ddp::report::process::peak_rss_mib;
@@ -107,7 +107,7 @@ pub fn find_batch_size(world: &World, log: &Log, args: &FindBatchSizeArgs) -> Re
         world_size: world.world_size(),
         room_bytes: room,
         batches,
-        command: next_command(world, train, key, value.to_string()),
+        command: next_command(world, train, &[(key, value.to_string())]),
     };
     let printed = match world.rank().0 {
         0 => print_result(&if train.json { json_line(&report) } else { report.to_text(best) }),
@@ -119,6 +119,9 @@ pub fn find_batch_size(world: &World, log: &Log, args: &FindBatchSizeArgs) -> Re
 /// The same run with `rows` per rank and micro-batch.
 fn with_batch(config: &Config, rows: usize, world_size: usize) -> Config {
     let mut config = config.clone();
+    // A schedule may not fit into the fewer steps of larger batches, and needs no memory.
+    config.schedule = ScheduleConfig::CONSTANT;
+    config.optimizer.groups.iter_mut().for_each(|group| group.schedule = None);
     config.train.batch = match config.train.batch {
         Batch::PerRank(_) => Batch::PerRank(rows),
         Batch::Global(_) => Batch::Global(rows * world_size * config.train.grad_accum_steps),

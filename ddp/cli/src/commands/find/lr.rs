@@ -11,6 +11,7 @@ use ddp::train::TrainError;
 use ddp::train::setup;
 use ddp::train::trainer::{StepRequest, Trainer};
 use ddp_comm::World;
+use ddp_kernels::ops::WholeNeed;
 use serde::Serialize;
 
 use super::{next_command, refuse_folder};
@@ -72,7 +73,14 @@ pub fn find_lr(world: &World, log: &Log, args: &FindLrArgs) -> Result<(), Stop> 
     let no_rate = CommandError::NoRate { from: *from, to: *to };
     let Some((steepest_lr, tenth_of_minimum_lr)) = curve.suggestions() else { return Err(no_rate.into()) };
     let suggested_lr = steepest_lr.min(tenth_of_minimum_lr);
-    let command = next_command(world, train, "optimizer.lr", format!("{suggested_lr:.1e}"));
+    let optimizer = &plan.config.optimizer;
+    let mut sets = vec![("optimizer.lr", format!("{suggested_lr:.1e}"))];
+    if optimizer.kind.whole_need() == Some(WholeNeed::Directions) {
+        // Both rates were tested in their ratio.
+        let adamw_lr = optimizer.adamw_lr / optimizer.lr * suggested_lr;
+        sets.push(("optimizer.adamw_lr", format!("{adamw_lr:.1e}")));
+    }
+    let command = next_command(world, train, &sets);
     let n_steps = curve.losses.len();
     let report = Report {
         suggested_lr,

@@ -19,9 +19,9 @@ fn refuse_folder(args: &TrainArgs) -> Result<(), CommandError> {
     args.flag_of_folder().map_or(Ok(()), |flag| Err(CommandError::NoFolder { flag }))
 }
 
-/// The command that trains this run with `value` for `key`.
-fn next_command(world: &World, args: &TrainArgs, key: &str, value: String) -> String {
-    let mut words = args.run.words_with(&[(key, value)]);
+/// The command that trains this run with these values of keys.
+fn next_command(world: &World, args: &TrainArgs, sets: &[(&str, String)]) -> String {
+    let mut words = args.run.words_with(sets);
     if let Some(path) = &args.init_from {
         words.extend(["--init-from".to_owned(), path.display().to_string()]);
         words.extend(args.refit_preprocessing.then(|| "--refit-preprocessing".to_owned()));

@@ -263,7 +263,7 @@ impl<'w> Run<'w> {
                 change.iter().for_each(|change| info!("{change}"));
                 let warning = change.as_ref().and_then(RateChange::warning);
                 warning.iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
-                (resumed.state().clone(), change)
+                (resumed.state_under(config), change)
             }
             None => (setup::first_state(config, data, partition), None),
         };
@@ -286,7 +286,9 @@ impl<'w> Run<'w> {
             signals,
         };
         let best_weights = resumed.and_then(Resumed::best_weights).map(<[f32]>::to_vec);
-        let evaluations = Evaluations::new(evaluation, &state, best_weights);
+        let every_before = resumed.map_or(Ok(0), Resumed::eval_every_steps);
+        let every_before = world.collective_result(every_before)?;
+        let evaluations = Evaluations::new(evaluation, &state, every_before, best_weights);
         let plan = LoopPlan {
             world,
             config,

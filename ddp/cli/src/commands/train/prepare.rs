@@ -4,7 +4,7 @@
 //! same on all of them.
 
 use ddp::config::gpu_features::without_all;
-use ddp::config::{CommDtype, Config, Determinism, EvalSource, Overrides};
+use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Overrides};
 use ddp::cost::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::data::{EmbeddingSpec, Loaded};
 use ddp::host_memory::container_share;
@@ -33,6 +33,7 @@ use crate::cli::TrainArgs;
 use crate::commands::self_check::{self, StartCheck};
 use crate::commands::watchdog::{self, Watched};
 use crate::commands::{bare_table, warn_if_quick_build};
+use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
@@ -282,6 +283,39 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
     if args.safe { pinning.without_features() } else { pinning }
 }
 
+/// Refuses a model whose outputs are other targets than those of `config`: they would be trained on, and scaled, in the wrong places.
+fn check_outputs(file: &ModelFile, config: &Config) -> Result<()> {
+    // A file of another program does not say.
+    let Ok(info) = file.info() else { return Ok(()) };
+    let saved = Config::from_saved(&info.config, file.path())?.data;
+    let (path, data) = (file.path().to_owned(), &config.data);
+    let refuse = |reason: String| Err(CommandError::OtherOutputs { path: path.clone(), reason }.into());
+    if !data.auto_task && !saved.auto_task && data.task != saved.task {
+        return refuse(format!("it is a model for {}, and this run is for {}", saved.task, data.task));
+    }
+    let mut targets = vec![(saved.target.clone(), data.target.clone())];
+    for (index, (of_model, of_run)) in saved.heads.iter().zip(&data.heads).enumerate() {
+        if of_model.task != of_run.task {
+            let (of_model, of_run) = (of_model.task, of_run.task);
+            return refuse(format!(
+                "its head {} is for {of_model}, and that of this run for {of_run}",
+                index + 1
+            ));
+        }
+        targets.push((of_model.target.clone(), of_run.target.clone()));
+    }
+    let names = |data: &DataConfig| data.heads.iter().map(|head| head.name.clone()).collect();
+    targets.push((names(&saved), names(data)));
+    for (of_model, of_run) in targets {
+        let place = |name: &String| of_run.iter().position(|of| of == name);
+        let is_moved = |(at, name): &(usize, &String)| place(name).is_some_and(|to| to != *at);
+        if let Some((_, name)) = of_model.iter().enumerate().find(is_moved) {
+            return refuse(format!("\"{name}\" has another place in it: {}", of_model.join(", ")));
+        }
+    }
+    Ok(())
+}
+
 impl Start {
     /// Reads the model of `--init-from`: a file, or the one of a run or checkpoint folder. The ranks agree on it, and on the
     /// preprocessing, which decides how rows are read. Collective.
@@ -330,6 +364,9 @@ impl Start {
         config: &Config,
         resumed: Option<&Resumed>,
     ) -> Result<Loaded, Stop> {
+        if let Some(file) = self.init_from.as_ref().filter(|_| !args.new_head) {
+            world.collective_result(check_outputs(file, config))?;
+        }
         let of_resumed = resumed.map(|resumed| resumed.config_of_data(config));
         let loading = || log.terminal().show_busy(format!("loading {}", config.data.train));
         let _loading = args.progress.may_have_bar().then(loading);
@@ -425,6 +462,9 @@ impl Plan {
     ) -> Result<Trainer<'w>> {
         let mut trainer = setup::trainer(world, ready.graph, &self.config, data, &self.partition, device)?;
         if let Some(file) = &ready.start.init_from {
+            if !args.new_head {
+                check_outputs(file, &self.config)?;
+            }
             setup::init_from(&mut trainer, file, args.new_head)?;
         }
         Ok(trainer)
