@@ -132,3 +132,24 @@ fn labels_must_stand_in_the_order() {
     let labels = &header.metadata().as_ref().unwrap()["ddp_train.labels"];
     assert_eq!(labels, r#"["awful","poor","fair","good","excellent"]"#);
 }
+
+#[test]
+fn an_order_that_nobody_has_stated_is_named() {
+    let folder = temp_dir();
+    write(folder.path(), "train.csv", &grades(60, 0));
+    let order = r#"takes its labels in alphabetical order: "excellent" < "fair" < "good" < "poor""#;
+    let line = "train train.csv --epochs 1 --device cpu --threads 1";
+    let told =
+        run_line_ok(folder.path(), &format!("{line} --target grade --set loss.kind=ordinal --out a")).stderr;
+    assert!(
+        told.contains(&format!("the ordinal loss of grade {order}")) && told.contains("data.class_order"),
+        "{told}"
+    );
+    let head = r#"--set heads=[{name="grade",task="classification",loss={kind="ordinal"}}]"#;
+    let told = run_line_ok(folder.path(), &format!("{line} {head} --out b")).stderr;
+    assert!(told.contains(&format!("the ordinal loss of grade {order}")), "{told}");
+    let stated =
+        r#"--target grade --set loss.kind=ordinal --set data.class_order=["poor","fair","good","excellent"]"#;
+    let told = run_line_ok(folder.path(), &format!("{line} {stated} --out c")).stderr;
+    assert!(!told.contains("alphabetical"), "{told}");
+}

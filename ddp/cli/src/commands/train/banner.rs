@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ddp::config::{Config, DataConfig, Determinism, EvalSource, Loss};
 use ddp::data::loader::DataLoader;
 use ddp::data::order::partition::PartitionKind;
-use ddp::data::{Dataset, Loaded, Summary};
+use ddp::data::{Dataset, Label, LabelVocabulary, Loaded, Summary};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::report::units::grouped;
 use ddp::train::metrics::request::MetricRequest;
@@ -214,6 +214,33 @@ pub(crate) fn left_out_metrics(config: &Config, data: &Loaded) -> Vec<String> {
         request.left_out(rows.layout().targets.n_outputs())
     };
     data.eval.as_ref().map(of_rows).unwrap_or_default()
+}
+
+/// Warns of ordered classes whose order nobody has stated: texts are in alphabetical order.
+pub(crate) fn alphabetical_orders(config: &Config, data: &Loaded) -> Vec<String> {
+    let warning = |name: &str, labels: &LabelVocabulary, hint: &str| {
+        let has_texts = labels.labels().any(|label| matches!(label, Label::Text(_)));
+        let order = labels.labels().map(|label| format!("\"{label}\"")).collect::<Vec<_>>().join(" < ");
+        has_texts.then(|| {
+            format!(
+                "the ordinal loss of {name} takes its labels in alphabetical order: {order}\nhint: {hint}"
+            )
+        })
+    };
+    match &config.loss {
+        Loss::Ordinal if config.data.class_order.is_empty() => {
+            let name = config.data.target.first().map_or("the labels", String::as_str);
+            let hint = "state the order by data.class_order, the lowest first";
+            data.labels().and_then(|labels| warning(name, labels, hint)).into_iter().collect()
+        }
+        Loss::Heads(losses) => {
+            let heads = data.train.layout().targets.heads();
+            let ordered = losses.iter().zip(heads).filter(|(of, _)| of.loss == Loss::Ordinal);
+            let hint = "let labels begin with numbers, such as \"1 low\": a head has no order of its own";
+            ordered.filter_map(|(_, head)| warning(&head.name, head.labels.as_deref()?, hint)).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Warns of evaluation rows that are the training rows.

@@ -201,8 +201,9 @@ impl<'w> Run<'w> {
             warn_of_all_ranks(world.rank().0, &message);
         }
         banner::left_out_metrics(config, data)
-            .iter()
-            .for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
+            .into_iter()
+            .chain(banner::alphabetical_orders(config, data))
+            .for_each(|warning| warn_of_all_ranks(world.rank().0, &warning));
         if config.data.eval == EvalSource::Unset && !is_resumed {
             info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
         }
