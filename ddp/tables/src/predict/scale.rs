@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ddp::config::Task;
-use ddp::data::OutputUnits;
+use ddp::data::{OutputUnits, cumulative};
 
 use crate::predict::saved_model::SavedModel;
 
@@ -18,8 +18,10 @@ pub(super) struct Scale {
 enum Meaning {
     /// Logits of classes, one of which applies.
     Classes,
-    /// Logits of labels, or of the classes above each in an order.
+    /// Logits of labels.
     Labels,
+    /// Logits of the classes above each in an order.
+    Ordered,
     /// Values in these units.
     Values(OutputUnits),
 }
@@ -27,7 +29,8 @@ enum Meaning {
 impl Meaning {
     fn new(task: Task, units: OutputUnits) -> Self {
         match (task, &units) {
-            (Task::Multilabel, _) | (_, OutputUnits::Cumulative) => Meaning::Labels,
+            (_, OutputUnits::Cumulative) => Meaning::Ordered,
+            (Task::Multilabel, _) => Meaning::Labels,
             (Task::Classification, _) => Meaning::Classes,
             _ => Meaning::Values(units),
         }
@@ -67,9 +70,18 @@ impl Scale {
                 let output = f64::from(*output);
                 *value = match of {
                     Meaning::Classes => output,
-                    Meaning::Labels => 1.0 / (1.0 + (-output).exp()),
+                    Meaning::Labels | Meaning::Ordered => 1.0 / (1.0 + (-output).exp()),
                     Meaning::Values(units) => units.to_user_units(target, output),
                 };
+            }
+            if matches!(of, Meaning::Ordered) {
+                // The least probability of a class counts in its model, not in the mean.
+                let of_classes = cumulative::probabilities(outputs);
+                let mut above = 1.0;
+                for (value, of_class) in out.iter_mut().zip(of_classes) {
+                    above -= of_class;
+                    *value = above;
+                }
             }
             if matches!(of, Meaning::Classes) {
                 let max = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -87,7 +99,7 @@ impl Scale {
             for (target, (output, &value)) in outputs.iter_mut().zip(values).enumerate() {
                 *output = match of {
                     Meaning::Classes => value.ln(),
-                    Meaning::Labels => (value / (1.0 - value)).ln(),
+                    Meaning::Labels | Meaning::Ordered => (value / (1.0 - value)).ln(),
                     Meaning::Values(units) => units.from_user_units(target, value),
                 } as f32;
             }
@@ -114,8 +126,13 @@ mod tests {
         ] {
             let meaning = Meaning::new(task, units);
             let is_classes = matches!(meaning, Meaning::Classes);
+            let is_ordered = matches!(meaning, Meaning::Ordered);
             let scale = Scale { parts: vec![(0..2, meaning)], n_outputs: 2 };
             for outputs in [[0.5, -2.0], [15.0, 4.0], [-0.25, -0.125]] {
+                // Rising logits are those of no probabilities.
+                if is_ordered && outputs[1] > outputs[0] {
+                    continue;
+                }
                 let (mut values, mut back) = ([0.0; 2], [0.0; 2]);
                 scale.scaled(&outputs, &mut values);
                 scale.unscaled(&values, &mut back);
@@ -123,6 +140,25 @@ mod tests {
                 let near = |i: usize| (back[i] + constant - outputs[i]).abs() < 1e-4;
                 assert!(near(0) && near(1), "{scale:?}: {outputs:?} -> {values:?} -> {back:?}");
             }
+        }
+    }
+
+    #[test]
+    fn means_of_ordered_classes_are_those_of_their_probabilities() {
+        let scale = Scale { parts: vec![(0..2, Meaning::Ordered)], n_outputs: 2 };
+        let models = [[-1.0f32, 2.0], [3.0, 0.5]];
+        let mut sums = [0.0; 2];
+        for outputs in &models {
+            let mut values = [0.0; 2];
+            scale.scaled(outputs, &mut values);
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value / 2.0);
+        }
+        let mut outputs = [0.0f32; 2];
+        scale.unscaled(&sums, &mut outputs);
+        let of_models = models.map(|outputs| cumulative::probabilities(&outputs));
+        for (class, got) in cumulative::probabilities(&outputs).into_iter().enumerate() {
+            let want = f64::midpoint(of_models[0][class], of_models[1][class]);
+            assert!((got - want).abs() < 1e-6, "{class}: {got} {want}");
         }
     }
 }
