@@ -286,9 +286,9 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
 
 /// Refuses a model whose outputs are other targets than those of `config`: they would be trained on, and scaled, in the wrong places.
 fn check_outputs(file: &ModelFile, config: &Config) -> Result<()> {
-    // A file of another program does not say.
+    // A file of another program does not say, or in words that this one does not know.
     let Ok(info) = file.info() else { return Ok(()) };
-    let saved = Config::from_saved(&info.config, file.path())?.data;
+    let Ok(Config { data: saved, .. }) = Config::from_saved(&info.config, file.path()) else { return Ok(()) };
     let (path, data) = (file.path().to_owned(), &config.data);
     let refuse = |reason: String| Err(CommandError::OtherOutputs { path: path.clone(), reason }.into());
     if !data.auto_task && !saved.auto_task && data.task != saved.task {
