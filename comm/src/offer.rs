@@ -13,27 +13,31 @@ pub struct Offer {
     pub copy_of: Option<usize>,
     /// Whether it has all weights after the step `first`.
     pub has_weights: bool,
+    /// Whether it lacks the weights of the best evaluation, which are not those of the step; the first two ranks keep them.
+    pub lacks_best: bool,
 }
 
 impl Offer {
     /// The offer of a rank that holds everything after `step`.
     pub fn whole(step: u64) -> Self {
-        Offer { first: step, last: step, copy_of: None, has_weights: true }
+        Offer { first: step, last: step, copy_of: None, has_weights: true, lacks_best: false }
     }
 
     pub(crate) fn to_text(self) -> String {
-        let Offer { first, last, copy_of, has_weights } = self;
+        let Offer { first, last, copy_of, has_weights, lacks_best } = self;
         let copy_of = copy_of.map_or("all".to_owned(), |rank| rank.to_string());
-        format!("{first} {last} {copy_of} {}", if has_weights { "weights" } else { "shards" })
+        let weights = if has_weights { "weights" } else { "shards" };
+        format!("{first} {last} {copy_of} {weights} {}", if lacks_best { "without" } else { "best" })
     }
 
     /// Reads the text of [`Offer::to_text`]; `None` for any other.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [first, last, copy_of, has_weights] = words[..] else { return None };
+        let [first, last, copy_of, has_weights, best] = words[..] else { return None };
         let copy_of = if copy_of == "all" { None } else { Some(copy_of.parse().ok()?) };
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);
-        Some(Offer { first, last, copy_of, has_weights: has_weights == "weights" })
+        let (has_weights, lacks_best) = (has_weights == "weights", best == "without");
+        Some(Offer { first, last, copy_of, has_weights, lacks_best })
     }
 }
 
@@ -117,7 +121,10 @@ mod tests {
     }
 
     fn shard(rank: usize, n: usize, first: u64, last: u64, has_weights: bool) -> (usize, Option<Offer>) {
-        (rank, Some(Offer { first, last, copy_of: Some((rank + n - 1) % n), has_weights }))
+        (
+            rank,
+            Some(Offer { first, last, copy_of: Some((rank + n - 1) % n), has_weights, lacks_best: rank > 1 }),
+        )
     }
 
     #[test]
@@ -155,7 +162,15 @@ mod tests {
 
     #[test]
     fn other_texts_are_no_offers() {
-        for text in ["", "7", "7 8", "7 8 x weights", "a 8 all weights", "7 8 all weights more"] {
+        for text in [
+            "",
+            "7",
+            "7 8",
+            "7 8 all weights",
+            "7 8 x weights best",
+            "a 8 all weights best",
+            "7 8 all weights best more",
+        ] {
             assert_eq!(Offer::from_text(text), None, "{text}");
         }
         for text in ["", "7", "7 weights", "7 weights 4", "7 weights 1,x", "x weights 1"] {

@@ -244,11 +244,14 @@ impl Watchdog {
 
     /// From now on the loss of a rank is followed by a save: collectives in host memory return [`RankLost`](crate::CommError::RankLost), the training
     /// threads [offer](Watchdog::offer_save) what they hold, and all ranks end after one has saved, or this time. None ends them at once. After a
-    /// loss nothing changes any more: a rank waits for the save of the others as long as it would have saved itself.
-    pub fn saves_for(&self, limit: Option<Duration>) {
-        if let Some(running) = self.0.get().filter(|running| !running.progress.is_lost()) {
-            running.progress.survivor().set_limit(limit);
+    /// loss nothing changes any more, and this returns false: a rank waits for the save of the others as long as it would have saved itself.
+    pub fn saves_for(&self, limit: Option<Duration>) -> bool {
+        let Some(running) = self.0.get() else { return true };
+        if running.progress.is_lost() {
+            return false;
         }
+        running.progress.survivor().set_limit(limit);
+        true
     }
 
     /// After a failure: waits a moment for the loss that it may follow from, and returns whether a rank was lost and a save is to follow.

@@ -91,8 +91,9 @@ impl Survivors<'_> {
                     _ => {}
                 }
             }
-            match self.progress.survivor().is_saved().filter(|_| is_led_by(&save, self.rank)) {
-                Some(true) => is_saved = true,
+            let takes_part = save.as_ref().is_some_and(|save| save.ranks.contains(&self.rank));
+            match self.progress.survivor().is_saved().filter(|_| takes_part) {
+                Some(true) => is_saved |= is_led_by(&save, self.rank),
                 Some(false) => give_up(&mut save, &mut offers),
                 None => self.progress.survivor().offered().iter().for_each(|offer| {
                     offers.entry(self.rank).or_insert(*offer);
@@ -128,12 +129,15 @@ impl Survivors<'_> {
                 let offers_until = if has_shards { self.limit / 2 } else { self.step_wait };
                 // A rank that computes notices the loss late.
                 let is_late = |rank: usize| alive.contains(&rank) && !offers.contains_key(&rank);
-                let lacks_best = (0..BEST_KEEPERS).any(is_late) && since.elapsed() < step_wait;
+                let may_have_best = (0..BEST_KEEPERS).any(is_late) && since.elapsed() < step_wait;
+                let lacks_best = |save: &SaveAfterLoss| {
+                    offers.get(&save.lead()).is_some_and(|offer| offer.is_some_and(|offer| offer.lacks_best))
+                };
                 match SaveAfterLoss::of_offers(&offers, self.world_size) {
                     Ok(chosen)
                         if all_have
                             || aborts_at.is_some_and(offers_wait)
-                                && (chosen.lead() < BEST_KEEPERS || !lacks_best) =>
+                                && !(may_have_best && lacks_best(&chosen)) =>
                     {
                         self.choose(&chosen);
                         save = Some(chosen);
@@ -188,7 +192,11 @@ impl Survivors<'_> {
                         is_chosen = true;
                         self.progress.survivor().choose(save);
                     }
-                    Kind::Saved => is_over = true,
+                    Kind::Saved => {
+                        is_over = true;
+                        // Whoever waits for another rank of the save does so in vain, unless all have saved.
+                        self.progress.survivor().loss_in_save().store(true, SeqCst);
+                    }
                     // One that stopped its updates later has not waited for the others.
                     Kind::Abort if has_closed => self.progress.survivor().let_abort(),
                     _ => {}
@@ -327,18 +335,22 @@ mod tests {
     }
 
     fn shards(rank: usize) -> Offer {
-        Offer { first: STEP, last: STEP, copy_of: Some((rank + 2) % 3), has_weights: true }
+        Offer { first: STEP, last: STEP, copy_of: Some((rank + 2) % 3), has_weights: true, lacks_best: false }
     }
 
     #[test]
     fn a_rank_that_may_hold_the_best_weights_is_waited_for() {
-        let saved =
-            lead([1, 2, 0], Some(Offer::whole(STEP)), Duration::from_secs(60), |progress, of_other| {
+        let saved = lead(
+            [1, 2, 0],
+            Some(Offer { lacks_best: true, ..Offer::whole(STEP) }),
+            Duration::from_secs(60),
+            |progress, of_other| {
                 std::thread::sleep(OFFERS_WAIT + Duration::from_millis(300));
                 let save = progress.survivor().offer(Some(Offer::whole(STEP)));
                 progress.survivor().end(save.is_some());
                 drop(of_other);
-            });
+            },
+        );
         assert_eq!(saved, Ok((1, STEP)));
     }
 

@@ -120,11 +120,16 @@ impl Checkpoint {
         self.weights_and_statistics(layout, BEST_FILE).map(Some)
     }
 
-    /// Reads the weights of the best evaluation from their own file or, if the checkpoint is of that step, from its model's.
+    /// Reads the weights of the best evaluation from their own file or, if the checkpoint is of that step, from its model's, and compares
+    /// its checksum.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`].
     pub fn weights_of_best(&self, layout: &ParamLayout) -> Result<Vec<f32>, CheckpointError> {
+        let name = if self.lists_best_weights() { BEST_FILE } else { MODEL_FILE };
+        let mut entries = self.manifest().files.iter().filter(|entry| entry.name == name);
+        let verified = entries.try_for_each(|entry| self.verify_file(entry, Caching::Keep));
+        verified.map_err(|fault| self.damaged(fault))?;
         self.best_weights(layout)?.map_or_else(|| self.weights_and_statistics(layout, MODEL_FILE), Ok)
     }
 

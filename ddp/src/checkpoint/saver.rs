@@ -111,6 +111,11 @@ impl Saver {
         self.abandoned.clone()
     }
 
+    /// Whether a save failed because a rank is lost, which the report of that says.
+    pub(crate) fn is_given_up(&self, error: &CheckpointError) -> bool {
+        matches!(error, CheckpointError::Abandoned { .. }) && self.options.is_rank_lost.load(Acquire)
+    }
+
     /// Whether rank 0 waits for no other rank any more.
     pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Acquire) || self.options.is_rank_lost.load(Acquire)
@@ -286,12 +291,9 @@ impl Saver {
             }
         }
         // The marker can name an older checkpoint, if the run's best could not be saved.
-        let spared: Vec<u64> = match &run.best {
-            Some(best) if self.options.keep_best => {
-                self.store.marked_step(Marker::Best).into_iter().chain([best.step]).collect()
-            }
-            _ => Vec::new(),
-        };
+        let of_run = run.best.iter().map(|best| best.step);
+        let marked = self.store.marked_step(Marker::Best).into_iter();
+        let spared: Vec<u64> = marked.chain(of_run).filter(|_| self.options.keep_best).collect();
         // Checkpoints of later steps were damaged when this run resumed.
         let looks_intact = |step| self.store.checkpoint(step).is_ok();
         let due = match self.options.keep {

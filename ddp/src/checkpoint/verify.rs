@@ -24,12 +24,17 @@ impl Checkpoint {
         self.verify_with(Caching::Bypass)
     }
 
+    /// Reads one file, and compares its checksum.
+    ///
+    /// # Errors
+    /// The [`Fault`] found.
+    pub(super) fn verify_file(&self, entry: &FileEntry, caching: Caching) -> Result<(), Fault> {
+        check_checksum(entry, tensor_file::checksum(&self.path().join(&entry.name), caching))
+    }
+
     pub(super) fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
-        let check = |entry: &FileEntry| {
-            let read = tensor_file::checksum(&self.path().join(&entry.name), caching);
-            check_checksum(entry, read)
-        };
         threads::join_any_pool();
+        let check = |entry: &FileEntry| self.verify_file(entry, caching);
         self.manifest().files.par_iter().map(check).collect::<Result<(), Fault>>()?;
         self.check_content(&TensorFile::open(&self.model_path())?, &StateReader::open(self)?)
     }

@@ -102,7 +102,7 @@ impl Writer {
                 let outcome = saver.save_snapshot(&run, &buffers);
                 let outcome = SaveOutcome::new(run.step, outcome);
                 if let SaveOutcome::Failed { error, .. } = &outcome
-                    && !matches!(error, CheckpointError::Abandoned { .. })
+                    && !saver.is_given_up(error)
                 {
                     // At once: the run may ask for outcomes much later. Rank 0 fails with the error of any rank.
                     warn_of_all_ranks(saver.options().rank, &with_hint(error));

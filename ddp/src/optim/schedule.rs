@@ -106,7 +106,7 @@ impl Schedule {
                 let (mut decay_steps, total) = (whole(decay)?, total()?);
                 if let (Span::Fraction(_), Span::Fraction(_)) = (config.warmup.length, decay) {
                     // Both may be rounded up.
-                    decay_steps = decay_steps.min(total - warmup_steps);
+                    decay_steps = decay_steps.min((total - warmup_steps).max(decay_steps - 1.0));
                 }
                 if warmup_steps + decay_steps > total {
                     return Err(OptimError::ScheduleTooLong {

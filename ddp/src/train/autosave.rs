@@ -162,8 +162,7 @@ impl<'a> Autosave<'a> {
             (true, _) if best.is_some() => best,
             (true, newest) => {
                 // The ranks that had them are lost.
-                let known =
-                    newest.filter(|newest| newest.manifest().run.best.is_some() && newest.verify().is_ok());
+                let known = newest.filter(|newest| newest.manifest().run.best.is_some());
                 let known_best = known.as_ref().and_then(|newest| newest.manifest().run.best.clone());
                 if known_best.as_ref().map(Best::place) != run.best.as_ref().map(Best::place) {
                     let instead = match &known_best {

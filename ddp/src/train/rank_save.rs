@@ -195,7 +195,7 @@ impl RankSave {
                 let outcome = match saved {
                     Ok(saved) => SaveOutcome::Saved(saved),
                     Err(error) => {
-                        if !matches!(error, CheckpointError::Abandoned { .. }) {
+                        if !saver.is_given_up(&error) {
                             warn_of_all_ranks(saver.options().rank, &with_hint(&error));
                         }
                         SaveOutcome::Failed { step: run.step, error }

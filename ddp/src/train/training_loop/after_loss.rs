@@ -29,13 +29,13 @@ impl TrainingLoop<'_> {
         }
         watchdog.saves_for(limit);
         let ended = self.run(trainer);
-        match &ended {
-            Err(stop) => self.save_after_loss(trainer, stop),
-            // Too late to be saved again: all that was due is on disk.
-            Ok(_) if watchdog.is_ending() => drop(watchdog.offer_save(None)),
-            Ok(_) => {}
+        if let Err(stop) = &ended {
+            self.save_after_loss(trainer, stop);
         }
-        watchdog.saves_for(None);
+        if !watchdog.saves_for(None) && ended.is_ok() {
+            // Too late to be saved again: all that was due is on disk.
+            let _ = watchdog.offer_save(None);
+        }
         ended
     }
 
@@ -84,6 +84,10 @@ impl TrainingLoop<'_> {
         }
         let limit = self.plan.config.watchdog.save_limit().unwrap_or_default();
         let offer = trainer.settle(limit).unwrap_or(None).filter(|offer| offer.last > self.first_step);
+        let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
+        let best = self.evaluations.best_weights();
+        let lacks_best = best.is_apart(&self.state, is_averaged) && best.weights(&self.state).is_none();
+        let offer = offer.map(|offer| Offer { lacks_best, ..offer });
         let is_settled = |offer: &Offer| offer.first == offer.last;
         let offer = offer.filter(|offer| !is_settled(offer) || self.catch_up(trainer));
         let Some(save) = watchdog.offer_save(offer) else { return };

@@ -104,9 +104,31 @@ fn outputs_for_other_targets_are_refused() {
     };
     run_line_ok(path, &heads(["kind", "y1"], "heads"));
     let swapped = format!("{} --init-from heads", heads(["y1", "kind"], "fourth"));
-    refused(path, &swapped, &["its head 1 is for classification, and that of this run for regression"]);
+    refused(path, &swapped, &["its target 1 is for classification, and this run's for regression"]);
     let swapped = heads(["y1", "y2"], "regressions");
     run_line_ok(path, &swapped);
     let swapped = format!("{} --init-from regressions --refit-preprocessing", heads(["y2", "y1"], "fifth"));
     refused(path, &swapped, &["\"y1\" has another place in it: y1, y2"]);
+}
+
+/// With labels of its own the model knows them; otherwise the rows decide, and their order must be the model's.
+#[test]
+fn classes_in_another_place_are_refused() {
+    let folder = temp_dir();
+    let path = folder.path();
+    write(path, "pets.csv", "x,kind\n1,bird\n2,cat\n3,bird\n4,cat\n");
+    write(path, "more.csv", "x,kind\n1,cat\n2,dog\n3,cat\n4,dog\n");
+    let run = |rows: &str, out: &str| {
+        format!("train {rows} --hidden 4 --epochs 1 --quiet --target kind --out {out}")
+    };
+    run_line_ok(path, &run("pets.csv", "first"));
+    let other = format!("{} --init-from first --refit-preprocessing", run("more.csv", "second"));
+    refused(path, &other, &["\"cat\" has another place in it: bird, cat", "--new-head"]);
+    run_line_ok(path, &format!("{} --init-from first --refit-preprocessing", run("pets.csv", "third")));
+    // Heads of one column each are the same outputs.
+    write(path, "two.csv", "x,y1,y2\n1,2,30\n3,4,10\n5,6,20\n7,8,50\n");
+    let train = "train two.csv --hidden 4 --epochs 1 --quiet";
+    run_line_ok(path, &format!("{train} --set data.target=[\"y1\",\"y2\"] --out both"));
+    let heads = "heads=[{name=\"y1\",task=\"regression\"},{name=\"y2\",task=\"regression\"}]";
+    run_line_ok(path, &format!("{train} --set {heads} --init-from both --refit-preprocessing --out heads"));
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::{fs, io};
 
-use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
+use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, Manifest, ShardRange, StateReader};
 use ddp::data::LabelVocabulary;
 use ddp::model::file::{COLUMN_KEYS, labels_of};
 use ddp::model::{ModelError, ParamLayout};
@@ -170,7 +170,8 @@ pub(super) fn check_out(path: &Path, overwrite: bool) -> Result<()> {
     }
     // A link leads to the file that it names.
     let real = path.canonicalize().unwrap_or_default();
-    if real.parent().is_some_and(|folder| folder.join(MANIFEST_FILE).exists()) {
+    let manifest = real.parent().and_then(|folder| Manifest::read(folder).ok());
+    if manifest.is_some_and(|of| of.files.iter().any(|file| Some(file.name.as_ref()) == real.file_name())) {
         return Err(CheckpointError::OutOfCheckpoint { path: path.to_owned() }.into());
     }
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(fs::metadata) {

@@ -219,9 +219,17 @@ pub(crate) fn left_out_metrics(config: &Config, data: &Loaded) -> Vec<String> {
 /// Warns of ordered classes whose order nobody has stated: texts are in alphabetical order.
 pub(crate) fn alphabetical_orders(config: &Config, data: &Loaded) -> Vec<String> {
     let warning = |name: &str, labels: &LabelVocabulary, hint: &str| {
-        let has_texts = labels.labels().any(|label| matches!(label, Label::Text(_)));
-        let order = labels.labels().map(|label| format!("\"{label}\"")).collect::<Vec<_>>().join(" < ");
-        has_texts.then(|| {
+        const SHOWN: usize = 8;
+        let texts: Vec<String> = labels
+            .labels()
+            .filter_map(|label| if let Label::Text(text) = label { Some(text) } else { None })
+            .collect();
+        // Labels such as "1 low" state it.
+        let is_numbered = texts.iter().all(|text| text.starts_with(|first: char| first.is_ascii_digit()));
+        let is_alphabetical = !is_numbered && texts.is_sorted();
+        let names: Vec<String> = labels.labels().take(SHOWN).map(|label| format!("\"{label}\"")).collect();
+        let order = names.join(" < ") + if labels.len() > SHOWN { " < ..." } else { "" };
+        is_alphabetical.then(|| {
             format!(
                 "the ordinal loss of {name} takes its labels in alphabetical order: {order}\nhint: {hint}"
             )

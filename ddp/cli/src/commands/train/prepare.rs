@@ -3,10 +3,12 @@
 //! Each part is local work that ends in one exchange: the ranks vote whether it succeeded everywhere, and compare what must be the
 //! same on all of them.
 
+use std::collections::HashMap;
+
 use ddp::config::gpu_features::without_all;
-use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, Overrides};
+use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, HeadConfig, Overrides, Task};
 use ddp::cost::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
-use ddp::data::{EmbeddingSpec, Loaded};
+use ddp::data::{EmbeddingSpec, LabelVocabulary, Loaded};
 use ddp::host_memory::container_share;
 use ddp::model::ModelSpec;
 use ddp::model::file::ModelFile;
@@ -291,30 +293,69 @@ fn check_outputs(file: &ModelFile, config: &Config) -> Result<()> {
     let Ok(Config { data: saved, .. }) = Config::from_saved(&info.config, file.path()) else { return Ok(()) };
     let (path, data) = (file.path().to_owned(), &config.data);
     let refuse = |reason: String| Err(CommandError::OtherOutputs { path: path.clone(), reason }.into());
-    if !data.auto_task && !saved.auto_task && data.task != saved.task {
+    if [&saved, data].iter().all(|of| of.heads.is_empty() && !of.auto_task) && data.task != saved.task {
         return refuse(format!("it is a model for {}, and this run is for {}", saved.task, data.task));
     }
-    let mut targets = vec![(saved.target.clone(), data.target.clone())];
-    for (index, (of_model, of_run)) in saved.heads.iter().zip(&data.heads).enumerate() {
-        if of_model.task != of_run.task {
-            let (of_model, of_run) = (of_model.task, of_run.task);
+    let (of_model, of_run) = (outputs(&saved), outputs(data));
+    for (index, ((_, of_model), (_, of_run))) in of_model.iter().zip(&of_run).enumerate() {
+        if let (Some(of_model), Some(of_run)) = (of_model, of_run)
+            && of_model != of_run
+        {
             return refuse(format!(
-                "its head {} is for {of_model}, and that of this run for {of_run}",
+                "its target {} is for {of_model}, and this run's for {of_run}",
                 index + 1
             ));
         }
-        targets.push((of_model.target.clone(), of_run.target.clone()));
     }
-    let names = |data: &DataConfig| data.heads.iter().map(|head| head.name.clone()).collect();
-    targets.push((names(&saved), names(data)));
-    for (of_model, of_run) in targets {
-        let place = |name: &String| of_run.iter().position(|of| of == name);
-        let is_moved = |(at, name): &(usize, &String)| place(name).is_some_and(|to| to != *at);
-        if let Some((_, name)) = of_model.iter().enumerate().find(is_moved) {
-            return refuse(format!("\"{name}\" has another place in it: {}", of_model.join(", ")));
+    let names =
+        |outputs: Vec<(String, Option<Task>)>| outputs.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    match moved(&names(of_model), &names(of_run)) {
+        Some(reason) => refuse(reason),
+        None => Ok(()),
+    }
+}
+
+/// Target columns in the order of the outputs, each with its task where that is known.
+fn outputs(data: &DataConfig) -> Vec<(String, Option<Task>)> {
+    if data.heads.is_empty() {
+        let task = (!data.auto_task).then_some(data.task);
+        return data.target.iter().map(|column| (column.clone(), task)).collect();
+    }
+    let of_head = |head: &HeadConfig| {
+        head.target.iter().map(|column| (column.clone(), Some(head.task))).collect::<Vec<_>>()
+    };
+    data.heads.iter().flat_map(of_head).collect()
+}
+
+/// Refuses a model whose classes are others than those of the rows, or the same ones in another order.
+fn check_labels(file: &ModelFile, data: &Loaded) -> Result<()> {
+    let Ok(info) = file.info() else { return Ok(()) };
+    let of_model = info
+        .preprocessor
+        .labels
+        .iter()
+        .chain(info.preprocessor.heads.iter().filter_map(|head| head.labels.as_ref()));
+    let layout = data.train.layout();
+    let of_heads = layout.targets.heads().iter().filter_map(|head| head.labels.as_ref());
+    for (of_model, of_run) in of_model.zip(layout.labels.iter().chain(of_heads)) {
+        let names =
+            |labels: &LabelVocabulary| labels.labels().map(|label| label.to_string()).collect::<Vec<_>>();
+        if let Some(reason) = moved(&names(of_model), &names(of_run)) {
+            return Err(CommandError::OtherOutputs { path: file.path().to_owned(), reason }.into());
         }
     }
     Ok(())
+}
+
+/// Says which of the names of a model's outputs has another place among those of this run.
+fn moved(of_model: &[String], of_run: &[String]) -> Option<String> {
+    const SHOWN: usize = 8;
+    let places: HashMap<&String, usize> = of_run.iter().enumerate().map(|(at, name)| (name, at)).collect();
+    let is_moved = |(at, name): &(usize, &String)| places.get(name).is_some_and(|to| to != at);
+    let (_, name) = of_model.iter().enumerate().find(is_moved)?;
+    let more = if of_model.len() > SHOWN { ", ..." } else { "" };
+    let order = of_model[..of_model.len().min(SHOWN)].join(", ");
+    Some(format!("\"{name}\" has another place in it: {order}{more}"))
 }
 
 impl Start {
@@ -465,6 +506,7 @@ impl Plan {
         if let Some(file) = &ready.start.init_from {
             if !args.new_head {
                 check_outputs(file, &self.config)?;
+                check_labels(file, data)?;
             }
             setup::init_from(&mut trainer, file, args.new_head)?;
         }
