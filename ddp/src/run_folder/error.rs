@@ -63,6 +63,10 @@ pub enum FolderError {
         /// Step of the newest checkpoint.
         newest: u64,
     },
+    /// A run that looks for its newest checkpoint by itself found that another run has saved a later one, or its model, meanwhile.
+    #[error("output folder `{}`: another run has saved its state there while this one started, which deletes nothing", path.display())]
+    #[diagnostic(help("start the same command again: it continues from what that run has saved"))]
+    Continued { path: PathBuf },
     /// The run to resume is finished and has no checkpoints.
     #[error("output folder `{}` holds a finished run and no checkpoint to resume from", path.display())]
     #[diagnostic(help(
@@ -131,6 +135,7 @@ impl FolderError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Unsuited { .. } | Self::Unwritable { .. } => exit_code::IO,
+            Self::Continued { .. } => exit_code::RESTARTABLE,
             Self::Deleted { .. } | Self::Lost { .. } | Self::Thread { .. } => exit_code::FAILED,
             _ => exit_code::USAGE,
         }

@@ -162,7 +162,8 @@ impl Resumed {
     /// Returns the folder in which the run continues, and how to treat its contents.
     ///
     /// # Errors
-    /// [`FolderError::Behind`] if that folder holds later checkpoints: two runs would continue in it.
+    /// [`FolderError::Behind`] if that folder holds later checkpoints than the named one: two runs would continue in it;
+    /// [`FolderError::Continued`] if another run has saved them since the search.
     pub fn folder(&self, out: Option<&Path>) -> Result<(PathBuf, Existing)> {
         let run = self.run_folder().to_owned();
         let is = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
@@ -180,7 +181,12 @@ impl Resumed {
                 let (path, fault) = (store.step_folder(newest), skipped.fault.clone());
                 return Err(CheckpointError::Damaged { path, fault }.into());
             }
-            return Err(FolderError::Behind { run, step, newest }.into());
+            // None of them was there at the search, unless the user has named one checkpoint.
+            let error = match self.store {
+                Some(_) => FolderError::Continued { path: run },
+                None => FolderError::Behind { run, step, newest },
+            };
+            return Err(error.into());
         }
         Ok((run, Existing::Continue))
     }
@@ -250,6 +256,12 @@ impl Resumed {
             return Err(CheckpointError::Damaged { path, fault: damage }.into());
         };
         let step = self.state().step;
+        let is_new =
+            |later: &u64| *later > step && !self.skipped.iter().any(|of| of.name == step_name(*later));
+        if store.steps()?.iter().any(is_new) {
+            // The run that saves them has deleted this one, which is older than those that it keeps.
+            return Err(FolderError::Continued { path: self.run_folder().to_owned() }.into());
+        }
         let mut skipped = self.skipped.clone();
         skipped.push(Skipped { name: step_name(step), fault: damage });
         let mut search = store.newest(step, |_| Ok(()))?;

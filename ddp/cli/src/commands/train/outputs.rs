@@ -16,7 +16,7 @@ use ddp::run_folder::logs::Probe;
 use ddp::run_folder::{file_system, folder, logs};
 use ddp::storage::atomic_write::write_atomic;
 use ddp::train::TrainError;
-use ddp::train::claimed_folder::claim_folder;
+use ddp::train::claimed_folder::{claim_folder, claim_folder_again};
 use ddp::train::early_stopping::EarlyStopping;
 use ddp::train::resume::Resumed;
 use ddp::train::resume::rates::RateChange;
@@ -56,10 +56,7 @@ pub(super) fn check_file_system(world: &World, args: &TrainArgs, resumed: Option
 
 /// Decides what happens to a run that `--out` already holds, unless it is resumed.
 fn existing(args: &TrainArgs) -> Existing {
-    // A run that was killed before its first checkpoint starts over.
-    let is_unfinished = |out: &PathBuf| !out.join(folder::MODEL_FILE).exists();
-    let restarts = args.resume.is_some() && args.out.as_ref().is_some_and(is_unfinished);
-    if args.overwrite || restarts { Existing::Overwrite } else { Existing::Refuse }
+    if args.overwrite { Existing::Overwrite } else { Existing::Refuse }
 }
 
 /// Whether the run that would be resumed is complete and has its model; then reports it and writes nothing. Under a supervisor
@@ -113,13 +110,17 @@ pub(super) fn open_folder(
         Some(resumed) => {
             let folder = resumed.folder(args.out.as_deref());
             if let Err(TrainError::Folder(error)) = &folder
-                && let FolderError::Behind { run, .. } = &**error
+                && let FolderError::Behind { run, .. } | FolderError::Continued { path: run } = &**error
             {
                 // That another run is active in the folder matters more than how far it has come.
                 folder::check_free(run)?;
             }
             let (out, existing) = folder?;
             (claim_folder(Some(&out), &config.name, existing)?, existing)
+        }
+        // A run that was killed before its first checkpoint starts over.
+        None if args.resume.is_some() => {
+            (claim_folder_again(args.out.as_deref(), &config.name)?, Existing::Overwrite)
         }
         None => (claim_folder(args.out.as_deref(), &config.name, existing(args))?, existing(args)),
     };
