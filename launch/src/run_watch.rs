@@ -9,7 +9,7 @@ use std::time::Duration;
 use ddp::checkpoint::CheckpointStore;
 use ddp::config::Config;
 use ddp::exit_code;
-use ddp::run_folder::done::Done;
+use ddp::run_folder::done::{DONE_FILE, Done};
 use ddp::run_folder::folder::{CONFIG_FILE, METRICS_FILE};
 use ddp::run_folder::{UPLOADING_FILE, run_id};
 use ddp::storage::user_file::{open_regular, read_regular};
@@ -32,6 +32,8 @@ pub(crate) struct RunWatch {
     job_id: String,
     /// The config file that was in the folder before the job.
     config_before: Option<Stamp>,
+    /// The file of a complete run that was in the folder before the job: an earlier job may have had the same id.
+    done_before: Option<Stamp>,
     /// The metrics file that was in the folder before this attempt.
     metrics_before: Option<Stamp>,
     /// Last line of that metrics file. A resumed run rewrites the lines of earlier steps, and appends its own after them.
@@ -81,10 +83,11 @@ impl RunWatch {
     /// Watches `out` for a new job, with an id of its own unless the hosts of the job have one.
     pub(crate) fn new(out: &Path, job_id: Option<String>) -> Self {
         let config_before = Stamp::of(&out.join(CONFIG_FILE));
+        let done_before = Stamp::of(&out.join(DONE_FILE));
         // If there is no random device, a process id, which is unique at this moment.
         let random = || run_id::random().unwrap_or_else(|_| std::process::id().to_string());
         let job_id = job_id.unwrap_or_else(random);
-        RunWatch { out: out.to_owned(), job_id, config_before, ..RunWatch::default() }
+        RunWatch { out: out.to_owned(), job_id, config_before, done_before, ..RunWatch::default() }
     }
 
     /// Path of the folder.
@@ -122,7 +125,9 @@ impl RunWatch {
 
     /// Whether rank 0 of this job wrote that the run is complete.
     pub(crate) fn is_done(&self) -> bool {
-        Done::read(&self.out).is_some_and(|done| done.job_id.as_ref() == Some(&self.job_id))
+        let is_of_job = |done: Done| done.job_id.as_ref() == Some(&self.job_id);
+        Done::read(&self.out).is_some_and(is_of_job)
+            && Stamp::of(&self.out.join(DONE_FILE)) != self.done_before
     }
 
     /// Whether this job's run has claimed the folder; until then, its contents belong to another run.
@@ -213,8 +218,6 @@ fn tail(path: &Path) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use ddp::run_folder::done::DONE_FILE;
-
     use super::*;
 
     /// A run starts over only where it has saved nothing.
@@ -259,6 +262,20 @@ mod tests {
         assert!(!watch.has_saved());
         save(4500);
         assert!(watch.has_saved(), "another of the same step");
+    }
+
+    /// Hosts of a cluster take it from its address, so that a job that is applied again has it too.
+    #[test]
+    fn an_earlier_job_of_the_same_id_says_nothing_of_this_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let done = Done { run_id: None, job_id: Some("node0".to_owned()), step: 9 };
+        done.write(folder.path()).unwrap();
+        let watch = RunWatch::new(folder.path(), Some("node0".to_owned()));
+        assert!(!watch.is_done());
+        done.write(folder.path()).unwrap();
+        assert!(watch.is_done(), "this job has found that there is nothing to do");
+        fs::remove_file(folder.path().join(DONE_FILE)).unwrap();
+        assert!(!watch.is_done());
     }
 
     #[test]

@@ -310,6 +310,12 @@ fn each_host_starts_its_ranks() {
     jobs.into_iter().for_each(|job| assert_has(&job.wait(), 0, &[]));
     let weights = |run: &Launched| read_weights(&run.out().join("model.safetensors"));
     assert!(same_bits(&weights(&launched), &weights(&whole)));
+
+    // The same job once more, with more to do: its earlier end says nothing.
+    let longer = ["--resume", "auto", "--set", "train.epochs=20", "--set", "data.train=missing.csv"];
+    let [first, second] = ["0", "1"].map(|rank| start(host(rank, &longer)));
+    assert_has(&first.wait(), 2, &["missing.csv"]);
+    assert!(!second.wait().status.success());
 }
 
 #[test]
