@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use ddp::exit_code;
 use ddp::report::ReportError;
 use ddp::report::notes::LOG_FILE;
+use ddp::run_folder::FolderError;
 use ddp_comm::{Failure, Reporter, World, failure};
 use ddp_kernels::hint::{joined, with_hint};
 use miette::Diagnostic as _;
@@ -109,11 +110,18 @@ pub fn conclude(world: World, log: &Log, result: Result<(), Stop>) -> ExitCode {
         }
         ddp_comm::Stop::Agreed(elsewhere @ Failure::Elsewhere { .. }) => (elsewhere.to_string(), None),
     };
+    let has_lost_folder = match &stop {
+        ddp_comm::Stop::Alone(error) | ddp_comm::Stop::Agreed(Failure::Here { error, .. }) => {
+            matches!(error, Error::Library(ddp::Error::Folder(error)) if matches!(**error, FolderError::Lost { .. }))
+        }
+        ddp_comm::Stop::Agreed(_) => false,
+    };
     let text = joined(message.clone(), hint.as_deref());
     error!(target: LOG_FILE, "{text}");
     failure::abort_with(&world, code.into(), reporter, |prefix| {
         if let Some(run) = run {
-            run.write(code, world.rank().0, &message, hint.as_deref());
+            let write = if has_lost_folder { FailedRun::write_elsewhere } else { FailedRun::write };
+            write(&run, code, world.rank().0, &message, hint.as_deref());
         }
         log.terminal().failure(prefix, &text)
     })

@@ -292,6 +292,11 @@ pub fn active(run: &Path) -> Result<Option<String>> {
     }
 }
 
+/// Identifies the owner of the folder `run`, which its lease names; `None` if it has none.
+pub fn owner(run: &Path) -> Option<String> {
+    lease::owner(&run.join(LOCK_FILE))
+}
+
 /// The lease of another host whose owner no longer renews it.
 struct StaleLease {
     /// Owner of the lease, such as "process 1234 on HOST".

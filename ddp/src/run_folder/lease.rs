@@ -137,6 +137,11 @@ pub(super) fn read(path: &Path) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
+/// The owner that the lease at `path` names, with the boot of its host; `None` if there is none.
+pub(super) fn owner(path: &Path) -> Option<String> {
+    Owner::parse(&read(path)).map(|Owner { holder, boot }| format!("{holder}, boot {boot}"))
+}
+
 impl Lease {
     /// Writes the lease of this process into the open lock file `lock` at `path`, and renews it from a thread.
     pub(super) fn take(path: PathBuf, lock: &File, pace: Pace) -> io::Result<Self> {

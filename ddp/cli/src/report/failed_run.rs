@@ -10,7 +10,7 @@ use ddp::report::EventStream;
 use ddp::report::metrics::{Event, FailedEvent, json_line};
 use ddp::report::visible::shortened;
 use ddp::run_folder::done::Done;
-use ddp::run_folder::folder::FLIGHT_FILE;
+use ddp::run_folder::folder::{self, FLIGHT_FILE};
 use ddp::storage::user_file::{create_new, open_unlinked};
 use ddp_comm::watchdog::FlightOperation;
 use serde_json::json;
@@ -24,6 +24,8 @@ pub struct FailedRun {
     pub stdout: Option<EventStream>,
     /// The event file, once there is one; shared with the watchdog.
     pub metrics: Arc<OnceLock<PathBuf>>,
+    /// Owner of the folder, when it was opened; shared with the watchdog.
+    owner: Arc<OnceLock<Option<String>>>,
     /// Whether the command as the user has typed it names the folder of the run.
     pub names_folder: bool,
     /// Step that failed, or else the number of completed steps; `None` before training.
@@ -40,6 +42,20 @@ impl FailedRun {
     /// - `names_folder`: whether the command as the user has typed it names the folder of the run
     pub fn new(stdout: Option<EventStream>, names_folder: bool) -> Self {
         FailedRun { stdout, names_folder, ..FailedRun::default() }
+    }
+
+    /// Names the event file, once the folder of the run is open.
+    pub fn opened(&self, metrics: PathBuf) {
+        let _ = self.owner.set(metrics.parent().and_then(folder::owner));
+        let _ = self.metrics.set(metrics);
+    }
+
+    /// Whether the folder has a new owner, whose events are none of this run. A run that has failed has released it.
+    fn is_taken_over(&self) -> bool {
+        let now = self.metrics.get().and_then(|path| folder::owner(path.parent()?));
+        now.is_some_and(|now| {
+            self.owner.get().is_some_and(|owner| owner.as_ref().is_some_and(|own| *own != now))
+        })
     }
 
     /// The same run with failure at `step`.
@@ -92,7 +108,7 @@ impl FailedRun {
     /// Best effort.
     pub fn write_flight(&self, flight: &[FlightOperation]) {
         let Some(run) = self.metrics.get().and_then(|path| path.parent()) else { return };
-        if self.is_complete_by_folder() || flight.is_empty() {
+        if self.is_complete_by_folder() || self.is_taken_over() || flight.is_empty() {
             return;
         }
         let line = |of: &FlightOperation| {
@@ -110,6 +126,15 @@ impl FailedRun {
 
     /// Writes the event of a failure, unless the run is complete. Best effort: the failure itself is reported on stderr.
     pub fn write(&self, exit_code: u8, rank: usize, message: &str, hint: Option<&str>) {
+        self.write_event(exit_code, rank, message, hint, self.is_taken_over());
+    }
+
+    /// [`FailedRun::write`] of a run that has lost its folder: what is there now is none of its own.
+    pub fn write_elsewhere(&self, exit_code: u8, rank: usize, message: &str, hint: Option<&str>) {
+        self.write_event(exit_code, rank, message, hint, true);
+    }
+
+    fn write_event(&self, exit_code: u8, rank: usize, message: &str, hint: Option<&str>, is_lost: bool) {
         let mut is_written = self.lock();
         if self.is_complete_by_folder() {
             return;
@@ -118,7 +143,7 @@ impl FailedRun {
         let (error, hint) = (shortened(message).into_owned(), hint.map(|hint| shortened(hint).into_owned()));
         let line = json_line(&Event::Failed(FailedEvent { exit_code, rank, step: self.step, error, hint }));
         // The file is not created, because a rank on another host may not see the run folder.
-        if let Some(path) = self.metrics.get()
+        if let Some(path) = self.metrics.get().filter(|_| !is_lost)
             && let Ok(mut file) = open_unlinked(OpenOptions::new().append(true), path)
         {
             let _ = file.write_all(line.as_bytes());
@@ -159,6 +184,27 @@ mod tests {
             text.ends_with("\"error\":\"no hint\",\"hint\":null}\n") && text.lines().count() == 3,
             "{text}"
         );
+    }
+
+    /// Its supervisor would end that healthy run.
+    #[test]
+    fn the_new_owner_of_the_folder_gets_no_event() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, lock) = (folder.path().join("metrics.jsonl"), folder.path().join(".lock"));
+        let lease = |pid: u32| format!("process {pid} on a\nboot b\nrenewed 20260101-000000 (0000000001)\n");
+        std::fs::write(&lock, lease(1)).unwrap();
+        std::fs::write(&path, "").unwrap();
+        let run = FailedRun::default();
+        run.opened(path.clone());
+        let n_lines = || std::fs::read_to_string(&path).unwrap().lines().count();
+        run.write(75, 1, "a lost rank", None);
+        std::fs::write(&lock, "").unwrap();
+        run.write(75, 1, "a lost rank, after the release", None);
+        assert_eq!(n_lines(), 2);
+        run.write_elsewhere(1, 0, "a folder that was lost to a run that has ended", None);
+        std::fs::write(&lock, lease(2)).unwrap();
+        run.write(75, 1, "a lost rank", None);
+        assert_eq!(n_lines(), 2);
     }
 
     /// `--resume auto` needs the folder, which a run without `--out` has chosen itself.

@@ -274,7 +274,7 @@ impl<'w> Run<'w> {
         let saver = Autosave::new(world, config, data, trainer, &folder.path)?;
         let run_dir = folder.owned.as_ref();
         let metrics = open_metrics(world, config, run_dir, failed.stdout.clone(), resumed, change.as_ref())?;
-        let _ = failed.metrics.set(folder.path.join(folder::METRICS_FILE));
+        failed.opened(folder.path.join(folder::METRICS_FILE));
         let evaluation = EvalPlan {
             world,
             config,
