@@ -34,6 +34,11 @@ pub(super) const PACE: Pace = Pace { interval: Duration::from_secs(1), stale_aft
 /// Maximum size of a lease when it is read.
 const MAX_BYTES: u64 = 1024;
 
+/// Time within which a process that has emptied the file to take it writes its name.
+const EMPTY_WAIT: Duration = Duration::from_millis(20);
+/// A new owner that has ended and left no name.
+const ENDED: &str = "another process, which has ended,";
+
 /// State of another host's lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Foreign {
@@ -208,10 +213,18 @@ fn renewed(path: &Path, claimed: Identity, owner: &Owner, n_renewals: u64) -> Op
     if identity(&file).ok()? != claimed {
         return Some(Loss::Deleted);
     }
-    let mut text = Vec::new();
-    (&file).take(MAX_BYTES).read_to_end(&mut text).ok()?;
-    match Owner::parse(&String::from_utf8_lossy(&text)) {
+    let mut bytes = Vec::new();
+    (&file).take(MAX_BYTES).read_to_end(&mut bytes).ok()?;
+    let mut text = String::from_utf8_lossy(&bytes).into_owned();
+    // Only another owner empties the file, when it takes the folder and when it ends. One that takes it writes its name at once.
+    let is_emptied = text.is_empty() && n_renewals > 1;
+    if is_emptied {
+        thread::sleep(EMPTY_WAIT);
+        text = read(path);
+    }
+    match Owner::parse(&text) {
         Some(other) if other != *owner => Some(Loss::TakenOver { by: other.holder }),
+        None if is_emptied && text.is_empty() => Some(Loss::TakenOver { by: ENDED.to_owned() }),
         _ => {
             // Closing the file sends it to the server of a network file system.
             let _ = file.write_all_at(owner.text(n_renewals).as_bytes(), 0);
@@ -369,6 +382,16 @@ mod tests {
         assert_eq!(wait_for_loss(&lease), Loss::TakenOver { by: "process 7 on node2".to_owned() });
         drop(lease);
         assert_eq!(read(&path), others, "the new owner's lease stays");
+        // Taken over and released while this process was suspended.
+        let lease = Lease::take(path.clone(), &file, FAST).unwrap();
+        let (since, first) = (Instant::now(), read(&path));
+        while read(&path) == first {
+            assert!(since.elapsed() < Duration::from_secs(20));
+        }
+        fs::write(&path, "").unwrap();
+        assert_eq!(wait_for_loss(&lease), Loss::TakenOver { by: ENDED.to_owned() });
+        drop(lease);
+        assert_eq!(read(&path), "");
 
         let lease = Lease::take(path.clone(), &file, FAST).unwrap();
         fs::remove_file(&path).unwrap();

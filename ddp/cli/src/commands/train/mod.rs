@@ -347,6 +347,9 @@ impl<'w> Run<'w> {
             let unwritable = |source| FolderError::Unwritable { path: path.clone(), source };
             std::fs::create_dir_all(path).map_err(unwritable)?;
         }
+        // A run whose folder another one has taken over writes nothing there.
+        let owned = folder.filter(|_| deleted.is_none()).map_or(Ok(()), RunDir::check_owned);
+        world.collective_result(owned.map_err(Error::from))?;
         save(folder, trainer, training.statistics(), training.best_weights(), config, data)?;
         world.collective_result(
             deleted.map_or(Ok(()), |path| Err(Error::from(FolderError::Deleted { path }))),
@@ -364,6 +367,7 @@ impl<'w> Run<'w> {
             world.collective_result(mirror.take().map_or(Ok(()), finish))?;
         }
         if let (Some(folder), Some(done)) = (folder, done) {
+            folder.check_owned()?;
             failed.complete(|| done.write(folder.path()))?;
         }
         Ok(())
