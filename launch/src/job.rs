@@ -168,9 +168,9 @@ impl Job {
                 let ranks = processes::running(&self.program);
                 let n_ranks = ranks.len();
                 let n_ended = if n_ranks == 0 { processes::n_unreaped(&self.program) } else { 0 };
-                let is_late = |since: Instant| {
-                    since.elapsed() > GRACE && (n_ranks == 0 || since.elapsed() > GRACE + save())
-                };
+                // Ranks on other hosts may be saving.
+                let has_none = n_ranks == 0 && (self.is_local || watch.is_done());
+                let is_late = |since: Instant| is_late(since.elapsed(), has_none, save);
                 if over.since(n_ranks, n_ended, watch).is_some_and(is_late) && !watch.is_uploading() {
                     self.started_here.end();
                     break Ended::Hung;
@@ -240,6 +240,11 @@ impl Job {
         let ranks = || processes::running(&self.program).into_iter().filter(|pid| notify(*pid)).count();
         self.started_here.pids().filter(|pid| notify(*pid)).count() > 0 || ranks() > 0
     }
+}
+
+/// Whether a launcher has not ended `elapsed` after its job appears to be over. Ranks may save meanwhile, unless it `has_none` left.
+fn is_late(elapsed: Duration, has_none: bool, save: impl Fn() -> Duration) -> bool {
+    elapsed > GRACE && (has_none || elapsed > GRACE + save())
 }
 
 /// Time since which the job appears to be over although its launcher still runs.
@@ -347,6 +352,15 @@ impl StopRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Those of mpirun that runs where none of them is may be on any host.
+    #[test]
+    fn ranks_elsewhere_have_time_to_save() {
+        let save = || Duration::from_secs(60);
+        let is_late = |s, has_none| is_late(Duration::from_secs(s), has_none, save);
+        assert!(!is_late(4, true) && is_late(6, true));
+        assert!(!is_late(64, false) && is_late(66, false));
+    }
 
     #[test]
     fn a_process_is_lost_when_it_was_frozen_at_many_looks_in_a_row() {
