@@ -8,7 +8,7 @@
 //! Strangers, such as ranks of another job, are turned away; they never end the start.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Read as _, Write as _};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
@@ -108,19 +108,22 @@ fn receive(meeting: &Meeting, limit: Duration) -> crate::Result<Links> {
     Ok(Links { streams, lifelines })
 }
 
-/// Listens at the first port that is free: on the loopback interface if all ranks are on this host, else on all interfaces.
+/// Listens at the first port that is free: on the loopback interface if all ranks are on this host, else on all interfaces, where possible by
+/// IPv6 and IPv4: the name of this host may have another address here than on the other hosts, or none yet.
 fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
     let began = Instant::now();
     let addresses: Vec<SocketAddr> = resolve(meeting, *meeting.ports.start()).unwrap_or_default();
     let is_v6 = !addresses.is_empty() && addresses.iter().all(SocketAddr::is_ipv6);
-    let interface = match (meeting.is_one_host, is_v6) {
-        (true, false) => Ipv4Addr::LOCALHOST.into(),
-        (true, true) => Ipv6Addr::LOCALHOST.into(),
-        (false, false) => Ipv4Addr::UNSPECIFIED.into(),
-        (false, true) => Ipv6Addr::UNSPECIFIED.into(),
+    let interfaces: &[IpAddr] = match (meeting.is_one_host, is_v6) {
+        (true, false) => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        (true, true) => &[IpAddr::V6(Ipv6Addr::LOCALHOST)],
+        (false, false) if !takes_both() => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+        (false, _) => &[IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
     };
     loop {
-        let listening = meeting.ports.clone().map(|port| TcpListener::bind(SocketAddr::new(interface, port)));
+        let listening = meeting.ports.clone().flat_map(|port| {
+            interfaces.iter().map(move |interface| TcpListener::bind(SocketAddr::new(*interface, port)))
+        });
         let mut last = io::Error::from(ErrorKind::AddrNotAvailable);
         for listener in listening {
             match listener {
@@ -133,6 +136,11 @@ fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
         }
         std::thread::sleep(PAUSES[1]);
     }
+}
+
+/// Whether a listener of IPv6 is also one of IPv4, as is usual.
+fn takes_both() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0")
 }
 
 /// A connection that has not said yet which rank it is.
@@ -274,7 +282,7 @@ impl<'a> Guests<'a> {
         if peer_user::is_another(stream) {
             return Err("a process of another user".to_owned());
         }
-        let is_here = stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+        let is_here = stream.peer_addr().is_ok_and(|peer| peer.ip().to_canonical().is_loopback());
         // Its rank 0 finds the port taken, and ends before this one does.
         if is_here && !self.meeting.is_named && !self.of_others.contains(&pid) {
             self.of_others.extend(has_own_rank_0(pid, *self.meeting.ports.start()).then_some(pid));

@@ -13,7 +13,7 @@ pub(super) fn is_another(stream: &TcpStream) -> bool {
 
 fn user_of(stream: &TcpStream) -> Option<u32> {
     let (peer, local) = (stream.peer_addr().ok()?, stream.local_addr().ok()?);
-    if !peer.ip().is_loopback() {
+    if !peer.ip().to_canonical().is_loopback() {
         return None;
     }
     let table = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };

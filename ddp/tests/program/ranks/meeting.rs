@@ -58,6 +58,29 @@ fn a_signal_ends_ranks_that_wait_for_others_at_once() {
     assert!(!out.exists());
 }
 
+/// As in a cluster that has only IPv6, whose names appear later than its hosts.
+#[test]
+fn a_rank_0_that_cannot_resolve_its_own_name_is_found_by_any_address() {
+    let folder = temp_dir();
+    let out = folder.path().join("out");
+    for address in ["::1", "127.0.0.1"] {
+        if TcpListener::bind((address, 0)).is_err() {
+            println!("skipped: needs {address}");
+            continue;
+        }
+        let port = free_port();
+        let args = ["--out", out.to_str().unwrap(), "--overwrite", "--epochs", "1", "--device", "cpu"];
+        let ranks = [(0, "late.invalid"), (1, address)].map(|(at, host)| {
+            let mut command = rank(at, 2, host, port, &args);
+            command.env("LOCAL_WORLD_SIZE", "1");
+            start(command)
+        });
+        for outcome in ranks.map(Job::wait) {
+            assert_eq!(outcome.status.code(), Some(0), "{address}: {}", outcome.stderr);
+        }
+    }
+}
+
 #[test]
 fn each_rank_that_waits_says_for_which() {
     let folder = temp_dir();
