@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Variable with the line that rank 0 writes to stderr once the ranks have joined; `launch` removes it.
+/// Variable with the line that the first rank of each host writes to stderr once the ranks have joined; `launch` removes it.
 pub const JOINED: &str = "DDP_LAUNCH_JOINED";
 /// Number of lines held back that are kept.
 const N_KEPT: usize = 60;

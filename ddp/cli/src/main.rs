@@ -86,8 +86,8 @@ fn main() -> ExitCode {
     };
     failure::install_panic_hook(&world);
     signals.joined(&world);
-    if let (0, Ok(line)) = (world.rank().0, std::env::var(ddp_launch::JOINED)) {
-        // To the supervisor, which removes it.
+    if let (0, Ok(line)) = (world.local_rank().0, std::env::var(ddp_launch::JOINED)) {
+        // To the supervisor of this host, which removes it.
         say(&line);
     }
     let cli = match cli {
