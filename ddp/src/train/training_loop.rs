@@ -584,9 +584,9 @@ impl<'a> TrainingLoop<'a> {
 
     /// Starts a checkpoint of the run's current state, the last one where `is_last`.
     fn save(&mut self, trainer: &mut Trainer<'_>, is_last: bool) -> Result<()> {
+        self.plan.run_dir.map_or(Ok(()), RunDir::check_owned)?;
         let _checkpoint = info_span!("checkpoint", step = trainer.n_steps()).entered();
-        let _phase = self.plan.world.watchdog().during(Phase::Checkpoint);
-        let started = Instant::now();
+        let (_phase, started) = (self.plan.world.watchdog().during(Phase::Checkpoint), Instant::now());
         self.gather_rows()?;
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
