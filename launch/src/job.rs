@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ddp::host_memory::MemoryKills;
 use ddp::train::stop_handlers::stop_signals;
 use ddp::train::stop_signals::{StopSignals, name};
 use ddp_comm::{HostPlace, rank_variables};
@@ -49,6 +50,9 @@ const SAVE_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval at which a stop signal is repeated: the first may arrive before any ranks exist to forward it to.
 const RESEND: Duration = Duration::from_secs(1);
 
+/// Time before a loss within which a kill for want of memory may be its cause.
+const KILLS_WINDOW: Duration = Duration::from_secs(30);
+
 /// A launcher and its ranks, or ranks without one.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -78,6 +82,8 @@ pub(crate) struct Finished {
     pub(crate) held: Vec<String>,
     /// Largest memory of all ranks on this host that was seen, in bytes.
     pub(crate) resident_bytes: u64,
+    /// Kills for want of memory on this host since shortly before the end or the loss.
+    pub(crate) kills: MemoryKills,
 }
 
 /// Where the ranks of a job are.
@@ -143,6 +149,7 @@ impl Job {
         let mut last_sent: Option<Instant> = None;
         let (mut over, mut frozen) = (Over::default(), Frozen::default());
         let (mut last_look, mut n_looks, mut resident_bytes) = (self.started, 0, 0);
+        let (mut kills, mut most_ranks) = (Recent::new(MemoryKills::watch, Instant::now()), 0);
         let (save_limit, loss_limit) = (OnceCell::new(), OnceCell::new());
         let save = || *save_limit.get_or_init(|| watch.save_limit());
         let loss = || *loss_limit.get_or_init(|| watch.loss_limit());
@@ -171,7 +178,12 @@ impl Job {
                 // Ranks on other hosts may be saving.
                 let has_none = n_ranks == 0 && (self.is_local || watch.is_done());
                 let is_late = |since: Instant| is_late(since.elapsed(), has_none, save);
-                if over.since(n_ranks, n_ended, watch).is_some_and(is_late) && !watch.is_uploading() {
+                let over_since = over.since(n_ranks, n_ended, watch);
+                most_ranks = most_ranks.max(n_ranks);
+                if over_since.is_none() && n_ranks == most_ranks {
+                    kills.renew(MemoryKills::watch, Instant::now());
+                }
+                if over_since.is_some_and(is_late) && !watch.is_uploading() {
                     self.started_here.end();
                     break Ended::Hung;
                 }
@@ -210,7 +222,8 @@ impl Job {
         }
         let (has_joined, held) = (self.has_joined(), self.held());
         let has_said = self.output.as_ref().is_none_or(Output::has_said);
-        Finished { ended, was_stopped: requests.stop().is_some(), has_joined, has_said, held, resident_bytes }
+        let was_stopped = requests.stop().is_some();
+        Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes, kills: kills.earlier }
     }
 
     fn has_joined(&self) -> bool {
@@ -262,6 +275,28 @@ impl Over {
         let is_over = (self.had_ranks && n_ranks == 0) || watch.is_done() || watch.reported().is_some();
         self.since = self.since.filter(|_| is_over).or_else(|| is_over.then(Instant::now));
         self.since
+    }
+}
+
+/// A sample from once to twice [`KILLS_WINDOW`] before its last renewal, or from the start.
+#[derive(Debug)]
+struct Recent<T> {
+    earlier: T,
+    later: T,
+    taken: Instant,
+}
+
+impl<T> Recent<T> {
+    fn new(sample: impl Fn() -> T, now: Instant) -> Self {
+        Recent { earlier: sample(), later: sample(), taken: now }
+    }
+
+    /// Takes another sample if it is due.
+    fn renew(&mut self, sample: impl FnOnce() -> T, now: Instant) {
+        if now.duration_since(self.taken) >= KILLS_WINDOW {
+            self.earlier = std::mem::replace(&mut self.later, sample());
+            self.taken = now;
+        }
     }
 }
 
@@ -352,6 +387,18 @@ impl StopRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// That of another program, hours ago, forbids no restart.
+    #[test]
+    fn kills_long_before_a_loss_are_forgotten() {
+        let start = Instant::now();
+        let mut recent = Recent::new(|| 0, start);
+        let mut earlier = |s| {
+            recent.renew(|| s, start + Duration::from_secs(s));
+            recent.earlier
+        };
+        assert_eq!([1, 29, 30, 31, 59, 60, 89, 90].map(&mut earlier), [0, 0, 0, 0, 0, 30, 30, 60]);
+    }
 
     /// Those of mpirun that runs where none of them is may be on any host.
     #[test]

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ddp::config::{Batch, Config, Determinism};
-use ddp::host_memory::MemoryKills;
 use ddp::run_folder::Existing;
 use ddp::train::claimed_folder::claim_folder;
 use ddp::train::stop_signals::{StopSignals, unsaved};
@@ -177,9 +176,10 @@ impl<'a> Supervisor<'a> {
             if let Some(name) = requests.stop() {
                 return Ok(self.stopped_between_attempts(name));
             }
-            let kills = MemoryKills::watch();
-            let (launcher, Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes }) =
-                self.attempt(&hosts, requests)?;
+            let (
+                launcher,
+                Finished { ended, was_stopped, has_joined, has_said, held, resident_bytes, kills },
+            ) = self.attempt(&hosts, requests)?;
             // The other hosts may see the file of the first one later.
             let is_of_first_host = self.place.as_ref().is_none_or(|place| place.rank == 0);
             let is_done = self.watch.is_done() || (!is_of_first_host && ended == Ended::Code(0));
