@@ -379,6 +379,8 @@ pub enum CommError {
         rank: usize,
         /// The reason that rank 0 has, or the error of a thread.
         text: String,
+        /// Whether other ranks had not come.
+        misses_others: bool,
     },
 
     /// Ranks on CPUs of several hosts, without MPI.

@@ -189,7 +189,7 @@ mod tests {
     use ddp_kernels::Device;
 
     use super::*;
-    use crate::exit_code::{ENVIRONMENT, FAILED, IO, USAGE};
+    use crate::exit_code::{ENVIRONMENT, FAILED, IO, RESTARTABLE, USAGE};
     use crate::train::findings::Findings;
 
     fn full() -> io::Error {
@@ -212,6 +212,17 @@ mod tests {
             (KernelError::Threads { threads: 9, reason: "no memory".to_owned() }.into(), FAILED),
             (CommError::TooFewGpus { n_gpus: 2, n_ranks: 3 }.into(), ENVIRONMENT),
             (CommError::AlreadyConnected.into(), FAILED),
+            (
+                CommError::MissingRanks {
+                    missing: vec![1],
+                    world_size: 2,
+                    host: "a".to_owned(),
+                    ports: "port 9".to_owned(),
+                    waited_s: 300.0,
+                }
+                .into(),
+                RESTARTABLE,
+            ),
             (TrainError::MoreRanksThanShards { world_size: 16, n_shards: 8 }.into(), ENVIRONMENT),
             (
                 TrainError::LossNotFinite { step: 7, loss: f64::NAN, findings: Findings::default() }.into(),

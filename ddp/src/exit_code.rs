@@ -26,7 +26,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Output could not be written: disk full, quota used up, file too large, read-only or faulty disk.
 pub const IO: u8 = 74;
-/// A rank died, froze or was cut off, or its GPU failed, and the others ended, or the ranks' replicas differ and no majority can repair them: the same
+/// A rank died, froze or was cut off, or its GPU failed, and the others ended, or the ranks did not meet in time, or their replicas differ and no majority can repair them: the same
 /// command with `--resume auto` continues.
 pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
@@ -63,12 +63,14 @@ pub(crate) fn of_comm(error: &CommError) -> u8 {
         | CommError::NotJoinedByMpi { .. }
         | CommError::Environment(_)
         | CommError::CannotListen { .. }
-        | CommError::MissingRanks { .. }
-        | CommError::NoRankZero { .. }
-        | CommError::NotJoined { .. }
+        | CommError::NotJoined { misses_others: false, .. }
         | CommError::HostsWithoutMpi { .. }
         | CommError::NoMpiLibrary { .. }
         | CommError::LauncherMismatch { .. } => ENVIRONMENT,
+        // A host may be late or lost: what has started the ranks can start them again.
+        CommError::MissingRanks { .. }
+        | CommError::NoRankZero { .. }
+        | CommError::NotJoined { misses_others: true, .. } => RESTARTABLE,
         _ => FAILED,
     }
 }

@@ -76,11 +76,13 @@ fn main() -> ExitCode {
             let message = Error::from(error.clone());
             match of_doctor {
                 Some(report) => report.not_joined(&message),
-                None => failure::abort_init(
-                    &error,
-                    exit_code::ENVIRONMENT.into(),
-                    error_line(&message.to_string()),
-                ),
+                None => {
+                    let code = match message.exit_code() {
+                        exit_code::RESTARTABLE => exit_code::RESTARTABLE,
+                        _ => exit_code::ENVIRONMENT,
+                    };
+                    failure::abort_init(&error, code.into(), error_line(&message.to_string()))
+                }
             }
         }
     };

@@ -353,7 +353,7 @@ fn is_taken(stream: &Option<TcpStream>) -> bool {
 
 /// Reason why a rank has not joined rank 0 yet.
 enum NotYet {
-    /// Rank 0 ends the job.
+    /// Rank 0 ends the job, since ranks are missing.
     Refused(String),
     /// Rank 0 belongs to another job.
     TurnedAway(String),
@@ -385,20 +385,20 @@ impl<'a> Visitor<'a> {
     fn visit(mut self, limit: Duration) -> crate::Result<Links> {
         let began = Instant::now();
         let Meeting { rank, world_size, .. } = *self.meeting;
-        let not_joined = |text| CommError::NotJoined { rank, text };
+        let not_joined = |text, misses_others| CommError::NotJoined { rank, text, misses_others };
         let (mut pause, mut end, mut turned_away) = (PAUSES[0], limit, None);
         loop {
             self.was_welcome = false;
             let last = match self.join(limit.saturating_sub(began.elapsed())) {
                 Ok(links) => return Ok(links),
-                Err(NotYet::Refused(text)) => return Err(not_joined(text)),
+                Err(NotYet::Refused(text)) => return Err(not_joined(text, true)),
                 Err(NotYet::TurnedAway(text)) => {
                     let since: &mut Instant = turned_away.get_or_insert_with(Instant::now);
                     let text = format!("turned away: {text}");
                     // At one of several ports, rank 0 of this job may still come.
                     if self.meeting.ports.clone().count() == 1 && since.elapsed() >= OTHER_JOB_WAIT {
                         let way_out = "give each job its own MASTER_PORT, or its ranks a DDP_RANKS_SECRET";
-                        return Err(not_joined(format!("{text}; {way_out}")));
+                        return Err(not_joined(format!("{text}; {way_out}"), false));
                     }
                     text
                 }

@@ -54,8 +54,11 @@ impl StarGroup {
             Peer { rank, host: host.clone(), pid: *pid, stream }
         };
         let peers = others.zip(links.lifelines).map(peer).collect();
-        lifeline::start(rank, hostname, peers, lost_exit_code)
-            .map_err(|source| CommError::NotJoined { rank, text: source.to_string() })?;
+        lifeline::start(rank, hostname, peers, lost_exit_code).map_err(|source| CommError::NotJoined {
+            rank,
+            text: source.to_string(),
+            misses_others: false,
+        })?;
         program::agree(|words| star.gather_words(words), rank, program, hostname)?;
         let is_here = |other: &usize| identities[*other].place() == identities[rank].place();
         let local_size = (0..world_size).filter(is_here).count();
