@@ -23,7 +23,7 @@ pub fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Resul
 /// it may have ended between that search and this claim.
 ///
 /// # Errors
-/// As [`claim_folder`]; [`FolderError::Continued`] if there is a checkpoint or a model now.
+/// Same as [`claim_folder`], and [`FolderError::Continued`] if there is a checkpoint or a model now.
 pub fn claim_folder_again(out: Option<&Path>, name: &str) -> Result<RunDir> {
     let folder = RunDir::open(out, name, Existing::Continue)?;
     let steps = CheckpointStore::of_run(folder.path()).steps()?;

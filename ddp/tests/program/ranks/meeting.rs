@@ -58,7 +58,7 @@ fn a_signal_ends_ranks_that_wait_for_others_at_once() {
     assert!(!out.exists());
 }
 
-/// As in a cluster that has only IPv6, whose names appear later than its hosts.
+/// A cluster that has only IPv6, whose names appear later than its hosts.
 #[test]
 fn a_rank_0_that_cannot_resolve_its_own_name_is_found_by_any_address() {
     let folder = temp_dir();
