@@ -147,21 +147,36 @@ impl ColumnPlan {
         let is_index = |at: usize| is_index(at) || is_blank(at);
         // What the model was trained on decides.
         let is_divided = |at: usize| match spec.features {
-            Some(_) => !is_known(&names[at]) && is_known(&part_names(&names[at])[0]),
+            Some(_) => {
+                let is_free = !is_known(&names[at]) && !dropped.contains(&*names[at]);
+                is_free && part_names(&names[at]).iter().all(is_known)
+            }
             None => data.datetime == Datetime::Parts && are_dates[at] && !is_categorical(&names[at]),
         };
+        let is_aside = |at: usize| has_use(&names[at]) || dropped.contains(&*names[at]) || is_index(at);
+        let becomes_parts = |at: usize| {
+            !repeated.contains(&at) && is_divided(at) && (spec.to_predict.is_some() || !is_aside(at))
+        };
+        // Features of these names come from the dates, and from no column of the name.
+        let of_dates: HashSet<String> =
+            (0..names.len()).filter(|&at| becomes_parts(at)).flat_map(|at| part_names(&names[at])).collect();
+        let is_known = |name: &String| is_known(name) && !of_dates.contains(name);
         let is_feature = |at: usize| {
             if repeated.contains(&at) {
                 return false;
             }
-            let is_aside = has_use(&names[at]) || dropped.contains(&*names[at]) || is_index(at);
             match spec.to_predict {
-                None => !is_aside,
+                None => !is_aside(at),
                 Some(rows) if rows.only_kept => false,
                 Some(_) if is_known(&names[at]) || spec.features.is_some() && is_divided(at) => true,
-                Some(_) => !is_aside && !passed_on.contains(&*names[at]),
+                Some(_) => !is_aside(at) && !passed_on.contains(&*names[at]),
             }
         };
+        let is_taken = |&at: &usize| of_dates.contains(&names[at]) && is_feature(at) && !is_divided(at);
+        if let Some(at) = (0..names.len()).find(is_taken).filter(|_| spec.features.is_none()) {
+            let (path, column) = (path.to_owned(), names[at].clone());
+            return Err(DataError::from(ColumnError::PartTaken { path, column }));
+        }
         let left_out = |&at: &usize| is_index(at) && !has_use(&names[at]) && !dropped.contains(&*names[at]);
         let indices = (0..names.len()).filter(left_out).map(|at| index_note(at, &names[at]));
         let of_types = spec.types.iter().flat_map(|types| types.notes.iter().cloned());
@@ -213,7 +228,8 @@ impl ColumnPlan {
                 let first = feature_at.get(&*part_names(name)[0]);
                 return Role::Date(*first.expect("the parts of a date are features"));
             }
-            let Some(&feature) = feature_at.get(name.as_str()) else {
+            let own = feature_at.get(name.as_str()).filter(|_| !of_dates.contains(name));
+            let Some(&feature) = own else {
                 let is_weight = reads_uses && data.weight.as_ref() == Some(name);
                 return if is_weight { Role::Weight } else { Role::Dropped };
             };

@@ -294,3 +294,22 @@ fn half_an_emoji_in_json_is_an_error_where_it_is_used() {
     let loaded = folder.load("rows.jsonl", &["data.target=y", "data.drop=t"]).unwrap();
     assert_eq!(loaded.train.len(), 3);
 }
+
+#[test]
+fn no_column_has_the_name_of_a_part_of_a_date() {
+    let sets = |more: &[&'static str]| {
+        [&["data.target=y", "data.task=regression", "data.datetime=parts"], more].concat()
+    };
+    for header in ["d,d.year,y", "d,d.second,y"] {
+        let text = format!("{header}\n2024-01-01,5,0.5\n2024-02-02,6,1.5\n2025-03-03,9,2.5\n");
+        let name = header.split(',').nth(1).unwrap();
+        let words = format!("two features \"{name}\": the column, and the part of the date \"d\"");
+        assert_refused(load_text(&text, &sets(&[])), &[&words, "`data.drop`"]);
+    }
+    let text = "d.year,d,y\n5,2024-01-01,0.5\n6,2024-02-02,1.5\n9,2025-03-03,2.5\n";
+    // The year of the date, and not of the column that is left out.
+    let (names, rows) = rows_of(&*load_text(text, &sets(&["data.drop=d.year"])).unwrap().train);
+    assert_eq!((names.len(), rows.iter().map(|row| row[0]).sum::<f32>()), (7, 6073.0));
+    let (names, _) = rows_of(&*load_text(text, &sets(&["data.drop=d"])).unwrap().train);
+    assert_eq!(names, ["d.year"]);
+}

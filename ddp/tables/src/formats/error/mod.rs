@@ -176,6 +176,14 @@ pub enum ColumnError {
         key: &'static str,
         hint: String,
     },
+    /// A column with the name of a part of a date.
+    #[error(
+        "data file `{}`: there would be two features \"{column}\": the column, and the part of the date \"{}\"",
+        path.display(),
+        column.rsplit_once('.').map_or("", |(date, _)| date)
+    )]
+    #[diagnostic(help("rename one of them, list one in `data.drop`, or set `data.datetime` to \"seconds\""))]
+    PartTaken { path: PathBuf, column: String },
     /// A column whose type does not fit its role.
     #[error("data file `{}`, column \"{column}\": expected {expected}, got {got}", path.display())]
     #[diagnostic(help("{hint}"))]

@@ -35,6 +35,9 @@ fn dates_are_no_identifiers_but_features_in_parts() {
     // In two weeks no weekday comes again.
     let text = rows("date,y", 40, |n| format!("2024-05-01 {:02}:00,{}", n % 24, noise(n)));
     assert!(!self::section(&text).contains("datetime"));
+    // A feature has the name of a part.
+    let text = rows("date,date.year,y", 400, |n| format!("{},{},{}", day(n), n % 7, noise(n)));
+    assert!(!self::section(&text).contains("datetime"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use ddp::config::{DataFormat, Decimal, Delimiter, Header, Task};
 use ddp_tables::source::SourceSpec;
 use ddp_tables::split::own_eval::holds_eval_rows;
+use ddp_tables::values::time::PARTS;
 
 use super::collector::Collector;
 use super::column_profile::{ColumnProfile, Kind, Origin};
@@ -91,7 +92,7 @@ pub(super) fn lines(
         let categories: Vec<&ColumnProfile> =
             kept.iter().filter(is_category).map(|&at| &columns[at]).collect();
         lines.extend(category_lines(&spec.data.categorical, &categories));
-        if have_parts(collected, columns, &numbers) {
+        if have_parts(collected, columns, &kept) {
             lines.push("datetime = \"parts\"".to_owned());
         }
     }
@@ -239,12 +240,18 @@ fn category_lines(of_user: &[String], categories: &[&ColumnProfile]) -> Vec<Stri
     lines
 }
 
-/// Whether some feature holds dates whose parts can hold more information than the seconds since 1970, and each date has parts.
+/// Whether some feature holds dates whose parts can hold more information than the seconds since 1970, and each date has parts,
+/// whose names no other feature has.
 fn have_parts(collected: &Collector, columns: &[ColumnProfile], features: &[usize]) -> bool {
     let dates: Vec<usize> = features.iter().copied().filter(|&at| columns[at].kind == Kind::Date).collect();
     let is_long =
         |&at: &usize| columns[at].range.is_some_and(|range| range.max - range.min > MIN_SPAN_OF_PARTS_S);
-    dates.iter().any(is_long) && !dates.iter().any(|&at| collected.columns[at].types.n_times > 0)
+    let is_part = |at: &usize| {
+        let of = |date: &usize| columns[*at].name.strip_prefix(&*columns[*date].name);
+        dates.iter().any(|date| of(date).is_some_and(|part| PARTS.contains(&part)))
+    };
+    let has_times = dates.iter().any(|&at| collected.columns[at].types.n_times > 0);
+    dates.iter().any(is_long) && !has_times && !features.iter().any(is_part)
 }
 
 /// A TOML string.
