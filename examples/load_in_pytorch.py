@@ -73,14 +73,22 @@ def whole(text):
     return re.sub(r"\A(-?[0-9]+)\.0+\Z", r"\1", text)
 
 
+def codes_of(values):
+    """The code of each category; where all are words for truth values, that of the truth value too, whose spellings are one category."""
+    numbered = list(enumerate(values, 1))
+    codes = {whole(value): code for code, value in numbered}
+    if all(value.lower() in TRUTHS for value in values):
+        codes.update((TRUTHS[value.lower()], code) for code, value in reversed(numbered))
+    return codes
+
+
 class Columns:
     """Numbers from the texts of a row, one per column that the model knows."""
 
     def __init__(self, plan, data):
         self.names = plan["columns"]
         # Code 0 is for unknown and empty texts.
-        self.codes = {known["column"]: {whole(value): code for code, value in enumerate(known["values"], 1)}
-                      for known in plan["vocabularies"]}
+        self.codes = {known["column"]: codes_of(known["values"]) for known in plan["vocabularies"]}
         self.marks = {mark.strip() for mark in data.get("missing_values", [])}
         self.marked_numbers = {as_float(mark) for mark in self.marks} - {None}
         # An empty text in the list makes it the whole list.
@@ -93,7 +101,9 @@ class Columns:
     def value(self, name, row):
         """The value of a column: a code, a part of a date, or a number; NaN if it is missing."""
         if name in self.codes:
-            return 0 if self.is_missing(row[name], self.marks) else self.codes[name].get(whole(row[name]), 0)
+            codes, text = self.codes[name], row[name]
+            code = codes.get(whole(text), codes.get(TRUTHS.get(text.lower()), 0))
+            return 0 if self.is_missing(text, self.marks) else code
         date, dot, part = name.rpartition(".")
         is_part = name not in row and date in row
         text = row[date if is_part else name]

@@ -98,6 +98,11 @@ def values(row, name, kind, missing, marks):
     return missing if text in marks else number(text, kind)
 
 
+def category(text):
+    """A whole number without the zeros after its point, as the model spells it; any other text as it is."""
+    return re.sub(r"\A(-?[0-9]+)\.0+\Z", r"\1", text)
+
+
 def feeds(session, rows):
     """The inputs of the model, from rows as dicts of texts."""
     metadata = session.get_modelmeta().custom_metadata_map
@@ -106,7 +111,8 @@ def feeds(session, rows):
     for given in session.get_inputs():
         names = columns[given.name]
         if given.type == "tensor(string)":
-            arrays[given.name] = np.array([[row[name].strip() for name in names] for row in rows], dtype=object)
+            texts = [[category(row[name].strip()) for name in names] for row in rows]
+            arrays[given.name] = np.array(texts, dtype=object)
         else:
             # Integers may have more digits than a float.
             is_integer = given.type == "tensor(int64)"

@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use serde::{Deserialize, Serialize};
 
-use crate::data::spelling::{self, truth_text, truth_word, without_fraction};
+use crate::data::spelling::{self, is_integer, truth_text, truth_word, without_fraction};
 
 /// Most distinct values of a category; columns with more are identifiers.
 pub const MAX_VALUES: usize = 1 << 20;
@@ -98,10 +98,13 @@ impl Vocabulary {
         find(value).or_else(truth).or_else(other).unwrap_or(0)
     }
 
-    /// Usual spellings of truth values that are not listed, with their numbers.
+    /// Usual spellings of truth values and whole numbers that are not listed, with their numbers: `1.0` of `1`.
     pub fn other_spellings(&self) -> Vec<(String, i64)> {
-        let words = [false, true].map(truth_text).into_iter();
+        let words = [truth_text(false), truth_text(true), "No", "Yes"].into_iter();
         let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
+        let wholes =
+            self.values.iter().map(|value| without_fraction(value)).filter(|value| is_integer(value));
+        let spellings = spellings.chain(wholes.flat_map(|whole| [whole.to_owned(), format!("{whole}.0")]));
         let others = spellings.filter(|word| self.find(word, self.hasher.hash_one(word.as_str())).is_none());
         others
             .map(|word| (self.code(&word), word))
@@ -176,6 +179,9 @@ mod tests {
             ["1", "1.0", "1.00", "2", "2.0", "2.00", "3.0"].map(|v| known.code(v)),
             [1, 1, 1, 2, 2, 2, 0]
         );
+        let others = known.other_spellings();
+        let others: Vec<_> = others.iter().map(|(text, code)| (text.as_str(), *code)).collect();
+        assert_eq!(others, [("1.0", 1), ("2", 2)]);
     }
 
     #[test]
