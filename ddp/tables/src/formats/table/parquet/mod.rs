@@ -8,6 +8,7 @@ mod bounds;
 mod file;
 mod lists;
 mod side_by_side;
+mod units;
 #[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
@@ -207,6 +208,8 @@ impl ParquetWriter {
 /// A file of record batches that is being written.
 pub(crate) struct BatchFile {
     path: PathBuf,
+    /// Its columns, with types that Parquet has.
+    columns: SchemaRef,
     writer: ArrowWriter<File>,
 }
 
@@ -219,6 +222,7 @@ impl BatchFile {
         group_rows: usize,
     ) -> Result<Self, WriteError> {
         // Fast to decompress: rows that exceed the memory are decoded in every epoch.
+        let columns = &units::schema(columns);
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_max_row_group_row_count(Some(group_rows))
@@ -237,11 +241,12 @@ impl BatchFile {
         }
         let writer = ArrowWriter::try_new(file, columns.clone(), Some(properties.build()));
         let writer = writer.map_err(|error| write_error(path, error))?;
-        Ok(BatchFile { path: path.to_owned(), writer })
+        Ok(BatchFile { path: path.to_owned(), columns: columns.clone(), writer })
     }
 
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<(), WriteError> {
-        self.writer.write(batch).map_err(|error| write_error(&self.path, error))
+        let batch = units::batch(batch, &self.columns);
+        self.writer.write(&batch).map_err(|error| write_error(&self.path, error))
     }
 
     /// Ends the row group of the batches so far.
