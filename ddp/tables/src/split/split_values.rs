@@ -19,7 +19,7 @@ use crate::source::SourceSpec;
 use crate::table::for_each_text;
 use crate::values::notation::{Meaning, Notation};
 use crate::values::number::DecimalMark;
-use crate::values::time::format_seconds as format_moment;
+use crate::values::time::{format_seconds as format_moment, parse};
 
 /// Values that a message lists.
 const SHOWN_VALUES: usize = 10;
@@ -205,10 +205,11 @@ impl Values {
     }
 }
 
-/// A value in the form in which values are compared: `1` for `1.0`, `true` for `True`.
+/// A value in the form in which values are compared: `1` for `1.0`, `true` for `True`, `2024-05-31` for `2024-05-31 00:00:00`.
 pub(crate) fn plain(text: &str) -> String {
     match Label::parse(text) {
         Label::Text(text) if truth(&text).is_some() => text.to_lowercase(),
+        Label::Text(text) => parse(&text).and_then(|moment| moment.text()).unwrap_or(text),
         label => label.to_string(),
     }
 }
@@ -265,4 +266,24 @@ impl Times {
 
 pub(crate) fn rows(n: usize) -> String {
     if n == 1 { "1 row".to_owned() } else { format!("{n} rows") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_a_value_are_one_value() {
+        for (text, expected) in [
+            ("1.0", "1"),
+            ("True", "true"),
+            ("2024-05-31 00:00:00", "2024-05-31"),
+            ("2024-05-31T10:00:00.50Z", "2024-05-31 10:00:00.5"),
+            ("12:30", "12:30:00"),
+            ("PT90S", "PT90S"),
+            ("a", "a"),
+        ] {
+            assert_eq!(plain(text), expected);
+        }
+    }
 }

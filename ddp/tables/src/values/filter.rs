@@ -288,10 +288,6 @@ fn is_missing_text(cell: &str, notation: &Notation) -> bool {
     cell.is_empty() || notation.is_marked(cell.as_bytes())
 }
 
-fn are_alike(a: &Moment, b: &Moment) -> bool {
-    (a.has_date, a.is_duration) == (b.has_date, b.is_duration)
-}
-
 impl Value {
     /// Order of a cell and the value; `None` if the cell is missing or of another kind.
     fn order(&self, cell: Cell<'_>, notation: &Notation) -> Result<Option<Ordering>, String> {
@@ -307,7 +303,7 @@ impl Value {
             }),
             _ if is_missing_text(cell, notation) => None,
             Value::Moment(wanted) => {
-                let moment = time::parse(cell).filter(|moment| are_alike(moment, wanted));
+                let moment = time::parse(cell).filter(|moment| moment.is_like(wanted));
                 moment.and_then(|moment| moment.seconds.partial_cmp(&wanted.seconds))
             }
             // Each format spells truth values in its own way.
@@ -366,8 +362,7 @@ impl Values {
             match time::parse(cell) {
                 None => is_unknown = true,
                 Some(moment) => {
-                    let alike: Vec<&Moment> =
-                        self.moments.iter().filter(|of| are_alike(of, &moment)).collect();
+                    let alike: Vec<&Moment> = self.moments.iter().filter(|of| of.is_like(&moment)).collect();
                     if alike.iter().any(|of| of.seconds == moment.seconds) {
                         return Ok(Some(true));
                     }

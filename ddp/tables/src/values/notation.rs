@@ -22,6 +22,8 @@ pub struct Notation {
     missing: Vec<String>,
     /// Cells among them that are numbers.
     missing_numbers: Vec<f64>,
+    /// Cells among them that are dates or times.
+    missing_moments: Vec<Moment>,
     /// Whether no other text than these marks a missing value: the list holds the empty text.
     is_complete: bool,
 }
@@ -37,7 +39,8 @@ impl Notation {
         let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
         let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();
         let is_complete = missing.iter().any(String::is_empty);
-        Notation { decimal, missing, missing_numbers, is_complete }
+        let missing_moments = missing.iter().filter_map(|text| time::parse(text)).collect();
+        Notation { decimal, missing, missing_numbers, missing_moments, is_complete }
     }
 
     /// Whether the config names marks of missing values.
@@ -75,8 +78,17 @@ impl Notation {
         }
         let is_number =
             |text: &str| text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number));
+        let is_moment = |text: &str| {
+            let moment = time::parse(text);
+            moment.is_some_and(|moment| {
+                self.missing_moments
+                    .iter()
+                    .any(|mark| mark.is_like(&moment) && mark.seconds == moment.seconds)
+            })
+        };
         self.missing.iter().any(|mark| mark.as_bytes() == cell)
             || self.has_missing_numbers() && std::str::from_utf8(cell).is_ok_and(is_number)
+            || !self.missing_moments.is_empty() && std::str::from_utf8(cell).is_ok_and(is_moment)
     }
 }
 
@@ -126,5 +138,23 @@ impl Notation {
             .or_else(|| truth_word(text).map(Meaning::Truth))
             .or_else(|| time::parse(text).map(Meaning::Moment))
             .unwrap_or(Meaning::Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_that_are_moments_are_compared_as_moments() {
+        let marks = ["2024-05-31 00:00:00", "12:30"].map(str::to_owned);
+        let notation = Notation::new(DecimalMark::Point, &marks);
+        for cell in ["2024-05-31", "2024-05-31T00:00:00Z", "31.05.2024", "2024-05-31 02:00+02:00", "12:30:00"]
+        {
+            assert!(notation.is_missing(cell.as_bytes()), "{cell}");
+        }
+        for cell in ["2024-05-31 00:00:01", "2024-06-01", "12:31", "PT45000S", "1717113600", "x"] {
+            assert!(!notation.is_missing(cell.as_bytes()), "{cell}");
+        }
     }
 }

@@ -77,6 +77,24 @@ impl Moment {
         Some(Moment { seconds, whole, nanoseconds, has_date, has_time, has_offset, is_duration: true })
     }
 
+    /// Whether both are dates, both times of day, or both durations, which have an order.
+    pub fn is_like(&self, other: &Moment) -> bool {
+        (self.has_date, self.is_duration) == (other.has_date, other.is_duration)
+    }
+
+    /// The text in the notation of files with types, where a date at midnight is a date; `None` for a duration, and for more than nine
+    /// digits of a second.
+    pub fn text(&self) -> Option<String> {
+        let nanoseconds = self.nanoseconds.filter(|_| !self.is_duration)?;
+        let is_date = nanoseconds == 0 && self.whole.rem_euclid(DAY_S) == 0;
+        let of_day = self.whole.rem_euclid(DAY_S);
+        Some(if self.has_date {
+            format(self.whole, nanoseconds, is_date)
+        } else {
+            format_time(of_day, nanoseconds)
+        })
+    }
+
     /// Whole units since 1970 or midnight; `None` if they exceed i64, or if the unit is too coarse.
     pub fn in_unit(&self, unit: MomentUnit) -> Option<i64> {
         let (per_second, of_fraction) = match unit {

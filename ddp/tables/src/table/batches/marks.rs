@@ -177,6 +177,9 @@ mod tests {
         assert_eq!(nulls(decimals), [0, 1]);
         assert_eq!(nulls(LargeStringArray::from(vec!["none", "nones", " none ", "NA"])), [0, 2]);
         assert_eq!(nulls(Date32Array::from(vec![0, 2_932_896])), [1]);
+        // A date is the midnight at its begin.
+        let end = 2_932_896 * 86_400;
+        assert_eq!(nulls(TimestampSecondArray::from(vec![end + 1, end, 0]).with_timezone("UTC")), [1]);
         let keys = DictionaryArray::<Int32Type>::from_iter(["a", "none", "a", "none"]);
         assert_eq!(nulls(keys), [1, 3]);
         let lists = [Some(vec![Some(1.0), Some(-999.0)]), None, Some(vec![None, Some(2.0)])];
