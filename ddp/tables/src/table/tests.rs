@@ -313,3 +313,16 @@ fn no_column_has_the_name_of_a_part_of_a_date() {
     let (names, _) = rows_of(&*load_text(text, &sets(&["data.drop=d"])).unwrap().train);
     assert_eq!(names, ["d.year"]);
 }
+
+#[test]
+fn paths_of_keys_that_are_one_name_are_refused() {
+    for (line, name) in [
+        (r#"{"a.b":1,"a":{"b":2},"y":0}"#, "a.b"),
+        (r#"{"a":1,"a":2,"y":0}"#, "a"),
+        (r#"{"a":[1,2],"a[1]":3,"y":0}"#, "a[1]"),
+    ] {
+        let files = Files::new(&[("rows.jsonl", &format!("{line}\n{line}\n"))]);
+        let loaded = files.load("rows.jsonl", &["data.target=y", "data.task=regression"]);
+        assert_refused(loaded, &[&format!("two of its columns are named \"{name}\"")]);
+    }
+}

@@ -54,6 +54,8 @@ struct Key {
     len: Option<usize>,
     /// Whether some line has another value than null.
     has_values: bool,
+    /// Number of the last row that has it.
+    row: u64,
 }
 
 /// The cells of one line, as text; empty where a value is missing.
@@ -174,9 +176,20 @@ fn malformed(path: &Path, number: u64, line: &[u8], error: &serde_json::Error) -
     }
 }
 
+/// The error of two columns of one name: a key of an object within an object has a path for its name.
+fn two_of_one_name(path: &Path, line: Option<u64>, name: &str) -> RowsError {
+    let place = line.map_or(String::new(), |line| format!("line {line}: "));
+    RowsError::Malformed {
+        path: path.to_owned(),
+        format: "JSON lines",
+        reason: format!("{place}two of its columns are named \"{name}\""),
+        hint: "rename one of them",
+    }
+}
+
 impl Key {
     fn new(name: &str) -> Self {
-        Key { name: name.to_owned(), first: 0, len: None, has_values: false }
+        Key { name: name.to_owned(), first: 0, len: None, has_values: false, row: 0 }
     }
 }
 
@@ -185,9 +198,8 @@ impl Keys {
     pub(super) fn of_file(path: &Path, dropped: &[String], memory_bytes: u64) -> Result<Self> {
         let mut keys = Keys::default();
         let mut lines = Lines::open(path, memory_bytes)?;
-        let mut add = |_: u64, object: Object<'_>| {
-            keys.add(&object, dropped);
-            Ok(())
+        let mut add = |line: u64, object: Object<'_>| {
+            keys.add(&object, dropped).map_or(Ok(()), |name| Err(two_of_one_name(path, Some(line), &name)))
         };
         while lines.next(&mut add)?.is_some() {}
         if keys.n_cells() > CELLS_PER_VALUE * keys.n_values + FREE_CELLS {
@@ -197,6 +209,12 @@ impl Keys {
         for key in &mut keys.keys {
             key.first = keys.n_columns;
             keys.n_columns += key.len.unwrap_or(1);
+        }
+        if keys.keys.iter().any(|key| key.len.is_some()) {
+            let (names, mut seen) = (keys.names(), HashSet::new());
+            if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+                return Err(two_of_one_name(path, None, name));
+            }
         }
         Ok(keys)
     }
@@ -241,7 +259,8 @@ impl Keys {
         self.index = self.keys.iter().enumerate().map(|(at, key)| (key.name.clone(), at)).collect();
     }
 
-    fn add(&mut self, object: &Object<'_>, dropped: &[String]) {
+    /// Adds the keys of a row; returns the name of one that it has twice.
+    fn add(&mut self, object: &Object<'_>, dropped: &[String]) -> Option<String> {
         self.n_rows += 1;
         self.n_values += object.0.len() as u64;
         for (n, (name, value)) in object.0.iter().enumerate() {
@@ -254,11 +273,15 @@ impl Keys {
                 }
             };
             let key = &mut self.keys[at];
+            if std::mem::replace(&mut key.row, self.n_rows) == self.n_rows {
+                return Some(key.name.clone());
+            }
             key.has_values |= value.get() != "null";
             if let Some(items) = items(value).filter(|_| key.len.is_none() && !dropped.contains(&key.name)) {
                 key.len = Some(items.len()).filter(|&len| len > 0);
             }
         }
+        None
     }
 
     /// The index of a key, which is expected to be number `n`.
