@@ -89,7 +89,7 @@ pub(crate) fn put(
                 return rows.skip_target(row, || target_missing(cell));
             }
             let target = match &rows.targets {
-                TargetCells::Classes(_) => TargetCell::Label(label(cell, notation)?),
+                TargetCells::Classes(labels) => TargetCell::Label(label(cell, notation, labels.are_known())?),
                 TargetCells::Values { .. } => {
                     let Number { single, exact, .. } =
                         number_of_use(cell, notation, rows.exact_targets.keeps(index))?;
@@ -224,8 +224,9 @@ fn target_missing(cell: &[u8]) -> CellProblem {
     }
 }
 
-/// A class label; `3.0` is an integer too, as floating-point tables write it, and integers beyond i64 keep their digits.
-fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellProblem> {
+/// A class label; `3.0` is an integer too, as floating-point tables write it, unless `are_known` classes have that spelling, and integers
+/// beyond i64 keep their digits.
+fn label<'a>(cell: &'a [u8], notation: &Notation, are_known: bool) -> Result<LabelCell<'a>, CellProblem> {
     let text = text_of(cell)?;
     let is_number = || text.parse::<f64>().is_ok_and(f64::is_finite);
     if is_code(text) && is_number() {
@@ -237,7 +238,10 @@ fn label<'a>(cell: &'a [u8], notation: &Notation) -> Result<LabelCell<'a>, CellP
     if is_integer(text) && is_number() {
         return Ok(LabelCell::Code(text));
     }
-    match plain(text, notation)?.double() {
+    let plain = plain(text, notation)?;
+    match plain.double() {
+        // A known class is looked up by its spelling first.
+        Some(value) if value.is_finite() && are_known && plain.as_str() == text => Ok(LabelCell::Code(text)),
         Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
         Some(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
         None => Ok(LabelCell::Text(text)),

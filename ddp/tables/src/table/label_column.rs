@@ -103,6 +103,11 @@ impl LabelColumn {
         }
     }
 
+    /// Whether the classes are known.
+    pub(crate) fn are_known(&self) -> bool {
+        matches!(self.cells, Cells::Known { .. })
+    }
+
     /// The note on labels that differ from their class.
     pub(crate) fn note(&self, column: &str) -> Option<String> {
         let text = self.pointed.as_deref()?;

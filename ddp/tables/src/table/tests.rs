@@ -326,3 +326,17 @@ fn paths_of_keys_that_are_one_name_are_refused() {
         assert_refused(loaded, &[&format!("two of its columns are named \"{name}\"")]);
     }
 }
+
+#[test]
+fn known_classes_are_found_by_their_spelling_first() {
+    // Texts, as a file of types or strings of JSON have them.
+    let texts = r#"{"x":1,"label":"0.0"}
+{"x":2,"label":"1.0"}
+{"x":3,"label":"1"}
+"#;
+    let files = Files::new(&[("rows.jsonl", texts), ("eval.csv", "x,label\n1,0.0\n2,1.0\n3,1\n")]);
+    let loaded = files.load("rows.jsonl", &["data.eval=FOLDER/eval.csv"]).unwrap();
+    let labels = |dataset: &dyn Dataset| gathered(dataset, &[0, 1, 2]).1;
+    let eval = loaded.eval.unwrap();
+    assert_eq!(labels(&*eval), labels(&*loaded.train));
+}
