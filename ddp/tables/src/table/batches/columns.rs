@@ -232,10 +232,8 @@ impl Columns {
     }
 
     fn n_wide(&self, is_one: impl Fn(&Role) -> bool) -> usize {
-        let is_wide = |column: &&Column| {
-            matches!(&column.roles[..], [role] if is_one(role)) && is_wide(&column.data_type)
-        };
-        self.needed.iter().filter(is_wide).count()
+        let wide = self.needed.iter().filter(|column| is_wide(&column.data_type));
+        wide.flat_map(|column| &column.roles).filter(|role| is_one(role)).count()
     }
 }
 
@@ -307,28 +305,6 @@ fn check_text(path: &Path, field: &Field) -> Result<()> {
 }
 
 impl Column {
-    /// Whether its numbers have no text that a category could have.
-    fn is_no_category(&self) -> bool {
-        use DataType as T;
-        let of = match &self.data_type {
-            T::Dictionary(_, of) => of,
-            other => other,
-        };
-        matches!(
-            of,
-            T::Decimal32(..)
-                | T::Decimal64(..)
-                | T::Decimal128(..)
-                | T::Decimal256(..)
-                | T::Timestamp(..)
-                | T::Date32
-                | T::Date64
-                | T::Time32(_)
-                | T::Time64(_)
-                | T::Duration(_)
-        )
-    }
-
     /// Whether it holds texts in place of numbers.
     fn is_text_feature(&self) -> bool {
         matches!((kind(&self.data_type), self.roles[0]), (Kind::Text, Role::Feature(_)))
@@ -348,9 +324,6 @@ impl Column {
             }
             (_, Role::Date(_)) if !is_date(&self.data_type) => {
                 ("dates", "write them as text, such as 2024-05-31, or as a type of dates")
-            }
-            (Kind::Number, Role::Category { .. }) if self.is_no_category() => {
-                ("texts or whole numbers", "write them as strings")
             }
             (Kind::Number, _) | (Kind::List, Role::Feature(_)) | (Kind::Text, Role::Category { .. }) => {
                 return Ok(());
@@ -410,6 +383,22 @@ pub(super) fn kinds_of(of: &DataType) -> SeenKinds {
         _ => {}
     }
     kinds
+}
+
+/// Whether the values are dates or times, whose labels and categories are their texts.
+pub(super) fn are_moments(of: &DataType) -> bool {
+    match of {
+        DataType::Dictionary(_, of) => are_moments(of),
+        of => of.is_temporal() && !matches!(of, DataType::Interval(_)),
+    }
+}
+
+/// Whether the values are decimal numbers.
+pub(super) fn are_decimals(of: &DataType) -> bool {
+    match of {
+        DataType::Dictionary(_, of) => are_decimals(of),
+        of => of.is_decimal(),
+    }
 }
 
 /// The meaning of the first value in each of the columns `roots`, which hold texts.
@@ -516,6 +505,7 @@ fn is_wide(data_type: &DataType) -> bool {
     use DataType as T;
     match data_type {
         T::Dictionary(_, of) => is_wide(of),
+        T::List(of) | T::LargeList(of) | T::FixedSizeList(of, _) => is_wide(of.data_type()),
         T::Int32 | T::Int64 | T::UInt32 | T::UInt64 | T::Float64 => true,
         T::Decimal32(..) | T::Decimal64(..) | T::Decimal128(..) | T::Decimal256(..) => true,
         T::Timestamp(..) | T::Date32 | T::Date64 | T::Time32(_) | T::Time64(_) | T::Duration(_) => true,

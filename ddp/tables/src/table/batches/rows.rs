@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, RecordBatch, StringArray};
 use arrow_schema::DataType;
 use ddp::config::Task;
 use ddp::data::DataError;
@@ -19,7 +19,9 @@ use crate::source::SourceSpec;
 use crate::table::batches::arrays::{
     LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32,
 };
-use crate::table::batches::columns::{Column, Columns, Kept, TextMeaning, kinds_of};
+use crate::table::batches::columns::{
+    Column, Columns, Kept, TextMeaning, are_decimals, are_moments, kinds_of,
+};
 use crate::table::batches::marks::{without_infinite, without_marked};
 use crate::table::batches::text;
 use crate::table::columns::{ColumnPlan, Role};
@@ -163,7 +165,7 @@ impl BatchRows {
                     self.scratch.resize(self.scratch.len().max(at + n * width), 0.0);
                     let out = &mut self.scratch[at..][..n * width];
                     cells.features(width, rows.may_miss, out, bad_rows.as_mut())?;
-                    if width == 1 {
+                    if !cells.is_list() {
                         if rows.exact.keeps(feature) {
                             kept_exactly.push((feature, array.clone()));
                         }
@@ -177,6 +179,7 @@ impl BatchRows {
                             &mut rows.features[first * rows.n_features..],
                             rows.n_features,
                         );
+                        put_exact_lists(column, &array, first, rows);
                     }
                 }
                 Role::Date(feature) => {
@@ -238,6 +241,35 @@ fn put_lists(column: &Column, lists: &[f32], features: &mut [f32], n_features: u
             }
         }
     }
+}
+
+/// Sets the exact values of lists, whose f32 are set.
+fn put_exact_lists(column: &Column, array: &dyn Array, first: usize, rows: &mut TableRows) {
+    let features = column.roles.iter().enumerate().filter_map(|(at, role)| match role {
+        Role::Feature(feature) => Some((at, *feature)).filter(|_| rows.exact.keeps(*feature)),
+        _ => None,
+    });
+    let features: Vec<(usize, usize)> = features.collect();
+    if features.is_empty() {
+        return;
+    }
+    for row in 0..array.len() {
+        // A list of another length is a fault that was marked.
+        let list = list(array, row).filter(|list| list.len() == column.roles.len());
+        let Some(values) = list.and_then(|list| exact(&list)) else { continue };
+        features.iter().for_each(|&(at, feature)| rows.set_exact(first + row, feature, values[at]));
+    }
+}
+
+/// The values as the texts that files of text have for them.
+fn texts_of(array: &dyn Array) -> StringArray {
+    let mut text = Vec::new();
+    let texts = (0..array.len()).map(|row| {
+        text.clear();
+        text::put(array, row, &mut text);
+        (!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())
+    });
+    texts.collect()
 }
 
 /// Appends the values of a column as text.
@@ -391,7 +423,13 @@ impl Cells<'_> {
             0 => rows.code(index, value),
             code => code,
         };
-        categories(self.array, &mut code, &mut |row, code| codes[row] = code);
+        let mut take = |row, code| codes[row] = code;
+        let of = self.array.data_type();
+        if are_moments(of) || are_decimals(of) {
+            categories(&texts_of(self.array), &mut code, &mut take);
+        } else {
+            categories(self.array, &mut code, &mut take);
+        }
         for (row, code) in codes.into_iter().enumerate() {
             rows.features[(first + row) * n_features + feature] = code as f32;
         }
@@ -458,7 +496,14 @@ impl Cells<'_> {
         // Nulls have a value without meaning.
         let nulls = lacking.clone();
         let is_null = |row: usize| nulls.binary_search(&row).is_ok();
-        match label_values(self.array) {
+        let of = self.array.data_type();
+        // Durations are quantities.
+        let values = if are_moments(of) && !matches!(of, DataType::Duration(_)) {
+            label_values(&texts_of(self.array))
+        } else {
+            label_values(self.array)
+        };
+        match values {
             LabelValues::Integers(values) if nulls.is_empty() => labels.set_integers(first, &values),
             LabelValues::Integers(values) => {
                 for (row, &value) in values.iter().enumerate().filter(|(row, _)| !is_null(*row)) {

@@ -107,7 +107,7 @@ fn all_types_are_read() {
 }
 
 #[test]
-fn labels_of_decimals_and_times_keep_their_digits() {
+fn labels_of_decimals_and_durations_keep_their_digits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels.parquet");
     let (a, b) = (1_700_000_000i64, 1_700_000_001);
@@ -123,9 +123,8 @@ fn labels_of_decimals_and_times_keep_their_digits() {
                 .with_precision_and_scale(20, 2)
                 .unwrap(),
         ),
-        Arc::new(TimestampSecondArray::from(vec![a, b])),
-        Arc::new(TimestampMillisecondArray::from(vec![1000 * a, 1000 * b])),
         Arc::new(DurationSecondArray::from(vec![a, b])),
+        Arc::new(DurationMillisecondArray::from(vec![1000 * a, 1000 * b])),
     ];
     for array in cases {
         let label = array.data_type().to_string();
@@ -337,4 +336,44 @@ fn times_of_spark_do_not_wrap_after_2262() {
     let rows = open_whole(&path, &["data.target=label"]).unwrap();
     // 9999-12-31T23:59:59.999999
     assert_eq!(all(&*rows).0, [86_400.0, 253_402_300_800.0]);
+}
+
+#[test]
+fn lists_keep_digits_that_f32_rounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lists.parquet");
+    let lists: ListArray = ListArray::from_iter_primitive::<types::Int64Type, _, _>(
+        (0..4).map(|k| Some(vec![Some(1_700_000_000 + 3 * k), Some(0)])),
+    );
+    let labels = Int64Array::from(vec![0, 1, 0, 1]);
+    write(&path, vec![("e", Arc::new(lists)), ("label", Arc::new(labels))], 10);
+    let rows = open_whole(&path, &["data.target=label"]).unwrap();
+    let mut exact = [0.0; 8];
+    assert!(rows.gather_doubles(&[0, 1, 2, 3], &[1_700_000_000.0, 0.0], &mut exact).unwrap());
+    assert_eq!(exact, [0.0, 0.0, 3.0, 0.0, 6.0, 0.0, 9.0, 0.0]);
+}
+
+#[test]
+fn labels_and_categories_of_dates_are_their_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("dates.parquet");
+    let days: ArrayRef = Arc::new(Date32Array::from(vec![0, 1, 0]));
+    let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![Some(1_500_000), None, Some(0)]));
+    let prices = Decimal128Array::from(vec![150, 200, 150]).with_precision_and_scale(9, 2).unwrap();
+    let keys = Int8Array::from(vec![0, 0, 1]);
+    let of_keys: ArrayRef = Arc::new(DictionaryArray::<types::Int8Type>::new(keys, days.clone()));
+    let columns = vec![("when", times), ("price", Arc::new(prices)), ("key", of_keys), ("day", days)];
+    write(&path, columns, 10);
+    let sets = ["data.target=day", "data.categorical=[\"when\", \"price\", \"key\"]"];
+    let rows = open_whole(&path, &sets).unwrap();
+    let values = |at: usize| rows.layout().categories[at].vocabulary.values().to_vec();
+    assert_eq!(values(0), ["1970-01-01 00:00:00", "1970-01-01 00:00:01.5"]);
+    assert_eq!(
+        (values(1), values(2)),
+        (vec!["1.50".to_owned(), "2".to_owned()], vec!["1970-01-01".to_owned(), "1970-01-02".to_owned()])
+    );
+    let labels = rows.layout().labels.clone().unwrap();
+    assert_eq!([labels.name(0).to_string(), labels.name(1).to_string()], ["1970-01-01", "1970-01-02"]);
+    let (x, y, _) = all(&*rows);
+    assert_eq!((x, y), (vec![2.0, 1.0, 1.0, 0.0, 2.0, 1.0, 1.0, 1.0, 2.0], vec![0.0, 1.0, 0.0]));
 }
