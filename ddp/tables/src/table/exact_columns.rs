@@ -28,7 +28,7 @@ pub(crate) struct ExactColumns {
 /// Exact values of the first rows of a column; those of later rows are their f32.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct ExactColumn {
-    /// Integers of which this many are 1, 0 where a value is missing; `None` for f64.
+    /// Integers of which this many are 1, 0 where a value is missing; [`Exact::UNSIGNED`] for those of u64, `None` for f64.
     per_unit: Option<i64>,
     /// The integers, or the bits of f64.
     words: Vec<u64>,
@@ -153,7 +153,7 @@ impl ExactColumns {
 /// Exact values of the first rows of a column; those of later rows are their f32.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExactValues<'a> {
-    /// Integers of which this many are 1; `None` for f64.
+    /// Integers of which this many are 1; [`Exact::UNSIGNED`] for those of u64, `None` for f64.
     pub(crate) per_unit: Option<i64>,
     /// The integers, or the bits of f64.
     pub(crate) words: &'a [u64],
@@ -185,6 +185,7 @@ impl ExactValues<'_> {
         match (self.words.get(row).filter(|_| !single.is_nan()), self.per_unit) {
             (None, _) => Exact::Double(f64::from(single)),
             (Some(&word), None) => Exact::Double(f64::from_bits(word)),
+            (Some(&word), Some(Exact::UNSIGNED)) => Exact::of_whole(word.into()),
             (Some(&word), Some(per_unit)) => Exact::Whole { value: word as i64, per_unit },
         }
     }
@@ -207,13 +208,23 @@ impl ExactColumn {
 
     /// Appends a value; the first one that is no such integer makes the column one of f64.
     fn push(&mut self, value: Exact) {
-        let integer = self.per_unit.map(|per_unit| value.whole(per_unit));
+        let is_positive = |word: &u64| word.cast_signed() >= 0;
+        if self.per_unit == Some(1)
+            && matches!(value, Exact::Unsigned(_))
+            && self.words.iter().all(is_positive)
+        {
+            self.per_unit = Some(Exact::UNSIGNED);
+        }
+        let integer = self.per_unit.map(|per_unit| match per_unit {
+            Exact::UNSIGNED => value.unsigned(),
+            per_unit => value.whole(per_unit).map(i64::cast_unsigned),
+        });
         if integer == Some(None) {
             let doubles = (0..self.words.len()).map(|row| self.get(row, 0.0).less(0.0).to_bits());
             (self.words, self.per_unit) = (doubles.collect(), None);
         }
         let double = || value.less(0.0).to_bits();
-        self.words.push(integer.flatten().map_or_else(double, |integer| integer as u64));
+        self.words.push(integer.flatten().unwrap_or_else(double));
     }
 }
 
@@ -279,6 +290,26 @@ mod tests {
         columns.set(0, 3, Exact::Double(-7.1), &[5.0, f32::NAN, 1.7e18, -7.1]);
         columns.differences(&singles, &[2, 3, 0], &[0.0], &mut out);
         assert_eq!(out, [1_700_000_000_000_000_123_i64 as f64, -7.1, 5.0]);
+    }
+
+    #[test]
+    fn integers_of_u64_keep_their_digits() {
+        let values = |values: &[i128]| {
+            let singles: Vec<f32> = values.iter().map(|value| *value as f32).collect();
+            let mut columns = ExactColumns::new(1, false);
+            for (row, &value) in values.iter().enumerate() {
+                columns.set(0, row, Exact::of_whole(value), &singles);
+            }
+            let (rows, mut out) = ((0..values.len()).collect::<Vec<_>>(), vec![0.0; values.len()]);
+            columns.differences(&singles, &rows, &[18_446_744_073_709_551_616.0], &mut out);
+            out
+        };
+        let end = 1i128 << 64;
+        assert_eq!(values(&[end - 1, end - 11, end - 21]), [-1.0, -11.0, -21.0]);
+        let low = (1i128 << 63) - 7;
+        assert_eq!(values(&[low, 16_777_217, end - 3])[2], -3.0);
+        // No type holds both: f64, as far as it goes.
+        assert_eq!(values(&[-16_777_217, end - 3]), [-16_777_217.0 - 18_446_744_073_709_551_616.0, 0.0]);
     }
 
     #[test]

@@ -203,14 +203,20 @@ pub enum Exact {
         /// Units per 1.
         per_unit: i64,
     },
+    /// A whole number beyond i64.
+    Unsigned(u64),
     /// A value that f64 holds, or the nearest to it.
     Double(f64),
 }
 
 impl Exact {
-    /// A whole number; one beyond i64 is rounded.
+    /// What [`per_unit`](Self::per_unit) says of whole numbers beyond i64.
+    pub const UNSIGNED: i64 = 0;
+
+    /// A whole number; one beyond i64 and u64 is rounded.
     pub fn of_whole(whole: i128) -> Self {
-        i64::try_from(whole).map_or(Exact::Double(whole as f64), |value| Exact::Whole { value, per_unit: 1 })
+        let unsigned = || u64::try_from(whole).map_or(Exact::Double(whole as f64), Exact::Unsigned);
+        i64::try_from(whole).map_or_else(|_| unsigned(), |value| Exact::Whole { value, per_unit: 1 })
     }
 
     /// The value minus `origin`: integers minus a whole number are not rounded on the way.
@@ -218,6 +224,7 @@ impl Exact {
     pub fn less(self, origin: f64) -> f64 {
         match self {
             Exact::Double(value) => value - origin,
+            Exact::Unsigned(value) => whole_less(value.into(), origin),
             // Without divisions, which take longer than the rest.
             Exact::Whole { value, per_unit: 1 } => whole_less(value.into(), origin),
             Exact::Whole { value, per_unit } => {
@@ -227,9 +234,27 @@ impl Exact {
         }
     }
 
-    /// Integers per 1; `None` for f64.
+    /// Integers per 1; `None` for f64, [`UNSIGNED`](Self::UNSIGNED) beyond i64.
     pub fn per_unit(self) -> Option<i64> {
-        if let Exact::Whole { per_unit, .. } = self { Some(per_unit) } else { None }
+        match self {
+            Exact::Whole { per_unit, .. } => Some(per_unit),
+            Exact::Unsigned(_) => Some(Self::UNSIGNED),
+            Exact::Double(_) => None,
+        }
+    }
+
+    /// The value as a whole number of u64, if it is one; 0 for NaN.
+    pub fn unsigned(self) -> Option<u64> {
+        const END: f64 = 2.0 * (1u64 << 63) as f64;
+        match self {
+            Exact::Unsigned(value) => Some(value),
+            Exact::Whole { value, per_unit: 1 } => value.try_into().ok(),
+            Exact::Whole { .. } => None,
+            Exact::Double(value) if value.is_nan() => Some(0),
+            Exact::Double(value) => {
+                (value.fract() == 0.0 && (0.0..END).contains(&value)).then_some(value as u64)
+            }
+        }
     }
 
     /// The value as an integer of which `per_unit` are 1, if it is one; 0 for NaN.
@@ -238,7 +263,7 @@ impl Exact {
         let units = match self {
             Exact::Whole { value, per_unit: of_value } if of_value == per_unit => return Some(value),
             Exact::Whole { value, per_unit: 1 } => value,
-            Exact::Whole { .. } => return None,
+            Exact::Whole { .. } | Exact::Unsigned(_) => return None,
             Exact::Double(value) if value.is_nan() => 0,
             Exact::Double(value) if value.fract() == 0.0 && (-MAX..MAX).contains(&value) => value as i64,
             Exact::Double(_) => return None,
