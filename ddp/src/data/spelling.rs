@@ -1,4 +1,6 @@
-//! Spelling of whole numbers and truth values in labels and categories.
+//! Spelling of numbers and truth values in labels and categories.
+
+use std::borrow::Cow;
 
 /// Integers up to this size are exact in f64.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
@@ -63,6 +65,27 @@ pub fn without_fraction(value: &str) -> &str {
     let digits = whole.strip_prefix('-').unwrap_or(whole);
     let are_zeros = !zeros.is_empty() && zeros.bytes().all(|byte| byte == b'0');
     if is_digits(digits) && are_zeros { whole } else { value }
+}
+
+/// The one spelling of a number that is a category: [`without_fraction`] for a whole one, and `1.5` for `1.50`, `1e16` for `1e+16`, which
+/// other programs write for the same value; another text unchanged. `01.5` and `1e3` are codes.
+pub fn category_text(value: &str) -> Cow<'_, str> {
+    let unsigned = value.strip_prefix('-').unwrap_or(value);
+    let mantissa = unsigned.split(['e', 'E']).next().unwrap_or_default();
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let has_exponent = mantissa.len() < unsigned.len();
+    let is_number = is_digits(whole) && is_digits(fraction) && !has_leading_zero(whole);
+    let plain = without_fraction(value);
+    if !is_number || plain.len() < value.len() || is_digits(unsigned) || has_exponent && is_code(value) {
+        return Cow::Borrowed(plain);
+    }
+    match value.parse::<f64>() {
+        Ok(number) if number.is_finite() => {
+            let text = format!("{number:?}");
+            if text == value { Cow::Borrowed(value) } else { Cow::Owned(without_fraction(&text).to_owned()) }
+        }
+        _ => Cow::Borrowed(value),
+    }
 }
 
 /// A truth value as Python spells it.

@@ -5,7 +5,7 @@ use std::hash::BuildHasher as _;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use serde::{Deserialize, Serialize};
 
-use crate::data::spelling::{self, is_integer, truth_text, truth_word, without_fraction};
+use crate::data::spelling::{self, category_text, is_integer, truth_text, truth_word, without_fraction};
 
 /// Most distinct values of a category; columns with more are identifiers.
 pub const MAX_VALUES: usize = 1 << 20;
@@ -86,14 +86,14 @@ impl Vocabulary {
         self.values.len() + 1
     }
 
-    /// The number of `value`; 0 if it is not known. `1` and `1.0` are the same value.
+    /// The number of `value`; 0 if it is not known. `1` and `1.0` are the same value, and `1.5` and `1.50`.
     pub fn code(&self, value: &str) -> u32 {
         let find = |value: &str| self.find(value, self.hasher.hash_one(value));
         let truth = || Some(self.truths?[usize::from(truth_word(value)?)]).filter(|code| *code > 0);
         let other = || {
             let whole = without_fraction(value);
             // Vocabularies of earlier versions hold numbers as they were spelled.
-            find(whole).or_else(|| find(&format!("{whole}.0")))
+            find(whole).or_else(|| find(&format!("{whole}.0"))).or_else(|| find(&category_text(value)))
         };
         find(value).or_else(truth).or_else(other).unwrap_or(0)
     }
@@ -104,6 +104,10 @@ impl Vocabulary {
         let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
         let wholes =
             self.values.iter().map(|value| without_fraction(value)).filter(|value| is_integer(value));
+        // As a format of two digits writes them.
+        let fractions =
+            self.values.iter().filter(|value| value.contains('.') && category_text(value) == **value);
+        let spellings = spellings.chain(fractions.map(|value| format!("{value}0")));
         let spellings = spellings.chain(wholes.flat_map(|whole| [whole.to_owned(), format!("{whole}.0")]));
         let others = spellings.filter(|word| self.find(word, self.hasher.hash_one(word.as_str())).is_none());
         others
@@ -182,6 +186,32 @@ mod tests {
         let others = known.other_spellings();
         let others: Vec<_> = others.iter().map(|(text, code)| (text.as_str(), *code)).collect();
         assert_eq!(others, [("1.0", 1), ("2", 2)]);
+    }
+
+    #[test]
+    fn a_number_with_a_fraction_or_an_exponent_has_one_spelling() {
+        for (value, expected) in [
+            ("1.50", "1.5"),
+            ("-0.10", "-0.1"),
+            ("1.0", "1"),
+            ("1e+16", "1e16"),
+            ("1.5E+02", "150"),
+            ("1e-05", "1e-5"),
+            ("0.00001", "1e-5"),
+            ("10000000000000000", "10000000000000000"),
+            ("01.50", "01.50"),
+            ("1e3", "1e3"),
+            ("1e+999", "1e+999"),
+            (".50", ".50"),
+            ("1.5.0", "1.5.0"),
+            ("e", "e"),
+            ("v1.50", "v1.50"),
+        ] {
+            assert_eq!(category_text(value), expected);
+        }
+        let known = Vocabulary::new("k".to_owned(), ["1.5", "1e16"].map(str::to_owned).to_vec());
+        assert_eq!(["1.5", "1.50", "1.500", "1e+16", "1.51"].map(|v| known.code(v)), [1, 1, 1, 2, 0]);
+        assert_eq!(known.other_spellings(), [("1.50".to_owned(), 1)]);
     }
 
     #[test]
