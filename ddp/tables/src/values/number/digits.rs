@@ -210,7 +210,7 @@ pub enum Exact {
 }
 
 impl Exact {
-    /// What [`per_unit`](Self::per_unit) says of whole numbers beyond i64.
+    /// Result of [`per_unit`](Self::per_unit) for whole numbers beyond i64.
     pub const UNSIGNED: i64 = 0;
 
     /// A whole number; one beyond i64 and u64 is rounded.
