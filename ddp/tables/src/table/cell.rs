@@ -1,6 +1,6 @@
 //! Parses one cell of text by the role of its column.
 
-use ddp::data::spelling::{category_text, is_code, is_integer, truth_word};
+use ddp::data::spelling::{category_text, is_code, is_integer, truth_word, whole};
 
 use crate::formats::error::CellProblem;
 use crate::table::columns::Role;
@@ -245,7 +245,9 @@ fn label<'a>(cell: &'a [u8], notation: &Notation, are_known: bool) -> Result<Lab
     let plain = plain(text, notation)?;
     match plain.double() {
         // A known class is looked up by its spelling first.
-        Some(value) if value.is_finite() && are_known && plain.as_str() == text => Ok(LabelCell::Code(text)),
+        Some(value) if are_known && whole(value).is_some() && plain.as_str() == text => {
+            Ok(LabelCell::Code(text))
+        }
         Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
         Some(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
         None => Ok(LabelCell::Text(text)),
