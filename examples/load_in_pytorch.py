@@ -69,11 +69,7 @@ def number(text):
 
 
 def whole(text):
-    """A number in one spelling, so that 1.0 is the category 1, and 1.50 is 1.5; any other text as it is."""
-    if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-][0-9]+)", text) and math.isfinite(float(text)):
-        whole, zeros, _ = re.fullmatch(r"([^.]*)(\.0+)?(.*)", text).groups()
-        plain = re.sub(r"e\+?(-?)0*", r"e\1", repr(float(text))).removesuffix(".0")
-        return whole if zeros and whole + zeros == text else plain
+    """A whole number without the zeros after its point, so that 1.0 is the category 1; any other text as it is."""
     return re.sub(r"\A(-?[0-9]+)\.0+\Z", r"\1", text)
 
 

@@ -67,7 +67,7 @@ pub fn without_fraction(value: &str) -> &str {
     if is_digits(digits) && are_zeros { whole } else { value }
 }
 
-/// The one spelling of a number that is a category: [`without_fraction`] for a whole one, and `1.5` for `1.50`, `1e16` for `1e+16`, which
+/// The shortest spelling of a number that is a category: [`without_fraction`] for a whole one, and `1.5` for `1.50`, `1e16` for `1e+16`, which
 /// other programs write for the same value; another text unchanged. `01.5` and `1e3` are codes.
 pub fn category_text(value: &str) -> Cow<'_, str> {
     let unsigned = value.strip_prefix('-').unwrap_or(value);

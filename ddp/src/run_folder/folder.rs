@@ -27,7 +27,7 @@ use rustix::process::geteuid;
 use tracing::{info, warn};
 
 use crate::run_folder::done::DONE_FILE;
-use crate::run_folder::error::FolderError;
+use crate::run_folder::error::{FolderError, Loss};
 use crate::run_folder::lease::{self, Foreign, Lease, PACE, Pace};
 use crate::run_folder::lock_file::{LOCK_FILE, Lock, open_lock, try_lock};
 use crate::run_folder::logs;
@@ -178,6 +178,14 @@ impl RunDir {
             None => Ok(()),
             Some(loss) => Err(FolderError::Lost { path: self.path.clone(), loss: loss.clone() }),
         }
+    }
+
+    /// Same as [`RunDir::check_owned`], for a folder that another run has taken over: one that was deleted can be made again.
+    ///
+    /// # Errors
+    /// Same as [`RunDir::check_owned`].
+    pub fn check_not_taken(&self) -> Result<()> {
+        if matches!(self.lease.loss(), Some(Loss::TakenOver { .. })) { self.check_owned() } else { Ok(()) }
     }
 
     /// Passes requests to the run to `serve`, on a thread of its own, once per second. It must not block; only the first call counts.

@@ -584,7 +584,7 @@ impl<'a> TrainingLoop<'a> {
 
     /// Starts a checkpoint of the run's current state, the last one where `is_last`.
     fn save(&mut self, trainer: &mut Trainer<'_>, is_last: bool) -> Result<()> {
-        self.plan.run_dir.map_or(Ok(()), RunDir::check_owned)?;
+        self.plan.run_dir.map_or(Ok(()), RunDir::check_not_taken)?;
         let _checkpoint = info_span!("checkpoint", step = trainer.n_steps()).entered();
         let (_phase, started) = (self.plan.world.watchdog().during(Phase::Checkpoint), Instant::now());
         self.gather_rows()?;

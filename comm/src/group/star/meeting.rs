@@ -108,8 +108,8 @@ fn receive(meeting: &Meeting, limit: Duration) -> crate::Result<Links> {
     Ok(Links { streams, lifelines })
 }
 
-/// Listens at the first port that is free: on the loopback interface if all ranks are on this host, else on all interfaces, where possible by
-/// IPv6 and IPv4: the name of this host may have another address here than on the other hosts, or none yet.
+/// Listens at the first port that is free: on the loopback interface if all ranks are on this host, else on all interfaces, by IPv6 and IPv4
+/// where the name of this host has no address yet.
 fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
     let began = Instant::now();
     let addresses: Vec<SocketAddr> = resolve(meeting, *meeting.ports.start()).unwrap_or_default();
@@ -117,8 +117,12 @@ fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
     let interfaces: &[IpAddr] = match (meeting.is_one_host, is_v6) {
         (true, false) => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
         (true, true) => &[IpAddr::V6(Ipv6Addr::LOCALHOST)],
-        (false, false) if !takes_both() => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
-        (false, _) => &[IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+        (false, true) => &[IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+        // A name that is not known yet may turn out to be of either kind.
+        (false, false) if addresses.is_empty() && takes_both() => {
+            &[IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]
+        }
+        (false, false) => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
     };
     loop {
         let listening = meeting.ports.clone().flat_map(|port| {

@@ -16,8 +16,15 @@ fn user_of(stream: &TcpStream) -> Option<u32> {
     if !peer.ip().to_canonical().is_loopback() {
         return None;
     }
-    let table = if peer.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
-    let ends = [peer, local].map(entry);
+    // An IPv4 client of a listener of both kinds is in the table of IPv4, where its own socket is one of IPv4.
+    let canonical = [peer, local].map(|end| SocketAddr::new(end.ip().to_canonical(), end.port()));
+    user_in(canonical).or_else(|| user_in([peer, local]))
+}
+
+/// The user of the connection between these ends, its own one first.
+fn user_in(ends: [SocketAddr; 2]) -> Option<u32> {
+    let table = if ends[0].is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
+    let ends = ends.map(entry);
     let lines = fs::read_to_string(table).ok()?;
     let is_it = |words: &Vec<&str>| words.get(1..3).is_some_and(|words| words == ends);
     let words = lines.lines().map(|line| line.split_whitespace().collect()).find(is_it)?;
@@ -53,5 +60,11 @@ mod tests {
             assert_eq!(user_of(&accepted), Some(own), "{place}");
             assert!(!is_another(&accepted));
         }
+        let Ok(listener) = TcpListener::bind("[::]:0") else { return };
+        let port = listener.local_addr().unwrap().port();
+        let Ok(_client) = TcpStream::connect(("127.0.0.1", port)) else { return };
+        let (accepted, _) = listener.accept().unwrap();
+        // SAFETY: the function has no preconditions.
+        assert_eq!(user_of(&accepted), Some(unsafe { libc::geteuid() }), "IPv4 at a listener of both");
     }
 }

@@ -14,7 +14,7 @@ use ddp::storage::fingerprint::Fingerprint;
 use crate::error::TableError;
 use crate::error::split_error::SplitError;
 use crate::source::SourceSpec;
-use crate::split::split_values::{SplitReader, Table, Times, Values, plain, rows};
+use crate::split::split_values::{SplitReader, Table, Times, Values, moment, plain, rows};
 
 /// Values that name rows for evaluation.
 const EVAL_NAMES: &[&str] = &["test", "eval", "evaluation", "valid", "validation", "val", "dev", "holdout"];
@@ -215,7 +215,10 @@ fn by_value(
         hint,
     };
     let find = |key: &'static str, wanted: &String| {
-        let place = values.texts.iter().position(|text| *text == plain(wanted));
+        let is_same_time = |text: &String| moment(wanted).is_some_and(|wanted| moment(text) == Some(wanted));
+        let texts = || values.texts.iter();
+        let place =
+            texts().position(|text| *text == plain(wanted)).or_else(|| texts().position(is_same_time));
         place.ok_or_else(|| SplitError::Value {
             source_name: source.to_owned(),
             column: column.to_owned(),

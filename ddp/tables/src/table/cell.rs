@@ -1,6 +1,6 @@
 //! Parses one cell of text by the role of its column.
 
-use ddp::data::spelling::{category_text, is_code, is_integer, truth_word, whole};
+use ddp::data::spelling::{is_code, is_integer, truth_word, whole, without_fraction};
 
 use crate::formats::error::CellProblem;
 use crate::table::columns::Role;
@@ -78,11 +78,7 @@ pub(crate) fn put(
             // An empty cell is the unknown category.
             let code = match text_of(cell) {
                 Ok(value) if notation.is_marked(value.as_bytes()) => 0,
-                Ok(value) => match rows.code(index, &category_text(value)) {
-                    // A model may know another spelling, of files of that kind.
-                    0 => rows.code(index, value),
-                    code => code,
-                },
+                Ok(value) => rows.code(index, without_fraction(value)),
                 Err(CellProblem::TargetEmpty) => 0,
                 Err(problem) => return Err(problem),
             };

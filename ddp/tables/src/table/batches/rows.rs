@@ -8,7 +8,7 @@ use ddp::config::Task;
 use ddp::data::DataError;
 use ddp::data::column_kind::SeenKinds;
 use ddp::data::error::Result;
-use ddp::data::spelling::category_text;
+use ddp::data::spelling::without_fraction;
 
 use crate::checks;
 use crate::error::TableError;
@@ -419,7 +419,7 @@ impl Cells<'_> {
         let n_features = rows.n_features;
         let mut codes = vec![0; self.array.len()];
         // The spelling of files of text; a model may know another one, of files of this kind.
-        let mut code = |value: &str| match rows.code(index, &category_text(value)) {
+        let mut code = |value: &str| match rows.code(index, without_fraction(value)) {
             0 => rows.code(index, value),
             code => code,
         };

@@ -151,7 +151,7 @@ fn categories_with_a_fraction_of_zeros_are_whole_numbers_as_in_text() {
     for array in [Arc::new(StringArray::from(texts.to_vec())) as ArrayRef, Arc::new(dictionary)] {
         write(&path, vec![("kind", array), ("label", Arc::new(Int8Array::from(vec![0, 1, 0, 1])))], 10);
         let rows = open_whole(&path, &["data.target=label", "data.categorical=kind"]).unwrap();
-        assert_eq!(rows.layout().categories[0].vocabulary.values(), ["1", "2.5", "a.0"]);
+        assert_eq!(rows.layout().categories[0].vocabulary.values(), ["1", "2.50", "a.0"]);
         let (x, ..) = all(&*rows);
         assert_eq!(x, [1.0, 1.0, 2.0, 3.0]);
     }
@@ -370,7 +370,7 @@ fn labels_and_categories_of_dates_are_their_texts() {
     assert_eq!(values(0), ["1970-01-01 00:00:00", "1970-01-01 00:00:01.5"]);
     assert_eq!(
         (values(1), values(2)),
-        (vec!["1.5".to_owned(), "2".to_owned()], vec!["1970-01-01".to_owned(), "1970-01-02".to_owned()])
+        (vec!["1.50".to_owned(), "2".to_owned()], vec!["1970-01-01".to_owned(), "1970-01-02".to_owned()])
     );
     let labels = rows.layout().labels.clone().unwrap();
     assert_eq!([labels.name(0).to_string(), labels.name(1).to_string()], ["1970-01-01", "1970-01-02"]);
