@@ -197,7 +197,8 @@ fn waiting_for_data(command: &str, name: &str) -> Outcome {
     sleepers.into_iter().for_each(kill_9);
     let outcome = job.wait();
     assert!(took < Duration::from_secs(2), "SIG{name} took {took:?}: {}", outcome.stderr);
-    assert!(std::fs::read_dir(out.path()).unwrap().next().is_none(), "nothing is left: {}", outcome.stderr);
+    let left: Vec<_> = std::fs::read_dir(out.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?} is left: {}", outcome.stderr);
     outcome
 }
 
