@@ -113,7 +113,8 @@ impl Vocabulary {
         let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
         let wholes =
             self.values.iter().map(|value| without_fraction(value)).filter(|value| is_integer(value));
-        let fractions = self.values.iter().filter(|value| value.contains('.')).flat_map(|value| {
+        let has_fraction = |value: &&String| value.contains('.') && !is_integer(without_fraction(value));
+        let fractions = self.values.iter().filter(has_fraction).flat_map(|value| {
             // As a format of two digits writes them, and as programs do.
             [category_text(value).into_owned(), format!("{value}0")]
         });
