@@ -13,7 +13,7 @@ pub struct Offer {
     pub copy_of: Option<usize>,
     /// Whether it has all weights after the step `first`.
     pub has_weights: bool,
-    /// Whether it lacks the weights of the best evaluation, which are not those of the step; the first two ranks keep them.
+    /// Whether it lacks the weights of the best evaluation, which differ from the step's weights; the first two ranks keep them.
     pub lacks_best: bool,
 }
 

@@ -194,7 +194,7 @@ impl Survivors<'_> {
                     }
                     Kind::Saved => {
                         is_over = true;
-                        // Whoever waits for another rank of the save does so in vain, unless all have saved.
+                        // Unless all have saved, the other ranks of the save will not come.
                         self.progress.survivor().loss_in_save().store(true, SeqCst);
                     }
                     // One that stopped its updates later has not waited for the others.

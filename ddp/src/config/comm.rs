@@ -87,7 +87,7 @@ fn zero_copies(raw: &RawConfig) -> Result<usize> {
     match raw.given("comm.zero_copies") {
         Some(setting) if n_copies > 0 && WatchdogConfig::read(raw)?.save_limit().is_none() => {
             let hint =
-                "a rank that survives a loss saves within watchdog.save_s above 0, with watchdog.enabled";
+                "set watchdog.save_s above 0 and watchdog.enabled = true, or leave out comm.zero_copies";
             Err(setting.bad("0 where no rank saves after a loss", hint))
         }
         _ => Ok(n_copies),

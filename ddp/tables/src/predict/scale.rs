@@ -129,7 +129,7 @@ mod tests {
             let is_ordered = matches!(meaning, Meaning::Ordered);
             let scale = Scale { parts: vec![(0..2, meaning)], n_outputs: 2 };
             for outputs in [[0.5, -2.0], [15.0, 4.0], [-0.25, -0.125]] {
-                // Rising logits are those of no probabilities.
+                // Rising logits belong to no probabilities.
                 if is_ordered && outputs[1] > outputs[0] {
                     continue;
                 }

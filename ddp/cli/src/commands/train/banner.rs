@@ -216,7 +216,7 @@ pub(crate) fn left_out_metrics(config: &Config, data: &Loaded) -> Vec<String> {
     data.eval.as_ref().map(of_rows).unwrap_or_default()
 }
 
-/// Warns of ordered classes whose order nobody has stated: texts are in alphabetical order.
+/// Warns of ordered classes whose order no setting states: texts are in alphabetical order.
 pub(crate) fn alphabetical_orders(config: &Config, data: &Loaded) -> Vec<String> {
     let warning = |name: &str, labels: &LabelVocabulary, hint: &str| {
         const SHOWN: usize = 8;

@@ -286,7 +286,7 @@ fn pinning(args: &TrainArgs, config: &Config) -> Pinning {
     if args.safe { pinning.without_features() } else { pinning }
 }
 
-/// Refuses a model whose outputs are other targets than those of `config`: they would be trained on, and scaled, in the wrong places.
+/// Refuses a model whose outputs have other targets than `config`, or the same ones in another order: weights would meet the wrong targets.
 fn check_outputs(file: &ModelFile, config: &Config) -> Result<()> {
     // A file of another program does not say, or in words that this one does not know.
     let Ok(info) = file.info() else { return Ok(()) };
@@ -327,7 +327,7 @@ fn outputs(data: &DataConfig) -> Vec<(String, Option<Task>)> {
     data.heads.iter().flat_map(of_head).collect()
 }
 
-/// Refuses a model whose classes are others than those of the rows, or the same ones in another order.
+/// Refuses a model that has a class of the rows in another place.
 fn check_labels(file: &ModelFile, data: &Loaded) -> Result<()> {
     let Ok(info) = file.info() else { return Ok(()) };
     let of_model = info

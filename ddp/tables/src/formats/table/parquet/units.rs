@@ -22,7 +22,7 @@ pub(super) fn schema(columns: &SchemaRef) -> SchemaRef {
 /// The rows with the types of `columns`, which [`schema`] gave.
 pub(super) fn batch(batch: &RecordBatch, columns: &SchemaRef) -> RecordBatch {
     let arrays = batch.columns().iter().map(stored).collect();
-    RecordBatch::try_new(columns.clone(), arrays).expect("the types are those of the schema")
+    RecordBatch::try_new(columns.clone(), arrays).expect("the types are the schema's")
 }
 
 /// The field of a column whose values are `array` before they are stored.
@@ -46,16 +46,16 @@ fn stored(array: &ArrayRef) -> ArrayRef {
             let days = |time: i64| time.div_euclid(86_400_000).clamp(i32::MIN.into(), i32::MAX.into());
             Arc::new(array.as_primitive::<Date64Type>().unary::<_, Date32Type>(|time| days(time) as i32))
         }
-        DataType::List(_) => of_lists(array.as_list::<i32>()),
-        DataType::LargeList(_) => of_lists(array.as_list::<i64>()),
+        DataType::List(_) => stored_lists(array.as_list::<i32>()),
+        DataType::LargeList(_) => stored_lists(array.as_list::<i64>()),
         DataType::FixedSizeList(..) => {
             let (field, len, values, nulls) = array.as_fixed_size_list().clone().into_parts();
             Arc::new(FixedSizeListArray::new(field_of(&field, &values), len, stored(&values), nulls))
         }
-        DataType::Struct(_) => of_struct(array.as_struct()).map_or(array.clone(), |of| Arc::new(of)),
+        DataType::Struct(_) => stored_struct(array.as_struct()).map_or(array.clone(), |of| Arc::new(of)),
         DataType::Map(..) => {
             let (field, offsets, entries, nulls, is_sorted) = array.as_map().clone().into_parts();
-            let Some(entries) = of_struct(&entries) else { return array.clone() };
+            let Some(entries) = stored_struct(&entries) else { return array.clone() };
             let field = Arc::new(field.as_ref().clone().with_data_type(entries.data_type().clone()));
             Arc::new(MapArray::new(field, offsets, entries, nulls, is_sorted))
         }
@@ -67,13 +67,13 @@ fn stored(array: &ArrayRef) -> ArrayRef {
     }
 }
 
-fn of_lists<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> ArrayRef {
+fn stored_lists<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> ArrayRef {
     let (field, offsets, values, nulls) = lists.clone().into_parts();
     Arc::new(GenericListArray::<O>::new(field_of(&field, &values), offsets, stored(&values), nulls))
 }
 
 /// The stored values of a struct; `None` for one without fields, which has a length of its own.
-fn of_struct(of: &StructArray) -> Option<StructArray> {
+fn stored_struct(of: &StructArray) -> Option<StructArray> {
     let (fields, arrays, nulls) = of.clone().into_parts();
     let fields = fields.iter().zip(&arrays).map(|(field, array)| field_of(field, array)).collect();
     (!arrays.is_empty()).then(|| StructArray::new(fields, arrays.iter().map(stored).collect(), nulls))
