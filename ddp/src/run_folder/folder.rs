@@ -121,8 +121,7 @@ impl RunDir {
         if path.is_dir() {
             // Report a live owner before the run that it writes.
             if let Ok(Some(lock)) = open_lock(&path) {
-                let is_locked = try_lock(&lock, &path)?;
-                watched = check_lease(&path, is_locked, None, pace)?;
+                watched = lock_and_judge(&path, &lock, None, pace)?.1;
             }
             refuse_run(&path, existing)?;
         }
@@ -134,9 +133,8 @@ impl RunDir {
             file: open_unlinked(&mut create, &path.join(LOCK_FILE)).map_err(of_lock)?,
             is_writable: true,
         };
-        let is_locked = try_lock(&lock, &path)?;
         // Check again, now that no other process can write here.
-        let stale = check_lease(&path, is_locked, watched.as_ref(), pace)?;
+        let (is_locked, stale) = lock_and_judge(&path, &lock, watched.as_ref(), pace)?;
         refuse_run(&path, existing)?;
         for (name, target) in check_links(&path)? {
             info!("{name} is a link: its files are in `{}`", target.display());
@@ -152,6 +150,11 @@ impl RunDir {
             _ => unwritable(source),
         };
         let lease = Lease::take(path.join(LOCK_FILE), &lock.file, pace).map_err(unkept)?;
+        if !is_locked {
+            // Other processes of this host go by the lock, as soon as a file server gives up that of a host that has died.
+            let file = lock.file.try_clone().map_err(unwritable)?;
+            lease.also(move || drop(file.try_lock()));
+        }
         let run = Self { path, lock: lock.file, lease };
         run.remove_leftovers();
         Ok(run)
@@ -283,7 +286,12 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
 pub fn check_free(run: &Path) -> Result<(), FolderError> {
     // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
-    try_lock(&lock, run).map(|_| ())
+    match try_lock(&lock, run) {
+        Err(FolderError::Busy { .. }) if lease::is_of_other_boot(&run.join(LOCK_FILE)) => {
+            check_lease(run, false, None, PACE.while_locked()).map(drop)
+        }
+        locked => locked.map(drop),
+    }
 }
 
 /// The owner of the folder `run` while a run is active there, such as "process 1234 on HOST".
@@ -293,8 +301,7 @@ pub fn check_free(run: &Path) -> Result<(), FolderError> {
 pub fn active(run: &Path) -> Result<Option<String>> {
     // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(None) };
-    let free = try_lock(&lock, run).and_then(|is_locked| check_lease(run, is_locked, None, PACE));
-    match free {
+    match lock_and_judge(run, &lock, None, PACE) {
         Err(FolderError::Busy { holder, .. }) => Ok(Some(holder)),
         free => free.map(|_| None),
     }
@@ -310,6 +317,26 @@ struct StaleLease {
     /// Owner of the lease, such as "process 1234 on HOST".
     holder: String,
     text: String,
+}
+
+/// Locks the folder `run` and judges its lease: whether the file system has locked it, and the lease of an owner who shows no sign of
+/// life. A lock that another host holds may be that of one that has died, which a file server keeps for a while or for ever; then the
+/// lease decides.
+fn lock_and_judge(
+    run: &Path,
+    lock: &Lock,
+    watched: Option<&StaleLease>,
+    pace: Pace,
+) -> Result<(bool, Option<StaleLease>)> {
+    match try_lock(lock, run) {
+        Err(FolderError::Busy { .. }) if lease::is_of_other_boot(&run.join(LOCK_FILE)) => {
+            Ok((false, check_lease(run, false, watched, pace.while_locked())?))
+        }
+        locked => {
+            let is_locked = locked?;
+            Ok((is_locked, check_lease(run, is_locked, watched, pace)?))
+        }
+    }
 }
 
 /// Refuses a folder whose lease another host renews; waits until this is known. `watched` is a lease that was already found
@@ -349,7 +376,7 @@ pub enum Held {
     },
     /// No run has used the folder, for example a copy of checkpoints.
     NoRun,
-    /// The file system has no locks, so an active run can't be detected.
+    /// The file system has no locks, or keeps that of a host that has died, so that a run that starts can't be kept out.
     Unknown,
 }
 
@@ -361,9 +388,7 @@ pub fn hold(run: &Path) -> Result<Held, FolderError> {
     check_links(run)?;
     let unwritable = |source| FolderError::Unwritable { path: run.join(LOCK_FILE), source };
     let Some(lock) = open_lock(run).map_err(unwritable)? else { return Ok(Held::NoRun) };
-    let is_locked = try_lock(&lock, run)?;
-    check_lease(run, is_locked, None, PACE)?;
-    if !is_locked {
+    if !lock_and_judge(run, &lock, None, PACE)?.0 {
         return Ok(Held::Unknown);
     }
     // If the folder can't be written, no run can claim it meanwhile either.

@@ -205,6 +205,37 @@ fn a_lease_of_another_host_is_judged_before_the_folder_is_taken() {
     );
 }
 
+/// A file server keeps it: for 90 s by NFS 4, and by NFS 3 until the host is back.
+#[test]
+fn the_lock_of_a_host_that_has_died_keeps_no_run_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(LOCK_FILE);
+    let lease = |n: u64| format!("process 7 on node2\nboot other\nrenewed 20260101-000000 ({n:010})\n");
+    let pace = Pace { interval: Duration::from_millis(20), stale_after: Duration::from_millis(200) };
+    let claim = || RunDir::claim(folder.path().to_owned(), Existing::Continue, pace);
+    fs::write(&path, lease(1)).unwrap();
+    let others = File::options().read(true).write(true).open(&path).unwrap();
+    others.lock().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            others.write_all_at(lease(2).as_bytes(), 0).unwrap();
+        });
+        assert_refused(claim(), &["in use by process 7 on node2"]);
+    });
+    let run = claim().unwrap();
+    assert!(fs::read_to_string(&path).unwrap().starts_with(&format!("process {}", std::process::id())));
+    // Once the server gives the lock up, the run has it.
+    others.unlock().unwrap();
+    let since = std::time::Instant::now();
+    while others.try_lock().is_ok() {
+        others.unlock().unwrap();
+        assert!(since.elapsed() < Duration::from_secs(20), "the run takes the lock");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    assert!(run.check_owned().is_ok());
+}
+
 #[test]
 fn names_with_a_time_are_default_ones() {
     let name = format!("digits-{}", utc(SystemTime::now()));

@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,6 +31,15 @@ pub(super) struct Pace {
 
 /// Intervals for hosts whose views of a file may differ by seconds.
 pub(super) const PACE: Pace = Pace { interval: Duration::from_secs(1), stale_after: Duration::from_secs(6) };
+
+impl Pace {
+    /// For a lease whose owner holds the lock as well: it may be suspended or its host overloaded, and a process of this host that holds
+    /// the lock, and judges the same lease, needs time to take it.
+    pub(super) fn while_locked(self) -> Self {
+        Pace { stale_after: self.stale_after * 5, ..self }
+    }
+}
+
 /// Maximum size of a lease when it is read.
 const MAX_BYTES: u64 = 1024;
 
@@ -57,7 +66,7 @@ pub struct Lease {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
     loss: Arc<OnceLock<Loss>>,
-    chore: Arc<OnceLock<Chore>>,
+    chores: Arc<Mutex<Vec<Chore>>>,
 }
 
 /// Further work of the thread of a lease, at each renewal. It must not block.
@@ -132,6 +141,11 @@ pub(super) fn foreign(path: &Path, is_locked: bool, known: Option<&str>, pace: P
     (Foreign::Stale { holder }, first)
 }
 
+/// Whether the lease at `path` is of another host, or of a former boot of this one.
+pub(super) fn is_of_other_boot(path: &Path) -> bool {
+    Owner::parse(&read(path)).is_some_and(|owner| owner.boot != Owner::this_process().boot)
+}
+
 /// The text of the lease at `path`; empty if there is none. The file is reopened each time, so that a network file system asks
 /// its server.
 pub(super) fn read(path: &Path) -> String {
@@ -158,8 +172,8 @@ impl Lease {
         let (end, ended) = mpsc::channel();
         let loss = Arc::new(OnceLock::new());
         let found = loss.clone();
-        let chore = Arc::new(OnceLock::<Chore>::new());
-        let also = chore.clone();
+        let chores = Arc::new(Mutex::new(Vec::<Chore>::new()));
+        let also = chores.clone();
         let renew = move || {
             for n_renewals in 1.. {
                 if ended.recv_timeout(pace.interval) != Err(RecvTimeoutError::Timeout) {
@@ -168,16 +182,17 @@ impl Lease {
                 if let Some(loss) = renewed(&path, claimed, &owner, n_renewals) {
                     return found.set(loss).unwrap_or(());
                 }
-                also.get().into_iter().for_each(|Chore(chore)| chore());
+                let chores = also.lock().unwrap_or_else(PoisonError::into_inner);
+                chores.iter().for_each(|Chore(chore)| chore());
             }
         };
         let thread = start_thread("lease", renew)?;
-        Ok(Lease { end: Some(end), thread: Some(thread), loss, chore })
+        Ok(Lease { end: Some(end), thread: Some(thread), loss, chores })
     }
 
-    /// Lets the thread do this too, at each renewal from now on; only the first call counts.
+    /// Lets the thread do this too, at each renewal from now on.
     pub(super) fn also(&self, chore: impl Fn() + Send + Sync + 'static) {
-        let _ = self.chore.set(Chore(Box::new(chore)));
+        self.chores.lock().unwrap_or_else(PoisonError::into_inner).push(Chore(Box::new(chore)));
     }
 
     /// The reason why the folder was lost, if it was.
