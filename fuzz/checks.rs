@@ -102,7 +102,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
     let Ok(manifest) = Manifest::from_bytes(&signed) else { return };
     assert_eq!(manifest.to_bytes(), signed);
     let run = scratch("run");
-    let store = CheckpointStore::of_run(&run);
+    let store = CheckpointStore::for_run(&run);
     let step = manifest.run.step;
     let folder = store.folder().join(step_name(step));
     std::fs::create_dir_all(&folder).expect("a folder can be made");
@@ -126,7 +126,7 @@ pub(crate) fn state(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let mut manifest = Manifest::from_bytes(MANIFEST).expect("a good manifest");
     let run = scratch("state");
-    let folder = CheckpointStore::of_run(&run).step_folder(manifest.run.step);
+    let folder = CheckpointStore::for_run(&run).step_folder(manifest.run.step);
     std::fs::create_dir_all(&folder).expect("a folder can be made");
     for (name, content) in FILES {
         std::fs::write(folder.join(name), content).expect("a file can be written");
@@ -140,7 +140,7 @@ pub(crate) fn state(bytes: &[u8]) {
     (_, *entry) =
         tensor_file::write(&OsDisk, &folder.join(FILES[1].0), &tensors, &metadata).expect("written");
     std::fs::write(folder.join(MANIFEST_FILE), manifest.to_bytes()).expect("a file can be written");
-    let checkpoint = CheckpointStore::of_run(&run).checkpoint(manifest.run.step).expect("a checkpoint");
+    let checkpoint = CheckpointStore::for_run(&run).checkpoint(manifest.run.step).expect("a checkpoint");
     let is_whole = checkpoint.verify().is_ok();
     if let Ok(reader) = StateReader::open(&checkpoint) {
         let mut offset = 0;

@@ -27,7 +27,7 @@ use crate::{Result, World};
 pub fn bind_near(device: Device) -> Option<CpuSet> {
     let Device::Cuda(index) = device else { return None };
     let local = Gpu::get(index).ok()?.info().local_cpus()?;
-    let near = near(CpuSet::of_thread(), CpuSet::online()?, local)?;
+    let near = near(CpuSet::for_thread(), CpuSet::online()?, local)?;
     near.bind_thread().ok().map(|()| near)
 }
 
@@ -48,7 +48,7 @@ impl World {
     /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
     pub fn cores_per_rank(&self) -> Result<usize> {
         let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Ok(share(CpuSet::of_thread(), &self.cpus_of_host()?, allowed))
+        Ok(share(CpuSet::for_thread(), &self.cpus_of_host()?, allowed))
     }
 
     /// The CPUs that each rank of this host may run on. Collective.
@@ -56,7 +56,7 @@ impl World {
     /// # Errors
     /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
     pub fn cpus_of_host(&self) -> Result<Vec<CpuSet>> {
-        let record = format!("{}\n{}", self.hostname(), CpuSet::of_thread());
+        let record = format!("{}\n{}", self.hostname(), CpuSet::for_thread());
         let all = self.group().all_gather_bytes(record.as_bytes())?;
         let records = all.iter().filter_map(|record| std::str::from_utf8(record).ok()?.split_once('\n'));
         let of_host = records.filter(|(host, _)| *host == self.hostname());

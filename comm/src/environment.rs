@@ -54,7 +54,7 @@ impl BadVariable {
     }
 
     /// A variable about the hosts of a job.
-    pub(crate) fn of_host(variable: &'static str, value: Option<&str>, expected: &str) -> Self {
+    pub(crate) fn for_host(variable: &'static str, value: Option<&str>, expected: &str) -> Self {
         let hint = "start `ddp-train launch -- ...` on each host, which starts its ranks, or torchrun; unset PET_NNODES to start one \
                     process alone";
         BadVariable { hint, ..Self::new(variable, value, expected) }
@@ -157,7 +157,7 @@ impl Meeting {
     }
 
     /// The same meeting, of the job that `job` names where the environment names none.
-    pub(crate) fn of_job(&self, job: u128) -> Self {
+    pub(crate) fn for_job(&self, job: u128) -> Self {
         let parts = [self.token, job.to_le_bytes()].concat();
         let token = if self.is_named { self.token } else { fnv1a_128(&parts).to_le_bytes() };
         Meeting { token, ..self.clone() }
@@ -278,7 +278,7 @@ mod tests {
         let token = |changed: &[(&str, &str)]| find(changed).unwrap().unwrap().token;
         assert_ne!(token(&[(RUN_ID, "a")]), token(&[(RUN_ID, "b")]));
         assert_ne!(token(&[(SECRET, "a")]), token(&[(RUN_ID, "a")]));
-        let of_job = |id, job: &[u8]| find(&[(RUN_ID, id)]).unwrap().unwrap().of_job(fnv1a_128(job)).token;
+        let of_job = |id, job: &[u8]| find(&[(RUN_ID, id)]).unwrap().unwrap().for_job(fnv1a_128(job)).token;
         assert_ne!(of_job("none", b"a"), of_job("none", b"b"));
         assert_eq!(of_job("7", b"a"), of_job("7", b"b"));
     }

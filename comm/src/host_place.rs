@@ -39,7 +39,7 @@ impl HostPlace {
     fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, BadVariable> {
         let set =
             |name: &str| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        let bad = |name, expected: &str| BadVariable::of_host(name, set(name).as_deref(), expected);
+        let bad = |name, expected: &str| BadVariable::for_host(name, set(name).as_deref(), expected);
         // An elastic job has a range.
         let Some(n_hosts) = set(N_HOSTS) else { return Ok(None) };
         let n_hosts: usize = n_hosts.parse().map_err(|_| bad(N_HOSTS, "a number of hosts, not a range"))?;
@@ -61,7 +61,7 @@ impl HostPlace {
     pub(crate) fn refuse_alone() -> Result<(), BadVariable> {
         match Self::detect()? {
             None => Ok(()),
-            Some(place) => Err(BadVariable::of_host(
+            Some(place) => Err(BadVariable::for_host(
                 N_HOSTS,
                 Some(&place.n_hosts.to_string()),
                 "RANK and WORLD_SIZE too: each host would train alone",

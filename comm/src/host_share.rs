@@ -108,7 +108,7 @@ impl World {
         if self.world_size() == 1 {
             return Ok(kept.map(|kept| {
                 let role = if kept.is_complete { Role::Reads } else { Role::Writes { has_readers: true } };
-                HostShare::new(kept.file, role, [1, 1], true, kept.start, CpuSet::of_thread(), None)
+                HostShare::new(kept.file, role, [1, 1], true, kept.start, CpuSet::for_thread(), None)
             }));
         }
         let is_kept = kept.is_some();
@@ -124,7 +124,7 @@ impl World {
             slots: slots.as_ref().map(|(_, address)| *address),
             start,
             is_complete,
-            cpus: CpuSet::of_thread().to_string(),
+            cpus: CpuSet::for_thread().to_string(),
             host: self.hostname().to_owned(),
         };
         let all = self.group().all_gather_bytes(own.encode().as_bytes())?;
@@ -151,8 +151,9 @@ impl World {
         }
         let Some((file, leader)) = found else { return Ok(None) };
         let of_host = all.iter().filter(|member| member.host == own.host);
-        let cpus =
-            of_host.filter_map(|member| CpuSet::parse(&member.cpus)).fold(CpuSet::of_thread(), CpuSet::union);
+        let cpus = of_host
+            .filter_map(|member| CpuSet::parse(&member.cpus))
+            .fold(CpuSet::for_thread(), CpuSet::union);
         let n_ranks = files.iter().filter(|file| file[..] == of_rank).count();
         let has_readers = is_kept || n_ranks > 1;
         let role = if leads && !is_complete { Role::Writes { has_readers } } else { Role::Reads };

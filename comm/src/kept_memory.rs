@@ -32,7 +32,7 @@ impl KeptMemory {
     }
 
     /// The memory that the launcher of this process holds, opened; `None` if it holds none.
-    pub fn of_launcher() -> Option<File> {
+    pub fn from_launcher() -> Option<File> {
         let text = std::env::var(VARIABLE).ok()?;
         let numbers: Vec<u64> = text.split(',').map(|number| number.parse().ok()).collect::<Option<_>>()?;
         let &[pid, fd, device, inode] = &numbers[..] else { return None };

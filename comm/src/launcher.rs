@@ -61,7 +61,7 @@ impl fmt::Display for Launcher {
 
 /// Number of ranks on this host, as the environment states it; 1 where it does not. MPI is not initialized.
 pub fn local_ranks() -> usize {
-    of_this_host(|name| std::env::var(name).ok())
+    ranks_on_this_host(|name| std::env::var(name).ok())
 }
 
 /// Number of this process among those of its launcher, as the environment states it; `None` without a launcher. MPI is not
@@ -72,7 +72,7 @@ pub fn stated_rank() -> Option<usize> {
     ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PMIX_RANK"].into_iter().find_map(number)
 }
 
-fn of_this_host(lookup: impl Fn(&str) -> Option<String>) -> usize {
+fn ranks_on_this_host(lookup: impl Fn(&str) -> Option<String>) -> usize {
     // Slurm's list of hosts, such as `4(x2),3`, of which the largest counts.
     let largest = |list: String| {
         let numbers = list.split(',').map(|of| of.split('(').next().unwrap_or_default().trim().parse().ok());
@@ -117,7 +117,7 @@ pub fn without_launcher(command: &mut std::process::Command) {
 /// The first variable that does not fit, where no launcher of MPI is found; or one that contradicts such a launcher.
 pub(crate) fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>, BadVariable> {
     let meeting = Meeting::find(&lookup);
-    match (of_mpi(&lookup), meeting) {
+    match (find_mpi(&lookup), meeting) {
         (Some(found), Ok(Some(meeting))) if found.launcher != Launcher::Slurm => {
             agree(&found, &meeting, lookup)?;
             Ok(Some(found))
@@ -162,7 +162,7 @@ fn agree(
 }
 
 /// Detects a launcher whose ranks MPI joins; those of `srun` only where it has a plugin for that.
-fn of_mpi(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
+fn find_mpi(lookup: impl Fn(&str) -> Option<String>) -> Option<Found> {
     let number = |name: &str| lookup(name)?.trim().parse::<u64>().ok();
     let count = |name: &str| number(name).map(|n| n as usize);
     let found = |launcher, n_ranks| Some(Found { launcher, n_ranks, meeting: None });
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn the_ranks_of_a_host_are_known_before_mpi() {
         let of = |vars: &[(&str, &str)]| {
-            of_this_host(|name| vars.iter().find(|var| var.0 == name).map(|var| var.1.to_owned()))
+            ranks_on_this_host(|name| vars.iter().find(|var| var.0 == name).map(|var| var.1.to_owned()))
         };
         assert_eq!(of(&[]), 1);
         assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")]), 4);

@@ -129,7 +129,7 @@ const MPICH: Constants = Constants {
 };
 
 impl Constants {
-    fn of_open_mpi(find: impl Fn(&'static str) -> Found<*mut c_void>) -> Found<Self> {
+    fn for_open_mpi(find: impl Fn(&'static str) -> Found<*mut c_void>) -> Found<Self> {
         let address = |name| find(name).map(|symbol| symbol as Handle);
         Ok(Constants {
             comm_world: address("ompi_mpi_comm_world")?,
@@ -309,6 +309,6 @@ fn open_file(path: &Path, is_open_mpi: bool) -> Found<Mpi> {
         let found = unsafe { libc::dlsym(library, symbol.as_ptr()) };
         if found.is_null() { Err(error()) } else { Ok(found) }
     };
-    let constants = if is_open_mpi { Constants::of_open_mpi(find)? } else { MPICH };
+    let constants = if is_open_mpi { Constants::for_open_mpi(find)? } else { MPICH };
     Ok(Mpi { calls: Functions::new(find)?, constants })
 }

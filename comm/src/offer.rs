@@ -57,7 +57,7 @@ impl SaveAfterLoss {
     ///
     /// # Errors
     /// The first rank whose shard no rank holds, if there is one, else `None`.
-    pub(crate) fn of_offers(
+    pub(crate) fn from_offers(
         offers: &BTreeMap<usize, Option<Offer>>,
         world_size: usize,
     ) -> Result<Self, Option<usize>> {
@@ -109,7 +109,7 @@ mod tests {
         offers: &[(usize, Option<Offer>)],
         world_size: usize,
     ) -> Result<(u64, Vec<usize>, bool), Option<usize>> {
-        let save = SaveAfterLoss::of_offers(&offers.iter().copied().collect(), world_size)?;
+        let save = SaveAfterLoss::from_offers(&offers.iter().copied().collect(), world_size)?;
         assert_eq!(SaveAfterLoss::from_text(&save.to_text(), world_size).as_ref(), Some(&save));
         assert!(
             offers

@@ -182,7 +182,7 @@ impl World {
     }
 
     /// The world of a rank that is a thread.
-    pub(crate) fn of_threads(group: Group) -> Self {
+    pub(crate) fn from_threads(group: Group) -> Self {
         RANK_OF_THREAD.set(Some(group.rank().0));
         World {
             local_rank: LocalRank(group.rank().0),

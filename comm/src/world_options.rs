@@ -18,7 +18,7 @@ pub struct WorldOptions {
     /// Whether ranks that join without MPI ([`Launcher::Environment`](crate::Launcher::Environment)) do so. Otherwise this process is
     /// alone: for a command that needs no other rank and must not wait for one.
     pub joins_by_environment: bool,
-    /// Tells the job from others whose ranks meet at the same place, where the environment does not; see [`WorldOptions::of_job`].
+    /// Tells the job from others whose ranks meet at the same place, where the environment does not; see [`WorldOptions::for_job`].
     pub job: u128,
     /// Time for which such ranks wait for each other when they join.
     pub join_limit: Duration,
@@ -28,7 +28,7 @@ pub struct WorldOptions {
 
 impl WorldOptions {
     /// The same options for a job that `name` tells from others, such as the folder of its results. It is the same on all ranks.
-    pub fn of_job(self, name: &str) -> Self {
+    pub fn for_job(self, name: &str) -> Self {
         WorldOptions { job: fnv1a_128(name.as_bytes()), ..self }
     }
 }

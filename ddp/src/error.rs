@@ -108,8 +108,8 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Write(_) | Self::Report(_) | Self::Io(_) => exit_code::IO,
-            Self::Kernel(error) => exit_code::of_kernel(error),
-            Self::Comm(error) => exit_code::of_comm(error),
+            Self::Kernel(error) => exit_code::for_kernel(error),
+            Self::Comm(error) => exit_code::for_comm(error),
             Self::Data(error) => error.exit_code(),
             Self::Optim(error) => error.exit_code(),
             Self::Checkpoint(error) => error.exit_code(),

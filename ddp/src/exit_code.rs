@@ -40,7 +40,7 @@ pub const INTERRUPTED: u8 = 130;
 pub const TERMINATED: u8 = 143;
 
 /// Status of a process that ends with an error of a device, tensor or operation.
-pub(crate) fn of_kernel(error: &KernelError) -> u8 {
+pub(crate) fn for_kernel(error: &KernelError) -> u8 {
     match error {
         KernelError::UnknownDevice { .. } | KernelError::UnsupportedDevice { .. } => USAGE,
         // A CPU is always there: the command asks it for something that only GPUs do.
@@ -52,9 +52,9 @@ pub(crate) fn of_kernel(error: &KernelError) -> u8 {
 }
 
 /// Status of a process that ends with an error of a collective.
-pub(crate) fn of_comm(error: &CommError) -> u8 {
+pub(crate) fn for_comm(error: &CommError) -> u8 {
     match error {
-        CommError::Kernel(error) => of_kernel(error),
+        CommError::Kernel(error) => for_kernel(error),
         CommError::Disagreement { .. }
         | CommError::TooFewGpus { .. }
         | CommError::GpuTaken { .. }

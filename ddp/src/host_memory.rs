@@ -97,7 +97,7 @@ fn share_of(limit: Option<MemoryLimit>) -> Option<u64> {
 
 /// Memory of the machine that processes can still take, in bytes; `None` if the system does not report it.
 pub fn available() -> Option<u64> {
-    of_machine(Path::new("/"), "MemAvailable:")
+    machine_total(Path::new("/"), "MemAvailable:")
 }
 
 /// Kills for want of memory in the control groups of this process, from the start of this value on.
@@ -175,7 +175,7 @@ impl MemoryGroup {
         let name = if self.0.is_v2 { "memory.max" } else { "memory.limit_in_bytes" };
         // "max" and, in version 1, a number beyond all machines mean none.
         let limits = self.0.folders.iter().filter_map(|folder| read_number(&folder.join(name)));
-        let machine = of_machine(root, "MemTotal:");
+        let machine = machine_total(root, "MemTotal:");
         let of_group = limits.min().filter(|bytes| machine.is_none_or(|machine| *bytes < machine));
         of_group
             .map(|bytes| MemoryLimit { bytes, is_container: true })
@@ -194,7 +194,7 @@ impl MemoryGroup {
 }
 
 /// A row of `/proc/meminfo`, in bytes.
-fn of_machine(root: &Path, name: &str) -> Option<u64> {
+fn machine_total(root: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)

@@ -18,7 +18,7 @@ pub use crate::model::expression::{Expression, Gradients, Own, Var};
 pub use crate::model::layer::{BufferSpec, Layer, RegisteredBuffer, Sizes};
 #[doc(hidden)]
 pub use crate::model::layers::{
-    ActivationLayer, Cast, EmbeddingLayer, Gated, NumericEmbeddingLayer, Scale, SkipBegin, SkipEnd, of_spec,
+    ActivationLayer, Cast, EmbeddingLayer, Gated, NumericEmbeddingLayer, Scale, SkipBegin, SkipEnd, from_spec,
 };
 pub use crate::model::layers::{BatchNorm1d, Dropout, LayerNorm, Linear, RmsNorm};
 pub use crate::model::linear_spec::LinearSpec;

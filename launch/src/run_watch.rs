@@ -109,7 +109,7 @@ impl RunWatch {
     }
 
     fn checkpoints(&self) -> Checkpoints {
-        let store = CheckpointStore::of_run(&self.out);
+        let store = CheckpointStore::for_run(&self.out);
         let steps = store.steps().ok()?.into_iter();
         Some(steps.map(|step| (step, Stamp::of(&store.step_folder(step)))).collect())
     }
@@ -164,7 +164,7 @@ impl RunWatch {
 
     /// The newest checkpoint that looks intact.
     pub(crate) fn newest(&self) -> Newest {
-        let store = CheckpointStore::of_run(&self.out);
+        let store = CheckpointStore::for_run(&self.out);
         let found = store.newest(u64::MAX, |_| Ok(())).map(|search| search.found);
         match (found, store.steps()) {
             (Ok(Some(checkpoint)), _) => Newest::Step(checkpoint.manifest().run.step),
@@ -240,7 +240,7 @@ mod tests {
     fn a_checkpoint_that_was_not_there_is_progress() {
         let folder = tempfile::tempdir().unwrap();
         let mut watch = RunWatch::new(folder.path(), None);
-        let store = CheckpointStore::of_run(folder.path());
+        let store = CheckpointStore::for_run(folder.path());
         let save = |step: u64| {
             let temp = store.folder().join(format!(".step-{step}-9.tmp"));
             fs::create_dir_all(&temp).unwrap();

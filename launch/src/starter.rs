@@ -119,14 +119,14 @@ impl Starter {
         }
         for program in ["mpirun", "mpiexec"] {
             if let Some(version) = output(program, "--version")? {
-                return Self::of_version(program, &version, prefix(program));
+                return Self::for_version(program, &version, prefix(program));
             }
         }
         if may_start_itself { Ok(Starter::Itself) } else { Err(LaunchError::NoLauncher { n_ranks }) }
     }
 
     /// Identifies the program by its version output.
-    fn of_version(
+    fn for_version(
         program: &'static str,
         version: &str,
         prefix: Option<PathBuf>,

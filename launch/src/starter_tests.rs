@@ -23,7 +23,7 @@ fn line(starter: &Starter, n_ranks: usize, hosts: &[Host], machine: &Machine) ->
 
 #[test]
 fn programs_are_told_by_their_version() {
-    let of = |version: &str| Starter::of_version("mpirun", version, None);
+    let of = |version: &str| Starter::for_version("mpirun", version, None);
     assert_eq!(of("mpirun (Open MPI) 4.1.4\n\nReport bugs to").unwrap(), open_mpi(4));
     assert_eq!(of("mpirun (Open MPI) 5.0.7\n").unwrap(), open_mpi(5));
     assert_eq!(of("mpirun (OpenRTE) 2.1.1").unwrap(), open_mpi(2));
@@ -39,7 +39,7 @@ fn programs_are_told_by_their_version() {
 
 #[test]
 fn a_launcher_without_version_is_reported() {
-    let error = Starter::of_version("mpirun", "\n", None).unwrap_err().to_string();
+    let error = Starter::for_version("mpirun", "\n", None).unwrap_err().to_string();
     assert!(error.ends_with("names neither Open MPI nor MPICH: it printed nothing"), "{error}");
 }
 

@@ -158,7 +158,7 @@ impl<'a> Supervisor<'a> {
             is_without_launcher: false,
             batches: None,
             // That of a sweep holds the table of all of its runs.
-            kept: KeptMemory::of_launcher().map_or_else(|| KeptMemory::create().ok(), |_| None),
+            kept: KeptMemory::from_launcher().map_or_else(|| KeptMemory::create().ok(), |_| None),
             faulty_gpus,
         })
     }

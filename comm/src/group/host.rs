@@ -32,7 +32,7 @@ pub(super) fn join(
     // Rank 0's file stays open until all ranks have mapped it: this all-gather returns after all have.
     let answers = gather(&[i64::from(mapped.is_some())])?;
     drop(created);
-    let cpus = gather(&CpuSet::of_thread().to_words().map(|word| word as i64))?;
+    let cpus = gather(&CpuSet::for_thread().to_words().map(|word| word as i64))?;
     let Some(mapping) = mapped.filter(|_| answers.iter().all(|&answer| answer == 1)) else {
         return Ok(None);
     };
@@ -54,7 +54,7 @@ fn count_cores(all: &[i64]) -> usize {
     let n_words = CpuSet::default().to_words().len();
     let union = (0..n_words).map(|word| all.iter().skip(word).step_by(n_words).fold(0, |a, b| a | b));
     let in_union: u32 = union.map(i64::count_ones).sum();
-    let own = CpuSet::of_thread().len();
+    let own = CpuSet::for_thread().len();
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
     // The standard library respects the quota of a control group, which holds for all ranks of the host together.
     if allowed < own { allowed } else { in_union as usize }

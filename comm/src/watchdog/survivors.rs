@@ -133,7 +133,7 @@ impl Survivors<'_> {
                 let lacks_best = |save: &SaveAfterLoss| {
                     offers.get(&save.lead()).is_some_and(|offer| offer.is_some_and(|offer| offer.lacks_best))
                 };
-                match SaveAfterLoss::of_offers(&offers, self.world_size) {
+                match SaveAfterLoss::from_offers(&offers, self.world_size) {
                     Ok(chosen)
                         if all_have
                             || aborts_at.is_some_and(offers_wait)

@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         lost_exit_code: exit_code::RESTARTABLE.into(),
         ..WorldOptions::default()
     }
-    .of_job(&cli.as_ref().map_or_else(|_| String::new(), Cli::job));
+    .for_job(&cli.as_ref().map_or_else(|_| String::new(), Cli::job));
     let world = match World::init_with(options) {
         Ok(world) => world,
         Err(error) => {

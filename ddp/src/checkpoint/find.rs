@@ -36,7 +36,7 @@ impl Located {
         if path.join(MANIFEST_FILE).is_file() || (path.is_dir() && step_of(&name).is_some()) {
             Ok(Located::One(path.to_owned()))
         } else if path.join(CHECKPOINTS_FOLDER).is_dir() {
-            Ok(Located::Store(CheckpointStore::of_run(path)))
+            Ok(Located::Store(CheckpointStore::for_run(path)))
         } else if store.steps().is_ok_and(|steps| !steps.is_empty())
             || (path.is_dir() && name == CHECKPOINTS_FOLDER)
         {

@@ -25,7 +25,7 @@ pub struct ShardRange {
 impl ShardRange {
     /// Maps a rank's shards of the flat buffer to ranges of parameters. Gaps between parameters belong to no range, but occupy space
     /// in the state tensors.
-    pub fn of_state(layout: &ParamLayout, own: &[StateShard]) -> Vec<ShardRange> {
+    pub fn from_state(layout: &ParamLayout, own: &[StateShard]) -> Vec<ShardRange> {
         let of_one = |StateShard { flat, offset }: &StateShard| {
             let within = |entry: &ParamEntry| {
                 let (first, last) = (flat.start.max(entry.start), flat.end.min(entry.range().end));
@@ -41,15 +41,15 @@ impl ShardRange {
         own.iter().flat_map(of_one).collect()
     }
 
-    /// [`ShardRange::of_state`] for flat ranges whose state is packed in order.
-    pub fn of_ranges(layout: &ParamLayout, ranges: &[Range<usize>]) -> Vec<ShardRange> {
+    /// [`ShardRange::from_state`] for flat ranges whose state is packed in order.
+    pub fn from_ranges(layout: &ParamLayout, ranges: &[Range<usize>]) -> Vec<ShardRange> {
         let mut offset = 0;
         let packed = |flat: &Range<usize>| {
             let shard = StateShard { flat: flat.clone(), offset };
             offset += flat.len();
             shard
         };
-        Self::of_state(layout, &ranges.iter().map(packed).collect::<Vec<_>>())
+        Self::from_state(layout, &ranges.iter().map(packed).collect::<Vec<_>>())
     }
 
     /// Number of elements.
@@ -88,7 +88,7 @@ mod tests {
                 range("layers.0.bias", 0, 1, offsets[2]),
             ]
         };
-        assert_eq!(ShardRange::of_state(&layout, &own), want([1000, 1015, 7]));
-        assert_eq!(ShardRange::of_ranges(&layout, &[1..18, 32..33]), want([0, 15, 17]));
+        assert_eq!(ShardRange::from_state(&layout, &own), want([1000, 1015, 7]));
+        assert_eq!(ShardRange::from_ranges(&layout, &[1..18, 32..33]), want([0, 15, 17]));
     }
 }

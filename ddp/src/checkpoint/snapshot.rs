@@ -46,7 +46,7 @@ impl SnapshotBuffers {
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`]; [`KernelError::Cuda`].
-    pub fn of_device(device: Device, n_weights: usize, n_state: &[usize]) -> Result<Self, KernelError> {
+    pub fn for_device(device: Device, n_weights: usize, n_state: &[usize]) -> Result<Self, KernelError> {
         let n_elements = n_weights + n_state.iter().sum::<usize>();
         let pageable = || {
             Tensor::zeros(&[n_elements], DType::F32, Device::Cpu).map(|memory| Memory::Plain(Some(memory)))
@@ -197,7 +197,7 @@ mod tests {
                 "m" => vec![state.view().range(60, 70).unwrap(), state.view().range(3, 8).unwrap()],
                 _ => vec![state.view().range(0, 0).unwrap(), state.view().range(1, 16).unwrap()],
             };
-            let mut buffers = SnapshotBuffers::of_device(device, 1000, &[15, 15]).unwrap();
+            let mut buffers = SnapshotBuffers::for_device(device, 1000, &[15, 15]).unwrap();
             assert_eq!(buffers.is_pinned(), device != Device::Cpu);
             assert!(buffers.weights().is_empty() && buffers.state().is_empty(), "there is none yet");
             let place = buffers.weights().as_ptr();
@@ -224,7 +224,7 @@ mod tests {
         for device in devices() {
             let ones = |n: usize, dtype| Tensor::ones(&[n], dtype, device).unwrap();
             let (good, wide) = (ones(4, DType::F32), ones(2, DType::F64));
-            let mut buffers = SnapshotBuffers::of_device(device, 4, &[]).unwrap();
+            let mut buffers = SnapshotBuffers::for_device(device, 4, &[]).unwrap();
             buffers.take(&[good.view()], &[]).unwrap();
             assert_eq!(buffers.weights(), [1.0; 4]);
             let error = buffers.take(&[wide.view()], &[]).unwrap_err();
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_gpu_that_is_not_there_is_an_error() {
         let beyond = Device::Cuda(Gpu::count() as u32);
-        let error = SnapshotBuffers::of_device(beyond, 4, &[]).unwrap_err();
+        let error = SnapshotBuffers::for_device(beyond, 4, &[]).unwrap_err();
         assert!(matches!(error, KernelError::DeviceUnavailable { .. }), "{error}");
     }
 }

@@ -71,7 +71,7 @@ impl StateReader {
     ///
     /// # Errors
     /// [`Fault::File`] if the bytes are not those of headers.
-    pub fn of_shares(checkpoint: &Checkpoint, own: StateShare, all: &[&[u8]]) -> Result<Self, Fault> {
+    pub fn from_shares(checkpoint: &Checkpoint, own: StateShare, all: &[&[u8]]) -> Result<Self, Fault> {
         let mut headers = Vec::new();
         for share in all {
             let share: Vec<StateHeader> = serde_json::from_slice(share).map_err(|error| {

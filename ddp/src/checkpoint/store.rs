@@ -79,7 +79,7 @@ impl CheckpointStore {
     }
 
     /// Store of the run in the folder `out`; creates nothing.
-    pub fn of_run(out: &Path) -> Self {
+    pub fn for_run(out: &Path) -> Self {
         CheckpointStore::at(&out.join(CHECKPOINTS_FOLDER))
     }
 

@@ -24,7 +24,7 @@ impl Saver {
     /// The saver of one of the ranks that are left: `options` has its place among them as its rank.
     ///
     /// - `lead`: the rank in the run of the one that completes the checkpoint
-    pub fn of_survivors(store: CheckpointStore, options: SaveOptions, lead: usize) -> Self {
+    pub fn for_survivors(store: CheckpointStore, options: SaveOptions, lead: usize) -> Self {
         Saver::from_attempt(store, options, FIRST_OF_SURVIVORS + lead as u64)
     }
 

@@ -83,7 +83,7 @@ impl SaveOutcome {
 
 impl Writer {
     /// Starts the thread. `buffers` are those that [`take_buffers`](Self::take_buffers) gives first, best
-    /// [made for their device](SnapshotBuffers::of_device); the thread touches their memory.
+    /// [made for their device](SnapshotBuffers::for_device); the thread touches their memory.
     ///
     /// # Errors
     /// [`CheckpointError::Thread`] if the system can't start one.

@@ -407,6 +407,6 @@ impl Conflict {
 }
 
 /// The conflicts in which this key is the one that is refused.
-pub fn of_key(name: &str) -> impl Iterator<Item = &'static Conflict> {
+pub fn conflicts_with(name: &str) -> impl Iterator<Item = &'static Conflict> {
     CONFLICTS.iter().filter(move |conflict| conflict.key == name)
 }

@@ -201,7 +201,7 @@ impl MetricSet {
 
     /// The metrics of the set that evaluations of this task can measure.
     #[must_use]
-    pub fn of_task(mut self, task: Task) -> Self {
+    pub fn for_task(mut self, task: Task) -> Self {
         M::ALL.iter().for_each(|metric| self.metrics[*metric as usize] &= metric.fits(task));
         MetricTable::ALL.iter().for_each(|table| self.tables[*table as usize] &= table.fits(task));
         self
@@ -227,7 +227,7 @@ impl MetricSet {
     ///
     /// # Errors
     /// The first name that evaluations of this task do not measure, and what to write instead.
-    pub fn of_names(names: &[String], task: Task) -> Result<Self, UnknownMetric> {
+    pub fn from_names(names: &[String], task: Task) -> Result<Self, UnknownMetric> {
         let mut set = MetricSet::default().with(M::Loss);
         for name in names {
             let full = if name.starts_with("eval_") { name.clone() } else { format!("eval_{name}") };
@@ -351,7 +351,7 @@ impl ConfigValue for Option<JudgeMetric> {
 
 /// Checks the names of a `train.eval_metrics`.
 pub(super) fn check_names(setting: &Setting, names: &[String], task: Task) -> Result<()> {
-    MetricSet::of_names(names, task).map(|_| ()).map_err(|unknown| {
+    MetricSet::from_names(names, task).map(|_| ()).map_err(|unknown| {
         setting.bad(format!("names of metrics for task \"{task}\": {}", unknown.expected), unknown.hint)
     })
 }
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     fn set(names: &[&str], task: Task) -> Result<MetricSet, UnknownMetric> {
-        MetricSet::of_names(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), task)
+        MetricSet::from_names(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), task)
     }
 
     #[test]

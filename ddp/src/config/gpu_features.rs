@@ -36,11 +36,11 @@ pub struct FeatureRow {
     pub cost: &'static str,
 }
 
-const fn of_device(feature: GpuFeature, [trial, fallback, cost]: [&'static str; 3]) -> FeatureRow {
+const fn device_row(feature: GpuFeature, [trial, fallback, cost]: [&'static str; 3]) -> FeatureRow {
     FeatureRow { name: feature.name(), feature: Some(feature), off: "", trial, fallback, cost }
 }
 
-const fn of_setting(
+const fn setting_row(
     [name, off]: [&'static str; 2],
     [trial, fallback, cost]: [&'static str; 3],
 ) -> FeatureRow {
@@ -52,7 +52,7 @@ pub const CUDA_GRAPH: &str = "cuda-graph";
 
 /// All features that `--safe` turns off.
 pub const FEATURES: [FeatureRow; 11] = [
-    of_device(
+    device_row(
         GpuFeature::FusedEpilogues,
         [
             "in its first use: cuBLASLt says which it has; the self-check",
@@ -60,7 +60,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "one pass more over the outputs of each layer",
         ],
     ),
-    of_device(
+    device_row(
         GpuFeature::TimedMatmuls,
         [
             "the self-check; each candidate is run with outputs in scratch memory",
@@ -68,7 +68,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "matmuls that are slower by some percent, up to twice",
         ],
     ),
-    of_setting(
+    setting_row(
         [CUDA_GRAPH, "`--cuda-graph off`"],
         [
             "before the first step the collectives of a step are captured and replayed twice; later each capture",
@@ -76,7 +76,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "5 µs of the host per kernel: small models are several times slower",
         ],
     ),
-    of_setting(
+    setting_row(
         ["registered-buffers", "`comm.register_buffers = \"off\"`"],
         [
             "before the first step the collectives of a step with known numbers, at once and in graphs",
@@ -84,7 +84,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "a slower exchange with more thread blocks",
         ],
     ),
-    of_setting(
+    setting_row(
         ["overlap", "`comm.overlap = false`"],
         [
             "none",
@@ -92,7 +92,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "the time of the exchange is added to the step",
         ],
     ),
-    of_device(
+    device_row(
         GpuFeature::StreamPriorities,
         [
             "at the start: the driver creates the stream",
@@ -100,7 +100,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "collectives may wait for the blocks of matmuls",
         ],
     ),
-    of_device(
+    device_row(
         GpuFeature::MemoryPool,
         [
             "at the start: the driver creates the pool",
@@ -108,7 +108,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "a slower start; steps allocate nothing",
         ],
     ),
-    of_device(
+    device_row(
         GpuFeature::MappedOutcome,
         [
             "at the start: the driver maps a page",
@@ -116,7 +116,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "about 10 µs of the host per step",
         ],
     ),
-    of_device(
+    device_row(
         GpuFeature::PinnedMemory,
         [
             "at the start: the driver locks a page",
@@ -124,7 +124,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "copies at a third of the speed, not next to computation",
         ],
     ),
-    of_device(
+    device_row(
         GpuFeature::StepTimes,
         [
             "before the first step two events are captured and replayed",
@@ -132,7 +132,7 @@ pub const FEATURES: [FeatureRow; 11] = [
             "nothing",
         ],
     ),
-    of_setting(
+    setting_row(
         ["cpu-binding", "`--bind none`"],
         [
             "none",

@@ -204,7 +204,7 @@ impl Config {
     /// # Errors
     /// Same as [`Config::load_with`].
     pub fn load(file: Option<&Path>, sets: &[String]) -> Result<Self> {
-        Self::load_with(file, &Overrides::of_sets(sets))
+        Self::load_with(file, &Overrides::from_sets(sets))
     }
 
     /// Reads a config that [`Config::to_toml`] wrote, from a checkpoint or model; `path` is its origin in messages.
@@ -294,7 +294,7 @@ impl Config {
     /// # Errors
     /// The first key that can't be used.
     pub fn with_setting(&self, set: &str) -> Result<Self> {
-        let upper = reader::overrides(&TABLE, &Overrides::of_sets(&[set.to_owned()]))?;
+        let upper = reader::overrides(&TABLE, &Overrides::from_sets(&[set.to_owned()]))?;
         let mut config = Self::resolve(&self.given.raw.clone().overlaid(upper)?, None)?;
         config.given.is_folder_name = self.given.is_folder_name;
         Ok(config)

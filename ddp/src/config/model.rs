@@ -108,7 +108,7 @@ impl ModelConfig {
             && !given_kind.is_some_and(|kind| overrides(kind, setting))
         {
             refuse(raw, &REPLACED, setting, "model.layers")?;
-            return Ok(ModelConfig::of_layers(layers::read(setting, perceptron.bias)?, perceptron.bias));
+            return Ok(ModelConfig::from_layers(layers::read(setting, perceptron.bias)?, perceptron.bias));
         }
         let ModelConfig { ref hidden, activation, dropout, bias, .. } = perceptron;
         let preset = Preset { hidden, activation, dropout, bias };
@@ -126,12 +126,12 @@ impl ModelConfig {
                 Err(setting
                     .bad("the widths of blocks", "give a width for each block, or leave out model.kind"))
             }
-            _ => Ok(ModelConfig::of_layers(layers, bias)),
+            _ => Ok(ModelConfig::from_layers(layers, bias)),
         }
     }
 
     /// Makes a model of these layers followed by the output layer, with or without a bias.
-    pub fn of_layers(layers: Vec<LayerEntry>, bias: bool) -> Self {
+    pub fn from_layers(layers: Vec<LayerEntry>, bias: bool) -> Self {
         ModelConfig {
             hidden: Vec::new(),
             activation: Activation::Relu,

@@ -28,7 +28,7 @@ pub struct ShortForm {
 
 impl Overrides {
     /// Makes overrides of `--set` arguments only.
-    pub fn of_sets(sets: &[String]) -> Self {
+    pub fn from_sets(sets: &[String]) -> Self {
         Overrides { sets: sets.to_vec(), ..Overrides::default() }
     }
 

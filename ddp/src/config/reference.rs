@@ -30,7 +30,7 @@ pub fn text(keys: &[&Key]) -> String {
             let _ = write!(text, "; in other programs: {}", key.synonyms.join(", "));
         }
         text.push('\n');
-        conflicts::of_key(key.name).for_each(|of| text += &format!("    {}\n", of.words()));
+        conflicts::conflicts_with(key.name).for_each(|of| text += &format!("    {}\n", of.words()));
     }
     text
 }
@@ -113,7 +113,7 @@ fn object(key: &Key) -> Value {
         "synonyms": key.synonyms,
         "instead_of": key.alternative.map(|other| other.name),
         "may_change_on_resume": !matches!(key.on_resume, OnResume::Fixed),
-        "conflicts": conflicts::of_key(key.name).map(|of| of.to_json()).collect::<Vec<_>>(),
+        "conflicts": conflicts::conflicts_with(key.name).map(|of| of.to_json()).collect::<Vec<_>>(),
     })
 }
 

@@ -58,7 +58,7 @@ fn property(key: &Key) -> Value {
         KeyDefault::Depends(rule) => description += &format!(". Default: {rule}"),
         KeyDefault::Absent(meaning) => description += &format!(". If absent: {meaning}"),
     }
-    for conflict in conflicts::of_key(key.name) {
+    for conflict in conflicts::conflicts_with(key.name) {
         description += &format!(". {}", conflict.words().replacen("not", "Not", 1));
     }
     property["description"] = description.into();

@@ -357,7 +357,7 @@ impl TrainConfig {
     /// The metrics of each evaluation, and those of the last one. `"all"` measures costly metrics only in the last one.
     pub fn metrics(&self, task: Task) -> [MetricSet; 2] {
         // The names were checked when they were read.
-        let of = |names: &[String]| MetricSet::of_names(names, task).unwrap_or_default();
+        let of = |names: &[String]| MetricSet::from_names(names, task).unwrap_or_default();
         let (all, named): (Vec<String>, Vec<String>) =
             self.eval_metrics.iter().cloned().partition(|name| name == "all");
         let of_all = of(&all);

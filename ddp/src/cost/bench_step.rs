@@ -44,7 +44,7 @@ impl BenchStep {
 /// # Errors
 /// See [`BenchStep::predict`].
 pub fn step_ms_on_gpu(device_name: &str, step: &BenchStep) -> Result<Option<f64>> {
-    let machine = Hardware::of_device(device_name).map(|hardware| Machine::new(hardware, 1));
+    let machine = Hardware::find(device_name).map(|hardware| Machine::new(hardware, 1));
     machine.map(|machine| step.predict(&machine).map(|time| time.step_ms)).transpose()
 }
 

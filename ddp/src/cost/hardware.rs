@@ -91,7 +91,7 @@ impl Hardware {
     }
 
     /// The entry of a device by the name that its driver reports.
-    pub fn of_device(device_name: &str) -> Option<&'static Self> {
+    pub fn find(device_name: &str) -> Option<&'static Self> {
         ALL.iter().find(|hardware| device_name.contains(hardware.device_name))
     }
 

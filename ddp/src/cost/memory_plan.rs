@@ -133,7 +133,7 @@ impl MemoryPlan {
         put(MemoryKind::Average, average);
         put(MemoryKind::Statistics, model.registered);
         put(MemoryKind::Activations, model.activations);
-        let exchanged = layers::of_spec(spec).iter().map(|layer| layer.exchanged_len()).max().unwrap_or(0);
+        let exchanged = layers::from_spec(spec).iter().map(|layer| layer.exchanged_len()).max().unwrap_or(0);
         let exchanged = RankExchange::len(exchanged, world_size) * DType::F64.size_bytes();
         let fixed = if on_gpu { FIXED_WORKSPACE_BYTES } else { 0 };
         let heads = plan.data.train.layout().targets.heads();
@@ -184,7 +184,7 @@ impl<'a> RankPlan<'a> {
         device: Device,
     ) -> Result<Self> {
         data::check_n_rows(&*data.train, world_size)?;
-        let partition = BatchPartition::of_rank(config, Rank(0), world_size, data, None)?;
+        let partition = BatchPartition::for_rank(config, Rank(0), world_size, data, None)?;
         setup::schedule(config, data.train.len(), partition.global_rows)?;
         setup::trainer_options(config, &partition, GraphMode::default())
             .check(device, config.optimizer.kind)?;

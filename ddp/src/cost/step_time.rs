@@ -73,7 +73,7 @@ impl StepTime {
             |is_backward| sum(&first, is_backward) + (n_micro - 1) as f64 * sum(&last, is_backward);
 
         let traffic = StepTraffic::new(plan);
-        let flop = Flop::per_row(&layers::of_spec(plan.spec));
+        let flop = Flop::per_row(&layers::from_spec(plan.spec));
         let flop = (flop.forward + flop.backward) as f64 * plan.step_rows() as f64;
         let ratio = speed.step_ratio(flop);
         let inputs =
@@ -139,7 +139,7 @@ impl StepTime {
             more += 0.5 * speed.all_reduce_ms(exchange.gathered_bytes());
         }
         // What layers gather in a pass, forward and backward.
-        let layers = layers::of_spec(plan.spec);
+        let layers = layers::from_spec(plan.spec);
         let of_layers = layers.iter().map(|layer| layer.exchanged_per_pass()).filter(|len| *len > 0);
         more += of_layers.map(|len| speed.all_reduce_ms(len * DType::F64.size_bytes())).sum::<f64>()
             * n_micro as f64;

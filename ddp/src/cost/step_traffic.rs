@@ -86,7 +86,7 @@ impl StepTraffic {
         let groups = ParamGroups::new(&config.optimizer, &layout);
         let whole = groups.as_ref().map_or(&[][..], ParamGroups::whole);
         let [norm_reads, state_reads] = two_passes(whole, own_len, flat_len / own_len, world_size);
-        let layers = layers::of_spec(spec);
+        let layers = layers::from_spec(spec);
         let sent = exchange.bytes(n_micro_batches, whole, layers.iter().map(|layer| &**layer)).sent;
         let weights = (2 * updated_len + norm_reads) * single + copy;
         let optimizer = (2 * n_states * updated_len + state_reads) * single;

@@ -155,7 +155,7 @@ pub enum DataError {
 
 impl DataError {
     /// An error of a dataset of another crate.
-    pub fn of_source(error: impl SourceError) -> Self {
+    pub fn from_source(error: impl SourceError) -> Self {
         DataError::Source(AnySourceError(Box::new(error)))
     }
 

@@ -25,7 +25,7 @@ impl HeadOutputs {
     /// The outputs of each head, in their order; none for a loss of targets of one kind.
     ///
     /// - `scale`: of the targets of the training rows, over all heads, if some were standardized
-    pub fn of_loss(loss: &Loss, heads: &[HeadTargets], scale: Option<&TargetScale>) -> Vec<Self> {
+    pub fn from_loss(loss: &Loss, heads: &[HeadTargets], scale: Option<&TargetScale>) -> Vec<Self> {
         let Loss::Heads(losses) = loss else { return Vec::new() };
         let mut end = 0;
         let of_head =

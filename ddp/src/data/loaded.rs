@@ -81,7 +81,7 @@ impl Loaded {
 
     /// Each head with its task, loss and targets in a line; none for a model of one head.
     pub fn head_lines(&self, loss: &Loss) -> Vec<String> {
-        let heads = HeadOutputs::of_loss(loss, self.train.layout().targets.heads(), None).into_iter();
+        let heads = HeadOutputs::from_loss(loss, self.train.layout().targets.heads(), None).into_iter();
         let line = |HeadOutputs { targets, loss, .. }: HeadOutputs| {
             let of = match &targets.labels {
                 Some(labels) => {

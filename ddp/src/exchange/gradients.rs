@@ -80,7 +80,7 @@ impl Gradients {
     }
 
     /// Reduced gradients of a shard, in the format in which they were exchanged.
-    pub(crate) fn of_shard(&self, shard: &Shard) -> Result<TensorRef<'_>> {
+    pub(crate) fn shard(&self, shard: &Shard) -> Result<TensorRef<'_>> {
         self.plan.way.reduced(&self.memory, shard)
     }
 

@@ -28,7 +28,7 @@
 //!
 //! let n_ranks = 4;
 //! let layers = Sequential::new(64).linear(128).activation(Activation::Relu).linear(10).into_layers();
-//! let layout = ParamLayout::of_layers(&layers, n_ranks);
+//! let layout = ParamLayout::from_layers(&layers, n_ranks);
 //!
 //! let buckets = BucketPlan::new(&layout, 25 << 20);
 //! assert_eq!(buckets.lens().len(), 1, "they fit into one bucket");

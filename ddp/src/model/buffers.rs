@@ -93,7 +93,7 @@ impl<T> Buffers<T> {
 impl BufferPlan<'_> {
     fn plan(&self) -> Plan {
         let sizes = Sizes { max_rows: self.max_rows, device: self.device, precision: self.precision };
-        Plan::new(layers::of_spec(self.spec), self.layout, self.spec.n_features(), sizes, false)
+        Plan::new(layers::from_spec(self.spec), self.layout, self.spec.n_features(), sizes, false)
     }
 
     /// Format of the input; see [`super::Network::input_format`].

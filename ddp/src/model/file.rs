@@ -303,7 +303,7 @@ impl ModelFile {
             Ok((map, was)) => Bytes::Mapped { map, file, was },
             Err(_) => Bytes::Owned(user_file::read("model file", path)?),
         };
-        Header::of_file(&bytes).map_err(|error| {
+        Header::from_file(&bytes).map_err(|error| {
             let is_pointer = bytes.starts_with(user_file::LFS_POINTER);
             let lfs = || format!("it is {}: {}", user_file::LFS_NAME, user_file::LFS_HINT);
             bad_file(path, if is_pointer { lfs() } else { error.to_string() })
@@ -349,7 +349,7 @@ impl ModelFile {
 
     fn tensors(&self) -> Result<Tensors<'_>> {
         self.check_intact()?;
-        let read = Header::of_file(&self.bytes);
+        let read = Header::from_file(&self.bytes);
         let (header, values) = read.map_err(|error| bad_file(&self.path, error.to_string()))?;
         Ok(Tensors { header, values })
     }

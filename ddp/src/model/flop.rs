@@ -7,7 +7,7 @@ use super::spec::ModelSpec;
 impl ModelSpec {
     /// Floating-point operations of the matmuls of one training step on one row, forward and backward.
     pub fn flop_per_row(&self) -> u64 {
-        let Flop { forward, backward } = Flop::per_row(&layers::of_spec(self));
+        let Flop { forward, backward } = Flop::per_row(&layers::from_spec(self));
         (forward + backward) as u64
     }
 }

@@ -60,7 +60,7 @@ impl ParamLayout {
     /// # Panics
     /// If `n_ranks` is 0.
     pub fn shared_by(spec: &ModelSpec, n_ranks: usize) -> Self {
-        Self::of_layers(&layers::of_spec(spec), n_ranks)
+        Self::from_layers(&layers::from_spec(spec), n_ranks)
     }
 
     /// The layout of these layers, in forward order; see [`ParamLayout::shared_by`].
@@ -70,7 +70,7 @@ impl ParamLayout {
     ///
     /// # Panics
     /// If `n_ranks` is 0, or if two layers declare parameters of the same name that are not marked as shared.
-    pub fn of_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
+    pub fn from_layers(layers: &[Box<dyn Layer>], n_ranks: usize) -> Self {
         let (mut entries, mut unit_ends, mut start) = (Vec::<ParamEntry>::new(), Vec::new(), 0);
         let mut embeddings = Vec::new();
         let first_uses = first_uses(layers);

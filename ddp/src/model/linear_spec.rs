@@ -38,14 +38,14 @@ impl LinearSpec {
         let stream = (index as u32) << 1;
         let bias = has_bias.then(|| param("bias", ParamKind::Bias, &[out_features], stream | 1));
         let weight = param("weight", ParamKind::Weight, &[out_features, in_features], stream);
-        Self::of_params(weight, bias)
+        Self::from_params(weight, bias)
     }
 
     /// A linear layer with these parameters, which other layers may share.
     ///
     /// # Panics
     /// If the weight is not a matrix.
-    pub fn of_params(weight: ParamSpec, bias: Option<ParamSpec>) -> Self {
+    pub fn from_params(weight: ParamSpec, bias: Option<ParamSpec>) -> Self {
         let [out_features, in_features] = weight.dims[..] else { panic!("a weight is a matrix") };
         let params = bias.into_iter().chain([weight]).collect();
         LinearSpec { in_features, out_features, params, activation: None, derivative_in_next: false }

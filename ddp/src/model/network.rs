@@ -59,11 +59,11 @@ impl Network {
         precision: Precision,
     ) -> Result<Self> {
         let sizes = Sizes { max_rows, device, precision };
-        Self::of_layers(layers::of_spec(&spec), layout, spec.n_features(), sizes)
+        Self::from_parts(layers::from_spec(&spec), layout, spec.n_features(), sizes)
     }
 
     /// A model of these layers in forward order with zero weights, on rows of `n_features`; `layout` must be made of the same layers
-    /// ([`ParamLayout::of_layers`]).
+    /// ([`ParamLayout::from_layers`]).
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
@@ -71,7 +71,7 @@ impl Network {
     /// # Panics
     /// If there is no layer, skip connections do not end correctly, or two registered buffers have the same name.
     #[doc(hidden)]
-    pub fn of_layers(
+    pub fn from_parts(
         layers: Vec<Box<dyn Layer>>,
         layout: ParamLayout,
         n_features: usize,
@@ -96,21 +96,21 @@ impl Network {
     }
 
     /// A model of these layers in forward order, on rows of `n_features`, [initialized](Network::initialize) from `seed`:
-    /// [`Network::of_layers`] with the layout of a world in which every rank updates all weights.
+    /// [`Network::from_parts`] with the layout of a world in which every rank updates all weights.
     ///
     /// # Errors
     /// [`KernelError::DeviceUnavailable`], or out of memory.
     ///
     /// # Panics
-    /// In the cases of [`Network::of_layers`], and if two parameters have the same name but are not marked as shared.
+    /// In the cases of [`Network::from_parts`], and if two parameters have the same name but are not marked as shared.
     pub fn from_layers(
         layers: Vec<Box<dyn Layer>>,
         n_features: usize,
         sizes: Sizes,
         seed: u64,
     ) -> Result<Self> {
-        let layout = ParamLayout::of_layers(&layers, 1);
-        let mut network = Self::of_layers(layers, layout, n_features, sizes)?;
+        let layout = ParamLayout::from_layers(&layers, 1);
+        let mut network = Self::from_parts(layers, layout, n_features, sizes)?;
         network.initialize(seed)?;
         Ok(network)
     }
@@ -124,7 +124,7 @@ impl Network {
     pub fn to(self, device: Device) -> Result<Self> {
         let Network { mut plan, layout, buffers, registered, .. } = self;
         let (sizes, n_features) = (Sizes { device, ..plan.sizes }, plan.n_features);
-        let mut moved = Self::of_layers(plan.take_layers(), layout, n_features, sizes)?;
+        let mut moved = Self::from_parts(plan.take_layers(), layout, n_features, sizes)?;
         moved.registered.copy_from(&registered)?;
         moved.set_weights(buffers.master_weights.view())?;
         Ok(moved)

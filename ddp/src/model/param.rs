@@ -6,9 +6,9 @@
 //! use ddp::nn::{Init, Linear, LinearSpec, ParamKind, ParamLayout, ParamSpec, Sequential};
 //!
 //! let weight = ParamSpec::new("tied.weight", ParamKind::Weight, &[4, 4], Init::KaimingUniform(4)).shared();
-//! let linear = || Linear::new(LinearSpec::of_params(weight.clone(), None));
+//! let linear = || Linear::new(LinearSpec::from_params(weight.clone(), None));
 //! let layers = Sequential::new(4).layer(linear()).layer(linear()).into_layers();
-//! assert_eq!(ParamLayout::of_layers(&layers, 1).n_params(), 16);
+//! assert_eq!(ParamLayout::from_layers(&layers, 1).n_params(), 16);
 //! ```
 
 use std::ops::Range;

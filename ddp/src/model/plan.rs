@@ -390,7 +390,7 @@ mod tests {
 
     fn plan(spec: &ModelSpec, device: Device, precision: Precision) -> Plan {
         let sizes = Sizes { max_rows: 8, device, precision };
-        Plan::new(layers::of_spec(spec), &ParamLayout::new(spec), spec.n_features(), sizes, false)
+        Plan::new(layers::from_spec(spec), &ParamLayout::new(spec), spec.n_features(), sizes, false)
     }
 
     /// The layers, and the value that each writes.

@@ -55,13 +55,13 @@ impl Registered {
 
     /// All buffers in forward order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.entries.iter().map(|entry| (&entry.name[..], self.of_entry(entry)))
+        self.entries.iter().map(|entry| (&entry.name[..], self.tensor(entry)))
     }
 
     /// The saved buffers in forward order.
     pub(super) fn saved(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         let saved = self.entries.iter().filter(|entry| entry.is_saved);
-        saved.map(|entry| (&entry.name[..], self.of_entry(entry)))
+        saved.map(|entry| (&entry.name[..], self.tensor(entry)))
     }
 
     /// The buffers that are means over all ranks, in forward order.
@@ -98,7 +98,7 @@ impl Registered {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    fn of_entry(&self, entry: &Entry) -> &Tensor {
+    fn tensor(&self, entry: &Entry) -> &Tensor {
         &self.of_layers[entry.layer][entry.index]
     }
 }

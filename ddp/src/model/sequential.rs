@@ -206,7 +206,7 @@ mod tests {
         let names = |layers: &[Box<dyn Layer>]| {
             layers.iter().flat_map(|layer| layer.parameters().to_vec()).collect::<Vec<_>>()
         };
-        let (built, of_spec) = (built.into_layers(), layers::of_spec(&spec));
+        let (built, of_spec) = (built.into_layers(), layers::from_spec(&spec));
         assert_eq!(names(&built), names(&of_spec));
         assert_eq!(described(built), described(of_spec));
     }

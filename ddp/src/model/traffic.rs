@@ -87,7 +87,7 @@ impl PassOperation {
     ) -> Vec<Self> {
         let BufferPlan { spec, layout, max_rows, device, precision } = plan;
         let sizes = Sizes { max_rows, device, precision };
-        let plan = Plan::new(layers::of_spec(spec), layout, spec.n_features(), sizes, false);
+        let plan = Plan::new(layers::from_spec(spec), layout, spec.n_features(), sizes, false);
         let short = precision.activations().size_bytes();
         let count = Count { plan: &plan, n_features: spec.n_features(), n_rows, short };
         let mut operations: Vec<_> = plan.steps.iter().map(|step| count.forward(step)).collect();

@@ -63,7 +63,7 @@ impl EvalMetrics {
     }
 
     /// Returns the value of a metric of all rows or of a head, if it was measured.
-    pub fn of_judge(&self, JudgeMetric { head, metric }: &JudgeMetric) -> Option<f64> {
+    pub fn judged_by(&self, JudgeMetric { head, metric }: &JudgeMetric) -> Option<f64> {
         let Some(name) = head else { return self.get(*metric) };
         self.heads().iter().find(|(head, _)| head == name)?.1.get(*metric)
     }

@@ -209,7 +209,7 @@ impl TensorFile {
             io::ErrorKind::NotFound => FileFault::Missing { name: name.clone() },
             _ => FileFault::Unreadable { name: name.clone(), reason: error.to_string() },
         })?;
-        let opened = Self::of_any_types(name, file)?;
+        let opened = Self::from_any_types(name, file)?;
         let infos = opened.header.tensors();
         if let Some((tensor, info)) =
             infos.iter().find(|(_, info)| !["F32", "F64"].contains(&&info.dtype[..]))
@@ -221,7 +221,7 @@ impl TensorFile {
     }
 
     /// Reads the header of a file of tensors of any types.
-    fn of_any_types(name: String, file: File) -> Result<Self, FileFault> {
+    fn from_any_types(name: String, file: File) -> Result<Self, FileFault> {
         let unreadable =
             |error: io::Error| FileFault::Unreadable { name: name.clone(), reason: error.to_string() };
         let malformed = |reason: String| FileFault::Malformed { name: name.clone(), reason };
@@ -337,7 +337,7 @@ impl TensorFile {
 /// # Errors
 /// [`FileFault`], also for a type that no tensor holds.
 pub(crate) fn read_all(name: String, file: File) -> Result<Vec<(String, Tensor)>, FileFault> {
-    let opened = TensorFile::of_any_types(name, file)?;
+    let opened = TensorFile::from_any_types(name, file)?;
     let malformed = |reason: String| FileFault::Malformed { name: opened.name.clone(), reason };
     let read = |(name, info): &(String, TensorInfo)| {
         let dtype = DType::ALL.into_iter().find(|dtype| dtype_name(*dtype) == info.dtype);

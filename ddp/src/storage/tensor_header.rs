@@ -68,7 +68,7 @@ impl Header {
     }
 
     /// The header of a whole file, and the bytes after it.
-    pub(crate) fn of_file(file: &[u8]) -> Result<(Self, &[u8]), BadHeader> {
+    pub(crate) fn from_file(file: &[u8]) -> Result<(Self, &[u8]), BadHeader> {
         let len = Self::length(file, file.len() as u64)?;
         let (header, values) = file[LENGTH_BYTES..].split_at(len);
         let header = Self::parse(header)?;
@@ -174,12 +174,15 @@ mod tests {
     fn a_file_is_as_long_as_its_header_says() {
         let json = br#"{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#;
         let file = [&(json.len() as u64).to_le_bytes()[..], json, &[1, 2, 3]].concat();
-        assert_eq!(Header::of_file(&file).unwrap().1, [1, 2, 3]);
+        assert_eq!(Header::from_file(&file).unwrap().1, [1, 2, 3]);
         for len in 0..file.len() {
-            let error = Header::of_file(&file[..len]).unwrap_err();
+            let error = Header::from_file(&file[..len]).unwrap_err();
             assert_eq!(error, if len < json.len() + 8 { BadHeader::Cut } else { BadHeader::Length });
         }
-        assert_eq!(Header::of_file(&[&file[..], &[0]].concat()).unwrap_err(), BadHeader::Length);
-        assert_eq!(Header::of_file(&[u64::MAX.to_le_bytes(), [0; 8]].concat()).unwrap_err(), BadHeader::Cut);
+        assert_eq!(Header::from_file(&[&file[..], &[0]].concat()).unwrap_err(), BadHeader::Length);
+        assert_eq!(
+            Header::from_file(&[u64::MAX.to_le_bytes(), [0; 8]].concat()).unwrap_err(),
+            BadHeader::Cut
+        );
     }
 }

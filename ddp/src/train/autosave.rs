@@ -45,7 +45,7 @@ impl<'a> Autosave<'a> {
         folder: &Path,
     ) -> Result<Self, Stop> {
         let checkpoint = &config.checkpoint;
-        let store = CheckpointStore::of_run(folder);
+        let store = CheckpointStore::for_run(folder);
         let rank_save = RankSave::prepare(world, settings(config, data), trainer, store)?;
         let last = (None, Instant::now());
         warn_of_pageable_memory(world, rank_save.as_ref().is_some_and(RankSave::lacks_pinned))?;
@@ -144,7 +144,7 @@ impl<'a> Autosave<'a> {
             let has_failed = |outcome: &SaveOutcome| matches!(outcome, SaveOutcome::Failed { .. });
             return Ok(!outcomes.last().map_or(self.failed.is_some(), has_failed));
         }
-        let store = CheckpointStore::of_run(folder);
+        let store = CheckpointStore::for_run(folder);
         if save.ranks[0] != self.world.rank().0 {
             let settings = settings(config, data);
             RankSave::save_after_loss(self.world, settings, trainer, store, run, None, (save, limit))?;

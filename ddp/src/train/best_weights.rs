@@ -41,7 +41,7 @@ impl BestWeights {
     /// Whether the first evaluation is better than the second; a missing value and one that is not finite are never better.
     pub fn is_first_better(&self, first: &EvalMetrics, second: &EvalMetrics) -> bool {
         let Some(judge) = &self.metric else { return false };
-        let [first, second] = [first, second].map(|of| of.of_judge(judge).filter(|value| value.is_finite()));
+        let [first, second] = [first, second].map(|of| of.judged_by(judge).filter(|value| value.is_finite()));
         match (first, second) {
             (Some(first), Some(second)) => {
                 if judge.metric.grows() {
@@ -59,7 +59,7 @@ impl BestWeights {
     pub fn is_better(&self, state: &RunState, metrics: &EvalMetrics) -> bool {
         let Some(judge) = &self.metric else { return false };
         let best = state.best.as_ref().filter(|best| best.metric == judge.to_string()).map(|best| best.value);
-        let Some(value) = metrics.of_judge(judge).filter(|value| value.is_finite()) else { return false };
+        let Some(value) = metrics.judged_by(judge).filter(|value| value.is_finite()) else { return false };
         best.is_none_or(|best| if judge.metric.grows() { value > best } else { value < best })
     }
 
@@ -73,7 +73,7 @@ impl BestWeights {
         weights: Option<Vec<f32>>,
     ) {
         let Some((metric, value)) =
-            self.metric.as_ref().and_then(|judge| Some((judge, metrics.of_judge(judge)?)))
+            self.metric.as_ref().and_then(|judge| Some((judge, metrics.judged_by(judge)?)))
         else {
             return;
         };

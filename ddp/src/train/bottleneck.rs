@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ranks_the_slower_one_is_late() {
+    fn the_slower_of_two_ranks_is_late() {
         let compared = Comparison(vec![rank(times(0.0, 6.0, 0.2), 0.0), rank(times(0.0, 3.0, 3.2), 0.0)]);
         assert_eq!(compared.late_rank().unwrap().0, 0);
         // 5% are not worth a warning.

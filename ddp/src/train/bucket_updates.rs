@@ -31,7 +31,7 @@ impl UpdateBucket for BucketUpdates<'_> {
     ) -> Result<(), ExchangeError> {
         let (scalars, report) = (self.scalars.view(), self.report);
         let inputs = &UpdateInputs { scalars, sums, sum_of_squares: None, max_norm: f64::INFINITY, report };
-        let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars: self.scalars.of_groups() });
+        let scale = UpdateScale::Device(DeviceScale { inputs, group_scalars: self.scalars.group_scalars() });
         let weights = model.weights_mut().range(&bucket)?;
         // Every rank holds the state of all weights.
         let state_start = bucket.start;

@@ -78,7 +78,7 @@ impl<'w> Checkpoints<'w> {
             is_async: false,
             is_by_clock: false,
         };
-        let store = CheckpointStore::of_run(&folder);
+        let store = CheckpointStore::for_run(&folder);
         let rank_save = RankSave::prepare(world, settings, trainer, store).map_err(on_this_rank)?;
         Ok(Checkpoints { world, folder, rank_save })
     }

@@ -26,7 +26,7 @@ pub fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Resul
 /// Same as [`claim_folder`], and [`FolderError::Continued`] if there is a checkpoint or a model now.
 pub fn claim_folder_again(out: Option<&Path>, name: &str) -> Result<RunDir> {
     let folder = RunDir::open(out, name, Existing::Continue)?;
-    let steps = CheckpointStore::of_run(folder.path()).steps()?;
+    let steps = CheckpointStore::for_run(folder.path()).steps()?;
     if !steps.is_empty() || folder.file(MODEL_FILE).exists() {
         return Err(FolderError::Continued { path: folder.path().to_owned() }.into());
     }
@@ -36,7 +36,7 @@ pub fn claim_folder_again(out: Option<&Path>, name: &str) -> Result<RunDir> {
 
 fn remove_run(folder: &RunDir) -> Result<()> {
     // First, so that a process killed in between leaves no checkpoints that a later run would resume by mistake.
-    CheckpointStore::of_run(folder.path()).delete_all()?;
+    CheckpointStore::for_run(folder.path()).delete_all()?;
     Ok(folder.clear()?)
 }
 
@@ -56,7 +56,7 @@ mod tests {
         fs::write(run.path().join(CONFIG_FILE), "").unwrap();
         drop(again().unwrap());
         assert!(!run.path().join(CONFIG_FILE).exists(), "a run that was killed before its first checkpoint");
-        let step = CheckpointStore::of_run(run.path()).step_folder(7);
+        let step = CheckpointStore::for_run(run.path()).step_folder(7);
         for saved in [step.join("manifest.json"), run.path().join(MODEL_FILE)] {
             fs::create_dir_all(saved.parent().unwrap()).unwrap();
             fs::write(&saved, "{}").unwrap();

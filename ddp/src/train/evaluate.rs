@@ -18,7 +18,7 @@
 //! let zeros = Tensor::zeros(&[model.layout().flat_len()], DType::F32, Device::Cpu)?;
 //! model.set_weights(zeros.view())?;
 //!
-//! let (request, partition) = (MetricRequest::defaults(Task::Regression), EvalPartition::of_ranks(1));
+//! let (request, partition) = (MetricRequest::defaults(Task::Regression), EvalPartition::for_ranks(1));
 //! let options = LoaderOptions::new(Device::Cpu);
 //! let metrics = evaluate(&World::single(), &mut model, &LossHead::mse(), &request, &rows, partition, &options)?;
 //! let want = y.to_vec::<f32>()?.into_iter().map(|y| f64::from(y * y)).sum::<f64>() / 10.0;
@@ -139,7 +139,7 @@ pub fn evaluate_until(
         return Err(TrainError::EvaluationStopped);
     }
     let PartTotals { parts, scores, .. } = totals;
-    let all = Totals::of_all_ranks(world, request, n_outputs, partition.n_parts, parts)?;
+    let all = Totals::from_all_ranks(world, request, n_outputs, partition.n_parts, parts)?;
     let n_rows = dataset.len();
     if n_rows > 0 && all.weight() == 0.0 {
         return Err(TrainError::NoEvalWeight { source_name: dataset.source().to_owned(), n_rows });

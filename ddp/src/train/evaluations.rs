@@ -128,7 +128,7 @@ impl<'a> Evaluations<'a> {
 
     /// Metrics of the weights that are the model of a complete run, and those of the weights after the last step where they differ:
     /// averaged ones if the run keeps an average, unless these are the model.
-    pub fn of_model(&self, state: &RunState) -> (EvalMetrics, LastMetrics) {
+    pub fn evaluate_model(&self, state: &RunState) -> (EvalMetrics, LastMetrics) {
         let RunState { eval, last_eval, step, .. } = state;
         let (model, last) = match self.best(state) {
             // Where updates are withheld, several evaluations are of one step.
@@ -181,7 +181,7 @@ impl<'a> Evaluations<'a> {
         // Without a best one to keep, the averaged weights are the model.
         let judged = if is_last { better } else { &measured.metrics };
         let n_reductions = state.early_stopping.n_reductions;
-        self.stopping.record(&mut state.early_stopping, judged.of_judge(self.stopping.metric()));
+        self.stopping.record(&mut state.early_stopping, judged.judged_by(self.stopping.metric()));
         if state.early_stopping.n_reductions > n_reductions {
             let EarlyStoppingState { best, n_worse, n_reductions } = state.early_stopping;
             let (metric, best) = (self.stopping.metric(), best.unwrap_or(f64::NAN));
@@ -211,7 +211,7 @@ impl<'a> Evaluations<'a> {
             .into_iter()
             .chain(checkpoint.keep_best.iter().map(|judge| ("checkpoint.keep_best", judge)));
         for (key, judge) in judges {
-            let is_undefined = metrics.of_judge(judge).is_none();
+            let is_undefined = metrics.judged_by(judge).is_none();
             if is_undefined && metrics.get(EvalMetric::Loss).is_some_and(f64::is_finite) {
                 let rows = self.plan.data.eval.as_ref();
                 let source_name = rows.map_or_else(String::new, |rows| rows.source().to_owned());

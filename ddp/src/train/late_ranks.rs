@@ -60,7 +60,7 @@ impl LateRanks {
     }
 
     /// Compares the ranks over the whole run up to `end`; None where no step was measured. Collective.
-    pub(crate) fn of_run(&self, world: &World, end: &Lap) -> Result<Option<Comparison>> {
+    pub(crate) fn compare_run(&self, world: &World, end: &Lap) -> Result<Option<Comparison>> {
         let waited = CoreWait::now().since(self.begun);
         Comparison::gather(world, RankTimes::between(world, &Lap::default(), end, waited))
     }

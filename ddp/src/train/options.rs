@@ -155,7 +155,7 @@ impl TrainerOptions {
 
     /// Same as [`TrainerOptions::layout`], of any layers in forward order.
     pub fn layout_of_layers(&self, layers: &[Box<dyn Layer>], world_size: usize) -> ParamLayout {
-        ParamLayout::of_layers(layers, self.n_sharing(world_size))
+        ParamLayout::from_layers(layers, self.n_sharing(world_size))
     }
 
     /// Ranks that share each layer.

@@ -100,7 +100,7 @@ impl RankSave {
         let options = options(world, settings, trainer, &store, save.ranks.len(), &owned);
         let is_rank_lost = world.watchdog().loss_in_save();
         let options = SaveOptions { rank: place, rank_timeout: limit, is_rank_lost, ..options };
-        let mut saver = Saver::of_survivors(store, options, save.ranks[0]);
+        let mut saver = Saver::for_survivors(store, options, save.ranks[0]);
         if save.lacks_weights {
             let weights = trainer.weights_after_loss().into_slice::<f32>("checkpoint", "weights")?;
             if place == 0 {
@@ -140,7 +140,7 @@ impl RankSave {
             SaveMode::Deferred(Some(Box::new(saver)))
         } else if is_async {
             let device = trainer.model().device();
-            let buffers = SnapshotBuffers::of_device(device, n_weights, &vec![n_state; n_tensors])?;
+            let buffers = SnapshotBuffers::for_device(device, n_weights, &vec![n_state; n_tensors])?;
             lacks_pinned = device != Device::Cpu && !buffers.is_pinned();
             SaveMode::Async(Box::new(Writer::start(saver, buffers)?))
         } else {
@@ -246,7 +246,7 @@ fn options(
         rank: world.rank().0,
         n_savers,
         state_names: trainer.state().iter().map(|(name, _)| (*name).to_owned()).collect(),
-        shard_ranges: ShardRange::of_ranges(layout, owned),
+        shard_ranges: ShardRange::from_ranges(layout, owned),
         keep,
         keep_best,
         rank_timeout: SaveOptions::RANK_TIMEOUT,

@@ -170,7 +170,7 @@ impl Resumed {
         if let Some(out) = out.filter(|out| !is(out, &run)) {
             return Ok((out.to_owned(), Existing::Refuse));
         }
-        let (store, step) = (CheckpointStore::of_run(&run), self.state().step);
+        let (store, step) = (CheckpointStore::for_run(&run), self.state().step);
         let is_good =
             |later: &u64| store.checkpoint(*later).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
         // Later checkpoints that can't be used do not block the run.
@@ -238,7 +238,7 @@ impl Resumed {
                 rest => (None, rest),
             };
             world.collective_result(rest)?;
-            let Some(damage) = of_any_rank(world, damage)? else { return Ok(self) };
+            let Some(damage) = damage_on_any_rank(world, damage)? else { return Ok(self) };
             let older = match world.rank().0 {
                 0 => self.older(damage).map(Some),
                 _ => Ok(None),
@@ -298,7 +298,7 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
             if out.exists() && !out.is_dir() {
                 return Err(FolderError::IsFile { path: out.to_owned() }.into());
             }
-            let store = CheckpointStore::of_run(out);
+            let store = CheckpointStore::for_run(out);
             // Checkpoints that can't be used are an error: a new run would overwrite what may be repairable.
             if store.steps()?.is_empty() {
                 let is_finished = out.join(MODEL_FILE).exists();
@@ -313,7 +313,7 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
 
 /// Finds the newest checkpoint in the folder of a training loop of a program's own.
 fn newest_in(out: &Path) -> Result<Option<Resumed>> {
-    let store = CheckpointStore::of_run(out);
+    let store = CheckpointStore::for_run(out);
     if store.steps()?.is_empty() { Ok(None) } else { newest_of_store(store, out) }
 }
 
@@ -352,11 +352,11 @@ fn share_state(world: &World, checkpoint: &Checkpoint) -> Result<Result<StateRea
             }
         }
     }
-    Ok(share.and_then(|share| StateReader::of_shares(checkpoint, share, &headers)))
+    Ok(share.and_then(|share| StateReader::from_shares(checkpoint, share, &headers)))
 }
 
 /// Shares the first fault that any rank found with all ranks; rank 0 keeps its own.
-fn of_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
+fn damage_on_any_rank(world: &World, damage: Option<Fault>) -> Result<Option<Fault>> {
     let text = damage.as_ref().map(ToString::to_string).unwrap_or_default();
     let all = world.group().all_gather_bytes(text.as_bytes())?;
     let first = all

@@ -54,14 +54,14 @@ impl BatchPartition {
     /// # Errors
     /// [`TrainError::BatchOverflows`]; [`TrainError::MoreRanksThanShards`] where a rank would have no rows in any step.
     pub fn new(config: &Config, world: &World, data: &Loaded, global_rows: Option<usize>) -> Result<Self> {
-        Self::of_rank(config, world.rank(), world.world_size(), data, global_rows)
+        Self::for_rank(config, world.rank(), world.world_size(), data, global_rows)
     }
 
     /// [`BatchPartition::new`] as seen by rank `rank` of `world_size`, which need not be running.
     ///
     /// # Errors
     /// See [`BatchPartition::new`].
-    pub fn of_rank(
+    pub fn for_rank(
         config: &Config,
         rank: Rank,
         world_size: usize,

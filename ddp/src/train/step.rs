@@ -512,7 +512,7 @@ impl<'w> Replica<'w> {
             max_norm,
             report: report.as_ref(),
         };
-        let group_scalars = memory.of_groups();
+        let group_scalars = memory.group_scalars();
         if sharing.shard_plan.is_divided() {
             // The gradients are written meanwhile.
             let mut sums = [0f32; STEP_SUMS_LEN];

@@ -78,7 +78,7 @@ impl ScalarsMemory {
     }
 
     /// The scalars of the groups that have a schedule.
-    pub(crate) fn of_groups(&self) -> Option<TensorRef<'_>> {
+    pub(crate) fn group_scalars(&self) -> Option<TensorRef<'_>> {
         self.groups.as_ref().map(Tensor::view)
     }
 }

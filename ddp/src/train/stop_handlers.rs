@@ -161,7 +161,7 @@ impl StopSignals {
                     continue;
                 }
                 // The guard is kept until the process has ended or the answer is given, so that a run begins before or not at all.
-                let stage = signals.stage.of_run();
+                let stage = signals.stage.wait_for_run();
                 match (*stage, origin.signal) {
                     (Stage::Meeting, signal) => end_unjoined(signal),
                     (Stage::Preparing { rank, world_size }, signal) => {
@@ -182,7 +182,7 @@ impl StopSignals {
                 std::thread::sleep(LAUNCHER_POLL);
             }
             signals.last.store(LAUNCHER_ENDED as usize, Ordering::SeqCst);
-            match *signals.stage.of_run() {
+            match *signals.stage.wait_for_run() {
                 Stage::Meeting => end_unjoined(LAUNCHER_ENDED),
                 // Without asking the launcher to end the other ranks: each of them finds out by itself.
                 Stage::Preparing { .. } => {

@@ -92,7 +92,7 @@ impl CurrentStage {
 
     /// Waits until the command is known to be a run; by MPI, its ranks may then take some time to join. The stage stays as it is while
     /// the guard lives.
-    pub(super) fn of_run(&self) -> MutexGuard<'_, Stage> {
+    pub(super) fn wait_for_run(&self) -> MutexGuard<'_, Stage> {
         let is_starting = |stage: &mut Stage| *stage == Stage::Starting;
         let stage = self.changed.wait_while(self.lock(), is_starting).unwrap_or_else(PoisonError::into_inner);
         if *stage != Stage::Meeting || !Launcher::joins_by_mpi() {

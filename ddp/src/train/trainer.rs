@@ -172,7 +172,7 @@ impl<'w> Trainer<'w> {
     /// Same as [`Trainer::new`]; `TrainError::Optim` for parameter groups that fit no parameter.
     ///
     /// # Panics
-    /// Same as [`Trainer::new`] and [`Network::of_layers`].
+    /// Same as [`Trainer::new`] and [`Network::from_layers`].
     pub fn for_layers(
         world: &'w World,
         layers: Sequential,
@@ -185,7 +185,7 @@ impl<'w> Trainer<'w> {
         let (n_features, layers) = (layers.n_features(), layers.into_layers());
         let layout = options.layout_of_layers(&layers, world.world_size());
         let state_len = options.state_len(world, &layout);
-        let mut model = Network::of_layers(layers, layout, n_features, sizes)?;
+        let mut model = Network::from_parts(layers, layout, n_features, sizes)?;
         model.initialize(options.seed)?;
         let groups = ParamGroups::new(optimizer, model.layout())?;
         let optimizer = Optimizer::new(optimizer, groups, state_len, sizes.device)?;

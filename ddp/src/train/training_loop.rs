@@ -258,14 +258,14 @@ impl<'a> TrainingLoop<'a> {
         let train_s = self.clock.train_s();
         let scale = self.plan.data.preprocessor.target_scale.as_ref();
         let LoopPlan { world, config, data, .. } = self.plan;
-        let compared = self.late_ranks.of_run(world, &self.end)?;
+        let compared = self.late_ranks.compare_run(world, &self.end)?;
         let data_advice = || data_advice(&self.loader, &*data.train, &config.data);
         let time = compared.map(|compared| EndTime {
             split: compared.split(),
             bound: compared.bound(data_advice),
             ranks: compared.ranks(),
         });
-        let (eval, last) = self.evaluations.of_model(&self.state);
+        let (eval, last) = self.evaluations.evaluate_model(&self.state);
         let review = Review { config, data, state: &self.state };
         let proposal = review.proposal();
         let event = EndEvent {
@@ -411,7 +411,7 @@ impl<'a> TrainingLoop<'a> {
             comparison: self.late_ranks.is_due_by_clock(self.plan.world, self.clock.n_steps()),
             trace: self.tracing.wants_vote(),
         };
-        let vote = Votes::of_rank(self.plan.signals.received().is_some(), wants);
+        let vote = Votes::from_rank(self.plan.signals.received().is_some(), wants);
         self.tracing.begin_step(step);
         let reduced = self.plan.schedule.plateau_factor(self.state.early_stopping.n_reductions);
         trainer.set_lr(self.plan.schedule.lr(trainer.n_steps()) * reduced);

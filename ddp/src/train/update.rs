@@ -39,7 +39,7 @@ pub(super) fn update(
     let Sharing { shard_plan, short_gather, whole_parameters, n_updated, gathers } = sharing;
     if let Some(whole_parameters) = whole_parameters {
         let weights = model.own_weights().view();
-        let reduced = |shard: &Shard| grads.of_shard(shard);
+        let reduced = |shard: &Shard| grads.shard(shard);
         whole_parameters.complete(world, weights, optimizer, reduced, shard_plan, scale)?;
     }
     if !shard_plan.is_sharded() {
@@ -68,7 +68,7 @@ pub(super) fn update(
             for shard in shards {
                 let range = shard.flat.start - block.start..shard.flat.end - block.start;
                 let weights = of_block.reborrow().range(&range)?;
-                optimizer.step_on(weights, grads.of_shard(&shard)?, scale, shard.flat, shard.state_start)?;
+                optimizer.step_on(weights, grads.shard(&shard)?, scale, shard.flat, shard.state_start)?;
             }
             *n_updated = index + 1;
             match short_gather {
@@ -117,7 +117,7 @@ pub(super) fn update_shard(
     shard: Shard,
     scale: UpdateScale<'_>,
 ) -> Result<()> {
-    let own_grads = grads.of_shard(&shard)?;
+    let own_grads = grads.shard(&shard)?;
     let weights = model.weights_mut().range(&shard.flat)?;
     Ok(optimizer.step_on(weights, own_grads, scale, shard.flat, shard.state_start)?)
 }

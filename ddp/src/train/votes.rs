@@ -23,7 +23,7 @@ const TRACE_VOTE: u32 = 1 << 22;
 
 impl Votes {
     /// Encodes one rank's vote: whether to stop, and what else it `wants`. Only one rank may want anything.
-    pub(crate) fn of_rank(stops: bool, wants: Votes) -> u32 {
+    pub(crate) fn from_rank(stops: bool, wants: Votes) -> u32 {
         let vote = |is_cast: bool, weight: u32| if is_cast { weight } else { 0 };
         vote(stops, 1)
             + vote(wants.checkpoint, CHECKPOINT_VOTE)
@@ -68,8 +68,9 @@ mod tests {
             (5000, false, false, true),
         ] {
             let votes = Votes { stop: 0, checkpoint, comparison, trace };
-            let of =
-                |rank: u64| Votes::of_rank(rank < n_stops, if rank == 0 { votes } else { Votes::default() });
+            let of = |rank: u64| {
+                Votes::from_rank(rank < n_stops, if rank == 0 { votes } else { Votes::default() })
+            };
             let sum: u32 = (0..5000).map(of).sum();
             assert_eq!(Votes::from_sum(u64::from(sum)), Votes { stop: n_stops, ..votes });
             assert_eq!(sum as f32 as u32, sum, "exact in f32");

@@ -33,7 +33,7 @@ pub fn in_turn<T, E>(
 
 /// Lets `stage` use the CPUs of all ranks of this host, which wait for it.
 fn with_all_cpus<T>(host: &HostShare, stage: impl FnOnce() -> T) -> T {
-    let own = CpuSet::of_thread();
+    let own = CpuSet::for_thread();
     let is_wider = host.cpus() != own && host.cpus().bind_thread().is_ok();
     let n_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let result = parallel::with_threads(n_threads, stage);

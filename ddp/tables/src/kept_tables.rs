@@ -72,7 +72,7 @@ struct Header {
 /// - `model`: the preprocessor by whose columns rows are read, and whether its classes are those of the rows
 pub(crate) fn open(config: &Config, model: Option<(&Preprocessor, bool)>) -> Option<(KeptFile, KeptTable)> {
     let Some(folder) = &config.data.cache else {
-        let memory = KeptMemory::of_launcher()?;
+        let memory = KeptMemory::from_launcher()?;
         let files = files_hash(config)?;
         return in_memory(memory, KeptTable { files, key: key(config, model, files)?, paths: None });
     };

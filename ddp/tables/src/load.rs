@@ -103,7 +103,7 @@ pub fn load_with(
         let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
         spec.features = Some(KnownFeatures { names, vocabularies, kinds, of: "the model of --init-from" });
         if matches!(fitted, Some(Fitted::Initial(_))) {
-            spec.classes = ClassLabels::of_model(preprocessor.labels.as_ref(), &preprocessor.heads)
+            spec.classes = ClassLabels::from_model(preprocessor.labels.as_ref(), &preprocessor.heads)
                 .unwrap_or(spec.classes);
         }
     }
@@ -324,7 +324,7 @@ fn open_train(spec: &SourceSpec<'_>, world: &World) -> Result<(Arc<dyn Dataset>,
     let survey = match world.collective_result(opened.survey(spec, own))? {
         Some(survey) => {
             let ranks = world.group().all_gather_bytes(&survey.to_bytes()).map_err(DataError::from)?;
-            Some(LabelSurvey::of_ranks(&ranks))
+            Some(LabelSurvey::from_ranks(&ranks))
         }
         None => None,
     };

@@ -116,7 +116,7 @@ pub enum ClassLabels<'a> {
 
 impl<'a> ClassLabels<'a> {
     /// The classes that a model knows, for rows to be read for it; `None` without classes.
-    pub fn of_model(labels: Option<&'a Arc<LabelVocabulary>>, heads: &'a [HeadTargets]) -> Option<Self> {
+    pub fn from_model(labels: Option<&'a Arc<LabelVocabulary>>, heads: &'a [HeadTargets]) -> Option<Self> {
         match labels {
             Some(labels) => Some(ClassLabels::Known(labels)),
             None => (!heads.is_empty()).then_some(ClassLabels::Heads(heads)),
@@ -139,7 +139,7 @@ pub struct KnownFeatures<'a> {
 
 impl<'a> KnownFeatures<'a> {
     /// The columns of the first file of `of`, for the others.
-    pub(crate) fn of_shards(names: &'a [String], of: &'a str) -> Self {
+    pub(crate) fn from_shards(names: &'a [String], of: &'a str) -> Self {
         KnownFeatures { names, vocabularies: &[], kinds: &[], of }
     }
 }

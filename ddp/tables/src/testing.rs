@@ -20,5 +20,5 @@ pub(crate) fn features_of(dataset: &dyn Dataset) -> Vec<f32> {
 
 /// The conversion of the columns of rows that were loaded.
 pub(crate) fn columns_of(loaded: &Loaded) -> ColumnCodes {
-    Preprocessor::of_model(&loaded.preprocessor, Path::new("model")).expect("it was fitted").plan
+    Preprocessor::from_model(&loaded.preprocessor, Path::new("model")).expect("it was fitted").plan
 }

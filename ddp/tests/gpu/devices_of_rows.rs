@@ -99,7 +99,7 @@ fn passes_over_rows_of_another_device_are_right_or_refused() {
             let (mut trainer, options) = (trainer(&world, model), LoaderOptions::new(of_rows));
             let (network, loss) = trainer.model_and_loss();
             let (request, partition) =
-                (MetricRequest::defaults(Task::Regression), EvalPartition::of_ranks(1));
+                (MetricRequest::defaults(Task::Regression), EvalPartition::for_ranks(1));
             let metrics = evaluate(&world, network, loss, &request, &rows(), partition, &options).unwrap();
             losses.push(metrics.get(ddp::config::EvalMetric::Loss).unwrap());
 

@@ -124,7 +124,8 @@ fn rows_gathered_in_the_format_of_activations_train_as_converted_ones() {
         let usual = Setup::usual();
         let layers = [LayerConfig::Dropout { p: 0.25 }, LayerConfig::Activation(Activation::Tanh)];
         let layers = layers.map(LayerConfig::once).into();
-        let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), usual.spec.n_features(), N_CLASSES);
+        let spec =
+            ModelSpec::new(&ModelConfig::from_layers(layers, true), usual.spec.n_features(), N_CLASSES);
         Setup { spec, ..usual }
     };
     for (setup, is_short) in
@@ -204,7 +205,7 @@ fn rows_on_a_gpu_come_in_the_order_of_the_host_and_are_counted_alike() {
                     .filter_map(|(_, _, hash)| *hash)
                     .fold(RowsHash::default(), |a, b| a.merged(&b));
                 if world_size == 1 {
-                    let epoch = RowsHash::of_all(n_rows as u64);
+                    let epoch = RowsHash::for_all_rows(n_rows as u64);
                     assert_eq!(all, epoch.merged(&epoch).merged(&epoch), "each row once per epoch");
                 }
             });

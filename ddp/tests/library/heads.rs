@@ -57,7 +57,7 @@ fn any_number_of_ranks_trains_the_same_model() {
 fn updates_of_whole_parameters_and_layers_for_tables_train_heads() {
     let usual = Setup::several_heads();
     let [n_features, n_outputs] = [usual.spec.n_features(), usual.spec.n_outputs()];
-    let for_tables = ModelSpec::new(&ModelConfig::of_layers(tabular(), true), n_features, n_outputs);
+    let for_tables = ModelSpec::new(&ModelConfig::from_layers(tabular(), true), n_features, n_outputs);
     for spec in [usual.spec.clone(), for_tables] {
         for optimizer in [OptimizerKind::Muon, OptimizerKind::Lamb] {
             let setup = Setup { spec: spec.clone(), optimizer, n_epochs: 8, ..usual.clone() };
@@ -138,7 +138,7 @@ fn loss_and_gradient_follow_the_definition() {
     let loss = Loss::Heads(losses.collect());
     // 3 logits, 2 values, 2 cumulative logits.
     assert_eq!((loss.n_outputs(8), loss.n_targets(7)), (7, 8));
-    let spec = ModelSpec::new(&ModelConfig::of_layers(Vec::new(), true), 4, 7);
+    let spec = ModelSpec::new(&ModelConfig::from_layers(Vec::new(), true), 4, 7);
     let model = Network::new(spec, 4, Device::Cpu, Precision::F32).unwrap();
     let all = LossHead::for_model(&loss, &heads, &model).unwrap();
     let targets = [1.0, 0.5, -1.0, 2.0, NAN, 0.25, 1.5, 0.0, 2.0, NAN, 1.0, 1.0, 0.0, 1.0, 2.0, NAN];

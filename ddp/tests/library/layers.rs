@@ -98,7 +98,7 @@ impl Layer for Scale {
 
 /// The model of these layers, with weights that depend only on their positions.
 fn network(layers: Layers, n_ranks: usize, device: Device) -> Network {
-    let layout = ParamLayout::of_layers(&layers, n_ranks);
+    let layout = ParamLayout::from_layers(&layers, n_ranks);
     let mut weights = vec![0.0; layout.flat_len()];
     for entry in layout.forward_order() {
         for (i, w) in weights[entry.range()].iter_mut().enumerate() {
@@ -106,7 +106,7 @@ fn network(layers: Layers, n_ranks: usize, device: Device) -> Network {
         }
     }
     let sizes = Sizes { max_rows: N_ROWS, device, precision: Precision::F32 };
-    let mut network = Network::of_layers(layers, layout, N_FEATURES, sizes).unwrap();
+    let mut network = Network::from_parts(layers, layout, N_FEATURES, sizes).unwrap();
     network.set_weights(TensorRef::from_slice(&weights, &[weights.len()]).unwrap()).unwrap();
     network
 }
@@ -265,7 +265,7 @@ fn tied(is_tied: bool) -> Layers {
             "tied.weight".clone_into(&mut weight.name);
             weight.init = Init::Constant(0.0);
         }
-        Box::new(Linear::new(LinearSpec::of_params(weight, Some(bias))))
+        Box::new(Linear::new(LinearSpec::from_params(weight, Some(bias))))
     };
     let tanh = || activation(Activation::Tanh, f);
     vec![linear_of(0), tanh(), linear_of(1), tanh(), linear(2, f, N_OUTPUTS)]

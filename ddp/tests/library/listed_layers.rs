@@ -25,7 +25,7 @@ fn linear(out_features: usize, activation: Option<Activation>) -> LayerEntry {
 }
 
 fn spec(layers: Vec<LayerEntry>) -> ModelSpec {
-    ModelSpec::new(&ModelConfig::of_layers(layers, true), 5, 3)
+    ModelSpec::new(&ModelConfig::from_layers(layers, true), 5, 3)
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn layers_for_tables_train_on_any_number_of_ranks_and_resume_to_the_bit() {
         (OptimizerKind::Muon, tabular()),
         (OptimizerKind::Lion, vec![linear(8, Some(Activation::Tanh)), reglu]),
     ] {
-        let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), 6, usual.spec.n_outputs());
+        let spec = ModelSpec::new(&ModelConfig::from_layers(layers, true), 6, usual.spec.n_outputs());
         let setup = Setup { spec, optimizer, ..usual.clone() };
         let alone = setup.train_on(1);
         assert!(alone.losses[11] < alone.losses[0], "{optimizer}: {:?}", alone.losses);
@@ -188,7 +188,7 @@ fn a_list_of_a_perceptrons_layers_trains_to_its_bits() {
         if is_residual { vec![LayerConfig::Residual { layers }.once()] } else { layers }
     };
     let layers = [of_width(16, false), of_width(16, true), of_width(9, false)].concat();
-    let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), 6, usual.spec.n_outputs());
+    let spec = ModelSpec::new(&ModelConfig::from_layers(layers, true), 6, usual.spec.n_outputs());
     assert_eq!(spec.flop_per_row(), usual.spec.flop_per_row());
     let listed = Setup { spec, ..usual.clone() };
     assert!(listed.train_on(2) == usual.train_on(2));
@@ -212,7 +212,7 @@ fn blocks_of_a_program_are_those_of_a_list() {
     let described = |layers: Vec<Box<dyn Layer>>| -> Vec<_> {
         layers.iter().map(|layer| (layer.describe(), layer.parameters().to_vec())).collect()
     };
-    let listed = described(layers::of_spec(&spec(listed)));
+    let listed = described(layers::from_spec(&spec(listed)));
     assert_eq!(described(built.into_layers()), listed);
     let names: Vec<_> =
         listed.iter().flat_map(|(_, params)| params).map(|param| param.name.as_str()).collect();
@@ -260,7 +260,7 @@ fn short_formats_compute_the_same_gradients_on_cpu_and_gpu() {
     let gradients = |precision, device| {
         let sizes = Sizes { max_rows: 8, device, precision };
         let mut network =
-            Network::of_layers(layers::of_spec(&spec), ParamLayout::new(&spec), spec.n_features(), sizes)
+            Network::from_parts(layers::from_spec(&spec), ParamLayout::new(&spec), spec.n_features(), sizes)
                 .unwrap();
         network.initialize(1).unwrap();
         let x = x.to(device).unwrap();

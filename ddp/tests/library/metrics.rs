@@ -119,7 +119,7 @@ fn measure(
 ) -> Result<EvalMetrics, TrainError> {
     let head = LossHead::new(&loss(case.task), device).unwrap();
     let request = MetricRequest::new(case.task, metrics);
-    let partition = EvalPartition::of_ranks(world.world_size());
+    let partition = EvalPartition::for_ranks(world.world_size());
     // Several batches per rank.
     let mut model = identity(case.n_outputs, 8, device);
     evaluate(world, &mut model, &head, &request, &case.rows, partition, &LoaderOptions::new(device))
@@ -219,7 +219,7 @@ fn heads_have_scikit_learns_metrics_on_1_2_and_3_ranks() {
             let all = MetricRequest::new(Task::Heads, MetricSet::all(Task::Heads));
             let request = all.in_units_of(&loss, rows.layout());
             let (partition, options) =
-                (EvalPartition::of_ranks(world.world_size()), LoaderOptions::new(Device::Cpu));
+                (EvalPartition::for_ranks(world.world_size()), LoaderOptions::new(Device::Cpu));
             evaluate(&world, &mut model, &of_model, &request, &rows, partition, &options).unwrap()
         });
         assert!(got.iter().all(|metrics| *metrics == got[0]), "the ranks differ");
@@ -228,7 +228,7 @@ fn heads_have_scikit_learns_metrics_on_1_2_and_3_ranks() {
             assert_golden(&format!("head {name} on {n_ranks} ranks"), case, metrics);
             let judge = |metric| JudgeMetric { head: Some(name.clone()), metric };
             let areas = metrics.get(EvalMetric::RocAuc);
-            assert_eq!(got[0].of_judge(&judge(EvalMetric::RocAuc)), areas);
+            assert_eq!(got[0].judged_by(&judge(EvalMetric::RocAuc)), areas);
             assert_eq!(areas.is_some(), case.task != Task::Regression);
         }
     }

@@ -237,9 +237,9 @@ impl Draws {
 
 /// The model with this list of layers.
 fn with_layers(layers: Vec<LayerEntry>, n_features: usize, n_outputs: usize) -> ModelSpec {
-    ModelSpec::new(&ModelConfig::of_layers(layers, true), n_features, n_outputs)
+    ModelSpec::new(&ModelConfig::from_layers(layers, true), n_features, n_outputs)
 }
 
 fn mixes_rows(layers: &[LayerEntry]) -> bool {
-    ModelConfig::of_layers(layers.to_vec(), true).mixes_rows()
+    ModelConfig::from_layers(layers.to_vec(), true).mixes_rows()
 }

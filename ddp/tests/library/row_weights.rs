@@ -220,7 +220,7 @@ fn an_evaluation_counts_each_row_by_its_weight() {
                     &head,
                     &MetricRequest::defaults(setup.task()).in_units_of(&setup.loss, rows.layout()),
                     &rows,
-                    EvalPartition::of_ranks(world_size),
+                    EvalPartition::for_ranks(world_size),
                     &loading,
                 )
                 .unwrap()
@@ -249,6 +249,6 @@ fn r2_of_a_constant_target_is_absent_however_its_mean_is_rounded() {
     let loading = LoaderOptions::new(Device::Cpu);
     let request = MetricRequest::defaults(Task::Regression);
     let metrics =
-        evaluate(&world, &mut model, &head, &request, &rows, EvalPartition::of_ranks(1), &loading).unwrap();
+        evaluate(&world, &mut model, &head, &request, &rows, EvalPartition::for_ranks(1), &loading).unwrap();
     assert_eq!(metrics.get(EvalMetric::R2), None);
 }

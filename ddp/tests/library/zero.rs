@@ -173,7 +173,7 @@ fn what_batch_norms_gather_is_counted() {
     let linear = |n| LayerConfig::Linear { out_features: n, activation: None, bias: true }.once();
     let layers = vec![linear(7), batch_norm.clone(), linear(5), batch_norm];
     let [n_features, n_outputs] = [usual.spec.n_features(), usual.spec.n_outputs()];
-    let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), n_features, n_outputs);
+    let spec = ModelSpec::new(&ModelConfig::from_layers(layers, true), n_features, n_outputs);
     for world_size in [2, 3] {
         for n_micro in [1, 3] {
             let setup = Setup { spec: spec.clone(), n_micro, ..unclipped(usual.clone()) };

@@ -199,7 +199,8 @@ impl Setup {
             LayerConfig::Residual { layers: vec![LayerConfig::RmsNorm.once()] }.once(),
         ];
         let usual = Self::usual();
-        let spec = ModelSpec::new(&ModelConfig::of_layers(layers, true), usual.spec.n_features(), N_CLASSES);
+        let spec =
+            ModelSpec::new(&ModelConfig::from_layers(layers, true), usual.spec.n_features(), N_CLASSES);
         Setup { spec, ..usual }
     }
 
@@ -431,7 +432,7 @@ impl Setup {
         let (model, loss) = trainer.model_and_loss();
         let eval_partition = match self.options.micro_shards {
             Some(n_parts) => EvalPartition { n_parts, max_rows: 2 },
-            None => EvalPartition::of_ranks(world.world_size()),
+            None => EvalPartition::for_ranks(world.world_size()),
         };
         let request = MetricRequest::defaults(self.task()).in_units_of(&self.loss, rows.layout());
         let eval = match evaluate(world, model, loss, &request, rows, eval_partition, &loading) {

@@ -109,7 +109,7 @@ fn main() -> ddp::Result<()> {
     }
 
     let (model, loss) = trainer.model_and_loss();
-    let cut = EvalPartition::of_ranks(1);
+    let cut = EvalPartition::for_ranks(1);
     let request = MetricRequest::defaults(Task::Classification);
     let metrics = evaluate(&world, model, loss, &request, &test, cut, &loading)?;
     println!("test accuracy {:.4}", metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN));

@@ -41,7 +41,7 @@ fn train(world: &World, train: &Arc<dyn Dataset>, test: &Arc<dyn Dataset>) -> dd
         trainer.step_and_wait(&mut batch, false)?;
     }
     let (model, loss) = trainer.model_and_loss();
-    let cut = EvalPartition::of_ranks(world.world_size());
+    let cut = EvalPartition::for_ranks(world.world_size());
     let request = MetricRequest::defaults(Task::Classification);
     let metrics = evaluate(world, model, loss, &request, test, cut, &loading)?;
     let accuracy = metrics.get(EvalMetric::Accuracy).unwrap_or(f64::NAN);

@@ -114,7 +114,7 @@ impl Buffer {
     ///
     /// # Errors
     /// [`KernelError::OutOfMemory`] if the system can't map them, or the file is shorter.
-    pub(crate) fn of_file(file: &File, start: u64, bytes: usize) -> Result<Self> {
+    pub(crate) fn from_file(file: &File, start: u64, bytes: usize) -> Result<Self> {
         let is_long_enough = file
             .metadata()
             .is_ok_and(|of| start.checked_add(bytes as u64).is_some_and(|end| end <= of.len()));
@@ -214,14 +214,14 @@ mod tests {
     fn a_page_of_a_file_that_is_written_is_no_longer_shared() {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, &[7; 3 * 4096]).unwrap();
-        let map = || Buffer::of_file(&file, 4096, 2 * 4096).unwrap();
+        let map = || Buffer::from_file(&file, 4096, 2 * 4096).unwrap();
         let (mut first, second) = (map(), map());
         first[0] = 9;
         assert_eq!((first[0], first[1], second[0], map()[0]), (9, 7, 7, 7));
         assert_eq!((first.len(), first.as_ptr() as usize % ALIGN), (2 * 4096, 0));
-        assert!(Buffer::of_file(&file, 0, 0).unwrap().is_empty());
+        assert!(Buffer::from_file(&file, 0, 0).unwrap().is_empty());
         for (start, len) in [(4096, 2 * 4096 + 1), (u64::MAX, 4096)] {
-            assert!(matches!(Buffer::of_file(&file, start, len), Err(KernelError::OutOfMemory { .. })));
+            assert!(matches!(Buffer::from_file(&file, start, len), Err(KernelError::OutOfMemory { .. })));
         }
     }
 

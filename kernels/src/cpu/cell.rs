@@ -19,7 +19,7 @@ pub(crate) trait Cell: Element {
     /// Same as [`Cell::as_numbers`], for writing.
     fn numbers_mut(cells: &mut [Self]) -> Option<&mut [Self::Number]>;
     /// Views numbers as cells without a copy, if both are the same type.
-    fn of_numbers(numbers: &[Self::Number]) -> Option<&[Self]>;
+    fn from_numbers(numbers: &[Self::Number]) -> Option<&[Self]>;
     /// Returns the cells as numbers: in place if possible, else converted into `memory`.
     fn numbers_in<'a>(cells: &'a [Self], memory: &'a mut Vec<Self::Number>) -> &'a [Self::Number] {
         if let Some(numbers) = Self::as_numbers(cells) {
@@ -84,7 +84,7 @@ macro_rules! as_it_is {
             fn numbers_mut(cells: &mut [$t]) -> Option<&mut [$t]> {
                 Some(cells)
             }
-            fn of_numbers(numbers: &[$t]) -> Option<&[$t]> {
+            fn from_numbers(numbers: &[$t]) -> Option<&[$t]> {
                 Some(numbers)
             }
         })*
@@ -110,7 +110,7 @@ macro_rules! short {
             fn numbers_mut(_: &mut [$t]) -> Option<&mut [f32]> {
                 None
             }
-            fn of_numbers(_: &[f32]) -> Option<&[$t]> {
+            fn from_numbers(_: &[f32]) -> Option<&[$t]> {
                 None
             }
         })*

@@ -21,7 +21,7 @@ pub struct CpuSet {
 
 impl CpuSet {
     /// The CPUs that the calling thread may run on; empty if the system does not report them.
-    pub fn of_thread() -> Self {
+    pub fn for_thread() -> Self {
         let mut set = CpuSet::default();
         // SAFETY: the set is writable for its size, and any bits in it are a valid value.
         unsafe { libc::sched_getaffinity(0, size_of_val(&set.words), set.words.as_mut_ptr().cast()) };
@@ -129,15 +129,15 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_bound_runs_on_these_cpus_alone() {
-        let own = CpuSet::of_thread();
+        let own = CpuSet::for_thread();
         let first = CpuSet::parse(&own.iter().next().unwrap().to_string()).unwrap();
         let bound = move || {
             first.bind_thread().unwrap();
             // Threads inherit it.
-            std::thread::spawn(CpuSet::of_thread).join().unwrap()
+            std::thread::spawn(CpuSet::for_thread).join().unwrap()
         };
         assert_eq!(std::thread::spawn(bound).join().unwrap(), first);
-        assert_eq!(CpuSet::of_thread(), own, "other threads keep theirs");
+        assert_eq!(CpuSet::for_thread(), own, "other threads keep theirs");
         assert!(own.intersection(&CpuSet::online().unwrap()) == own);
     }
 }

@@ -71,14 +71,14 @@ impl MappedFile {
     pub fn open(path: &Path) -> io::Result<Self> {
         // Opening a named pipe would wait for a writer.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-        Self::of_opened(&file, path)
+        Self::from_opened(&file, path)
     }
 
     /// Maps an open file, whose `path` is for messages and [`MappedFile::has_shrunk`].
     ///
     /// # Errors
     /// Same as [`MappedFile::open`], without errors of opening.
-    pub fn of_opened(file: &File, path: &Path) -> io::Result<Self> {
+    pub fn from_opened(file: &File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

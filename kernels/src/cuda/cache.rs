@@ -32,7 +32,7 @@ pub(super) struct Cache {
 impl Cache {
     /// Opens the user's cache: `DDP_TRAIN_CACHE`, else `ddp-train` in `XDG_CACHE_HOME` or `~/.cache`. None if the folder cannot be
     /// created or other users could write to it.
-    pub(super) fn of_user() -> Option<Self> {
+    pub(super) fn for_user() -> Option<Self> {
         let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let folder = path("DDP_TRAIN_CACHE").or_else(|| {
             let base = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")))?;

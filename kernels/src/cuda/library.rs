@@ -130,7 +130,7 @@ fn find(library: Library, driver_version: i32) -> Result<Open, String> {
     if let Some(open) = names.iter().find_map(|name| try_open(Path::new(name))) {
         return Ok(open);
     }
-    let folders = if library == Library::Driver { Vec::new() } else { folders(Environment::of_process()) };
+    let folders = if library == Library::Driver { Vec::new() } else { folders(Environment::from_process()) };
     let files = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
     if let Some(open) = files.filter(|file| file.exists()).find_map(|file| try_open(&file)) {
         return Ok(open);
@@ -159,7 +159,7 @@ struct Environment {
 }
 
 impl Environment {
-    fn of_process() -> Self {
+    fn from_process() -> Self {
         let path = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let mut cuda_roots: Vec<_> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(path).collect();
         cuda_roots.push("/usr/local/cuda".into());

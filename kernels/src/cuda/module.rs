@@ -76,9 +76,9 @@ fn load(info: &GpuInfo, source: &Source, format: KernelFormat) -> Result<sys::CU
     })?;
     let (major, minor) = info.compute_capability;
     let options = options(&architecture(nvrtc, major as i32 * 10 + minor as i32));
-    let text = source.of_format(format);
+    let text = source.for_format(format);
     let key = cache_key(nvrtc, &text, &options);
-    let cache = Cache::of_user();
+    let cache = Cache::for_user();
     // A cached image that the driver rejects is rebuilt.
     let cached = || load_image(&cache.as_ref()?.read(&key)?).ok();
     if let Some(module) = cached() {
@@ -162,7 +162,7 @@ pub(crate) fn compile(
         for format in KernelFormat::ALL {
             let file = format!("{}.cu", source.name);
             let started = Instant::now();
-            let compiled = nvrtc.compile(&file, &source.of_format(format), &options);
+            let compiled = nvrtc.compile(&file, &source.for_format(format), &options);
             let compiled = compiled.map_err(|log| format!("{file}: {log}"))?;
             all.push(CompiledKernel {
                 name: source.name,
@@ -200,7 +200,7 @@ pub(crate) fn fill_cache(
 ) -> std::result::Result<FilledCache, String> {
     let nvrtc = Nvrtc::open(i32::MAX)?;
     let cache =
-        Cache::of_user().ok_or("the folder of the cache cannot be made, or others can write to it")?;
+        Cache::for_user().ok_or("the folder of the cache cannot be made, or others can write to it")?;
     fill(nvrtc, &cache, architectures, sources)
 }
 
@@ -223,7 +223,7 @@ fn fill(
         let architecture = architecture(nvrtc, device);
         for (source, format) in sources.iter().flat_map(|s| KernelFormat::ALL.map(|format| (*s, format))) {
             let options = options(&architecture);
-            let text = source.of_format(format);
+            let text = source.for_format(format);
             let key = cache_key(nvrtc, &text, &options);
             let image = match cache.read(&key) {
                 Some(image) => image,
@@ -259,7 +259,7 @@ mod tests {
         let cache = Cache::at(&folder).unwrap();
         let image = |device| {
             let options = options(&architecture(nvrtc, device));
-            cache.read(&cache_key(nvrtc, &SOURCE.of_format(KernelFormat::F32), &options))
+            cache.read(&cache_key(nvrtc, &SOURCE.for_format(KernelFormat::F32), &options))
         };
         let filled = fill(nvrtc, &cache, &[90, 7], &[&SOURCE]).unwrap();
         // An unknown architecture is left out; each file has a module of each format.

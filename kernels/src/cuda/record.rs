@@ -4,12 +4,12 @@ use super::cache::{Cache, Key};
 
 /// Reads the text of these parts, if one was written and is intact.
 pub fn read(parts: &[String]) -> Option<String> {
-    String::from_utf8(Cache::of_user()?.read(&key(parts))?).ok()
+    String::from_utf8(Cache::for_user()?.read(&key(parts))?).ok()
 }
 
 /// Writes the text of these parts. Without a private folder for the cache it is lost.
 pub fn write(parts: &[String], text: &str) {
-    if let Some(cache) = Cache::of_user() {
+    if let Some(cache) = Cache::for_user() {
         cache.write(&key(parts), text.as_bytes());
     }
 }

@@ -56,7 +56,7 @@ impl Source {
     /// The text with the kernels of one format only, which compiles in a fraction of the time: a line that consists of a macro call
     /// instantiates kernels of the format that its arguments name, and a macro for kernels of several formats wraps the kernels of each in
     /// `ONLY_F32(...)` and its like.
-    pub(super) fn of_format(&self, format: KernelFormat) -> String {
+    pub(super) fn for_format(&self, format: KernelFormat) -> String {
         let mut text = self.head(Some(format));
         for line in self.text.lines() {
             let is_wanted = instance_arguments(line).is_none_or(|args| KernelFormat::of(args) == format);
@@ -121,7 +121,7 @@ mod tests {
     fn a_module_holds_the_kernels_of_its_format() {
         static SOURCE: Source =
             Source::new("test", "#define SGD(name, T) x\nSGD(f32, float)\nSGD(f64, double)\n  SGD(f32)\n");
-        let text = SOURCE.of_format(KernelFormat::F64);
+        let text = SOURCE.for_format(KernelFormat::F64);
         let own = text.rsplit_once("\"test.cu\"\n").unwrap().1;
         assert_eq!(
             own, "#define SGD(name, T) x\n\nSGD(f64, double)\n  SGD(f32)\n",
@@ -138,7 +138,7 @@ mod tests {
                 }
                 let n = KernelFormat::ALL
                     .into_iter()
-                    .filter(|&f| source.of_format(f).lines().any(|l| l == line))
+                    .filter(|&f| source.for_format(f).lines().any(|l| l == line))
                     .count();
                 assert_eq!(n, 1, "{}: {line}", source.name);
             }
@@ -176,7 +176,7 @@ mod tests {
                 names
             };
             let mut all = names(source.whole());
-            let by_format = KernelFormat::ALL.map(|format| (format, names(source.of_format(format))));
+            let by_format = KernelFormat::ALL.map(|format| (format, names(source.for_format(format))));
             for (format, names) in &by_format {
                 let others = names.iter().filter(|name| KernelFormat::of(name) != *format);
                 faults.extend(others.map(|name| format!("{name} of {}.cu is in {format:?}", source.name)));

@@ -91,10 +91,15 @@ impl Tensor {
     /// # Errors
     /// [`KernelError::BadShape`](crate::KernelError::BadShape);
     /// [`KernelError::OutOfMemory`](crate::KernelError::OutOfMemory) if the file can't be mapped or is shorter.
-    pub fn of_file(file: &File, start: u64, dims: &[usize], dtype: DType) -> Result<Self> {
+    pub fn from_file(file: &File, start: u64, dims: &[usize], dtype: DType) -> Result<Self> {
         let shape = Shape::new(dims)?;
         let bytes = shape.numel().saturating_mul(dtype.size_bytes());
-        Ok(Self::from_storage(Storage::Cpu(Buffer::of_file(file, start, bytes)?), shape, dtype, Device::Cpu))
+        Ok(Self::from_storage(
+            Storage::Cpu(Buffer::from_file(file, start, bytes)?),
+            shape,
+            dtype,
+            Device::Cpu,
+        ))
     }
 
     /// Creates a tensor of zeros in memory that another library allocated, accounted to `kind`.

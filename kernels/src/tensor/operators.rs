@@ -86,7 +86,7 @@ macro_rules! scalar {
                 /// Same as for two tensors.
                 #[track_caller]
                 fn $operator(self, b: $right) -> Tensor {
-                    or_panic(of_scalar(MapOp::$op, self.into(), b.view()))
+                    or_panic(map_scalar(MapOp::$op, self.into(), b.view()))
                 }
             }
         )*
@@ -105,7 +105,7 @@ scalar! {
     Div, div, Div;
 }
 
-fn of_scalar(op: MapOp, a: Input<'_>, b: TensorRef<'_>) -> Result<Tensor> {
+fn map_scalar(op: MapOp, a: Input<'_>, b: TensorRef<'_>) -> Result<Tensor> {
     let mut out = Tensor::for_result(b.memory_use(), b.shape(), b.dtype(), b.device())?;
     map(op, a, b.into(), out.new_view_mut())?;
     Ok(out)

@@ -114,7 +114,7 @@ impl Layer for Scale {
 }
 
 #[test]
-fn of_passes() {
+fn mistakes_in_passes() {
     let mut model = network();
     assert_eq!(model.outputs().unwrap().shape().dims(), [0, 2], "no pass, no rows");
     model.forward(Tensor::ones(&[1, 3], F32, Device::Cpu).unwrap()).unwrap();
@@ -138,7 +138,7 @@ fn of_passes() {
 }
 
 #[test]
-fn of_updates() {
+fn mistakes_in_updates() {
     let mut model = network();
     let grads = gradients(&model);
     let adamw = OptimizerConfig::new(OptimizerKind::AdamW, 1e-3);
@@ -149,7 +149,7 @@ fn of_updates() {
 }
 
 #[test]
-fn of_layers_of_ones_own() {
+fn mistakes_in_layers_of_ones_own() {
     let check = |layer: Scale| {
         let layers = Sequential::new(3).linear(3).layer(layer).linear(2);
         let mut model = layers.build(Sizes::new(8, Device::Cpu), 0).unwrap();
@@ -174,7 +174,7 @@ fn of_layers_of_ones_own() {
 }
 
 #[test]
-fn of_rows() {
+fn mistakes_in_rows() {
     let targets = |values: &[i64]| Tensor::from_slice(values, &[values.len()], Device::Cpu).unwrap();
     let hint = ["should be [8] i64, or [8] or [8, columns] f32", "`reshape` and `to_dtype`"];
     says(TensorDataset::new(&x(), &targets(&[0; 7])), &hint);
@@ -210,7 +210,7 @@ fn of_rows() {
 }
 
 #[test]
-fn of_loops() {
+fn mistakes_in_loops() {
     let rows: Arc<dyn Dataset> = Arc::new(TensorDataset::new(&x(), &x().sum(1).unwrap()).unwrap());
     let options = LoaderOptions::new(Device::Cpu);
     let plan = BatchPlan { n_epochs: Some(1), ..BatchPlan::new(2) };
@@ -231,7 +231,7 @@ fn of_loops() {
 }
 
 #[test]
-fn of_ranks() {
+fn mistakes_in_ranks() {
     let alone = ddp::launch(2, |world| -> ddp::Result<()> {
         let mut x = Tensor::ones(&[2 + world.rank().0], F32, Device::Cpu)?;
         if world.rank().0 == 1 {

@@ -43,7 +43,7 @@ impl StarGroup {
     pub(crate) fn join(meeting: &Meeting, options: WorldOptions, hostname: &str) -> Result<Self> {
         let WorldOptions { shared_memory, timeout, program, join_limit, lost_exit_code, .. } = options;
         let Meeting { rank, world_size, .. } = *meeting;
-        let links = meeting::meet(&meeting.of_job(options.job), hostname, join_limit)?;
+        let links = meeting::meet(&meeting.for_job(options.job), hostname, join_limit)?;
         let mut star = Star::new(rank, world_size, links.streams);
         let identity = format!("{} {hostname} {}", std::process::id(), boot_id());
         let identities = star.exchange(identity.as_bytes())?;

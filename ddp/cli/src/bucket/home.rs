@@ -267,7 +267,7 @@ impl BucketRun {
     }
 
     fn newest_at_home(&self) -> Option<u64> {
-        let search = CheckpointStore::of_run(&self.home()).newest(u64::MAX, |_| Ok(())).ok()?;
+        let search = CheckpointStore::for_run(&self.home()).newest(u64::MAX, |_| Ok(())).ok()?;
         search.found.map(|found| found.manifest().run.step)
     }
 

@@ -112,7 +112,7 @@ impl Mirror {
     /// Errors of the store.
     pub(super) fn upload_newest(&mut self) -> Result<()> {
         let State::Begun(work) = &mut self.state else { return Ok(()) };
-        let store = CheckpointStore::of_run(&self.home);
+        let store = CheckpointStore::for_run(&self.home);
         let found = store.newest(u64::MAX, |_| Ok(())).map_err(ddp::Error::from)?.found;
         found.map_or(Ok(()), |found| work.copy_checkpoint(found.manifest().run.step).map(drop))
     }
@@ -280,7 +280,7 @@ impl Work {
     /// Copies what is new. `is_last`: also what was copied a moment ago.
     fn pass(&mut self, is_last: bool) -> Result<()> {
         self.check_current()?;
-        let steps = CheckpointStore::of_run(&self.home).steps().map_err(ddp::Error::from)?;
+        let steps = CheckpointStore::for_run(&self.home).steps().map_err(ddp::Error::from)?;
         // The newest alone counts, however slow the bucket is.
         self.seen.extend(&steps);
         if is_last {

@@ -269,7 +269,7 @@ impl Cpu {
         Self::from_cpuinfo(
             &fs::read_to_string("/proc/cpuinfo").unwrap_or_default(),
             std::thread::available_parallelism().map_or(1, usize::from),
-            CpuSet::of_thread(),
+            CpuSet::for_thread(),
         )
     }
 

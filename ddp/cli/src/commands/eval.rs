@@ -93,7 +93,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         let subject = Subject { data: &config.data, skipped_rows, model: &path };
         return measure(world, log, args, setup, metric, &subject);
     }
-    let partition = EvalPartition::of_ranks(world.world_size());
+    let partition = EvalPartition::for_ranks(world.world_size());
     let unseen = if world.rank().0 == 0 {
         ddp_tables::fit::train_categories::unknown_values(&*rows)
     } else {
@@ -165,7 +165,7 @@ fn request(args: &EvalArgs, config: &Config) -> Result<MetricRequest> {
     let metrics = match &args.metrics[..] {
         [] => config.metrics()[1],
         _ if args.importance => MetricSet::default(),
-        names => MetricSet::of_names(names, task)
+        names => MetricSet::from_names(names, task)
             .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?,
     };
     Ok(MetricRequest::new(task, metrics))
@@ -228,7 +228,7 @@ fn open_rows(
     let spec = SourceSpec { classes, host, ..SourceSpec::train(data) };
     let open = |source: &str, labels| {
         let opened = open_eval(SourceSpec { source, labels, ..spec }, known);
-        opened.map_err(|error| Error::of_model_data(error, ModelCommand::Eval))
+        opened.map_err(|error| Error::from_model_data(error, ModelCommand::Eval))
     };
     let labels = args.labels.as_deref();
     match (&args.data, &data.eval) {

@@ -90,7 +90,7 @@ fn no_metric_of_a_head(name: &str, heads: &[HeadConfig], hint: String) -> Comman
 
 /// The metric with this name in an evaluation of this task; `place` is the prefix of its name.
 fn one_metric(args: &EvalArgs, name: &str, task: Task, place: &str) -> Result<EvalMetric> {
-    let named = MetricSet::of_names(&[name.to_owned()], task)
+    let named = MetricSet::from_names(&[name.to_owned()], task)
         .map_err(|unknown| CommandError::UnknownMetric(Box::new(unknown)))?;
     let found: Vec<EvalMetric> =
         EvalMetric::ALL.iter().copied().filter(|metric| named.has(*metric)).collect();
@@ -190,7 +190,7 @@ impl ImportanceReport<'_> {
 
     pub(super) fn to_text(&self) -> String {
         let ImportanceOptions { metric, n_repeats, seed } = self.options;
-        let value = self.of.metrics.of_judge(metric).unwrap_or(f64::NAN);
+        let value = self.of.metrics.judged_by(metric).unwrap_or(f64::NAN);
         let line = |column: &ColumnImportance| {
             vec![column.column.clone(), number(column.mean()), number(column.standard_deviation())]
         };
@@ -215,7 +215,7 @@ impl Serialize for ImportanceReport<'_> {
         map.serialize_entry("metric", &metric.to_string())?;
         map.serialize_entry("unit", unit(metric.metric))?;
         map.serialize_entry("direction", direction(metric.metric))?;
-        map.serialize_entry("baseline", &self.of.metrics.of_judge(metric))?;
+        map.serialize_entry("baseline", &self.of.metrics.judged_by(metric))?;
         map.serialize_entry("repeats", n_repeats)?;
         map.serialize_entry("seed", seed)?;
         map.serialize_entry("importance", &self.columns.iter().map(Figures::of).collect::<Vec<_>>())?;

@@ -79,7 +79,7 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Library(error) => library_hint(error),
-            Self::ModelData(error, command) => of_model_data(error, *command),
+            Self::ModelData(error, command) => from_model_data(error, *command),
             Self::Predict(error) => error.help().map(|hint| hint.to_string()),
             Self::Export(error) if matches!(**error, ExportError::UnknownLayer { .. }) => {
                 Some("`--format safetensors` exports the weights of any model".to_owned())
@@ -91,7 +91,7 @@ impl Error {
     }
 
     /// Makes the error for rows that `command` reads for a trained model.
-    pub(crate) fn of_model_data(error: DataError, command: ModelCommand) -> Self {
+    pub(crate) fn from_model_data(error: DataError, command: ModelCommand) -> Self {
         match error.into() {
             ddp::Error::Data(error) => Error::ModelData(error, command),
             error => Error::Library(error),
@@ -137,7 +137,7 @@ impl From<LaunchError> for Error {
 impl From<PredictError> for Error {
     fn from(error: PredictError) -> Self {
         match error {
-            PredictError::Data(error) => Error::of_model_data(*error, ModelCommand::Predict),
+            PredictError::Data(error) => Error::from_model_data(*error, ModelCommand::Predict),
             PredictError::Kernel(error) => error.into(),
             PredictError::Comm(error) => error.into(),
             PredictError::Config(error) => error.into(),
@@ -206,13 +206,15 @@ of_rows!(RowsError, TableError);
 pub(crate) fn library_hint(error: &ddp::Error) -> Option<String> {
     match error {
         ddp::Error::Kernel(error) => and(error, kernel_hint(error)),
-        ddp::Error::Comm(error) => of_comm(error),
-        error => of_options(error).map(str::to_owned).or_else(|| error.help().map(|hint| hint.to_string())),
+        ddp::Error::Comm(error) => hint_for_comm(error),
+        error => {
+            hint_for_options(error).map(str::to_owned).or_else(|| error.help().map(|hint| hint.to_string()))
+        }
     }
 }
 
 /// The flag or key of an option that the library names by its Rust type.
-fn of_options(error: &ddp::Error) -> Option<&'static str> {
+fn hint_for_options(error: &ddp::Error) -> Option<&'static str> {
     Some(match error {
         ddp::Error::Optim(OptimError::ScheduleNeedsLength { .. }) => "give `train.steps` or `train.epochs`",
         ddp::Error::Exchange(ExchangeError::ZeroWire) => "use `comm.dtype = \"f32\"`, or `comm.zero = 1`",
@@ -238,7 +240,7 @@ pub(crate) const DOCTOR: &str =
     "`ddp-train doctor`, started in the same way, checks the launcher, the hosts and their GPUs";
 
 /// The hint of a [`CommError`], with the flag or key to change.
-fn of_comm(error: &CommError) -> Option<String> {
+fn hint_for_comm(error: &CommError) -> Option<String> {
     let hint = match error {
         CommError::Kernel(error) => kernel_hint(error),
         CommError::TooFewGpus { .. } => Some("for tests, --share-gpu lets ranks share a GPU"),
@@ -320,7 +322,7 @@ pub(crate) fn model_data_message(error: &DataError, command: ModelCommand) -> St
 
 /// The hint of an error of rows that a trained model reads. How columns are read was decided in training, so a hint that names a
 /// key of the config is replaced by what the command can do.
-pub(crate) fn of_model_data(error: &DataError, command: ModelCommand) -> Option<String> {
+pub(crate) fn from_model_data(error: &DataError, command: ModelCommand) -> Option<String> {
     let hint = error.help()?.to_string();
     Some(match (TableError::of(error), command) {
         (_, ModelCommand::InitFrom) if is_unknown_label(error) => {

@@ -95,7 +95,7 @@ fn saved_configs_without_comments_read_the_same() {
         assert_eq!(Config::from_saved(text, path).unwrap(), config);
     }
     let resumed =
-        Config::from_saved_with(&plain, path, &Overrides::of_sets(&["train.epochs=2".to_owned()])).unwrap();
+        Config::from_saved_with(&plain, path, &Overrides::from_sets(&["train.epochs=2".to_owned()])).unwrap();
     assert_eq!(resumed.train.length, Length::Epochs(2));
     assert_eq!(Config::from_saved("", path).unwrap(), Config::load(None, &[]).unwrap());
     let error = Config::from_saved("[data]\nfuture = 1", path).unwrap_err().to_string();

@@ -234,7 +234,7 @@ fn any_list() -> impl Strategy<Value = ModelConfig> {
     });
     (end, any::<bool>()).prop_map(|((first, block, rest, repeat), bias)| {
         let block = LayerEntry { layer: LayerConfig::Residual { layers: block }, repeat };
-        ModelConfig::of_layers([vec![first, block], rest].concat(), bias)
+        ModelConfig::from_layers([vec![first, block], rest].concat(), bias)
     })
 }
 

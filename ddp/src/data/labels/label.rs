@@ -27,12 +27,12 @@ impl Label {
     }
 
     /// The label of a number; `None` for numbers with fractions and numbers that are not finite.
-    pub fn of_number(number: f64) -> Option<Self> {
+    pub fn from_number(number: f64) -> Option<Self> {
         whole(number).map(Label::Integer)
     }
 
     /// The label of a truth value, spelled as in Python.
-    pub fn of_bool(value: bool) -> Self {
+    pub fn from_bool(value: bool) -> Self {
         Label::Text(bool_text(value).to_owned())
     }
 }

@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn truth_values_match_their_spellings() {
-        let texts = LabelVocabulary::new([true, false].map(Label::of_bool));
+        let texts = LabelVocabulary::new([true, false].map(Label::from_bool));
         assert_eq!(names(&texts), ["False", "True"]);
         for vocabulary in [texts, of(&["true", "false"]), of(&["TRUE", "FALSE"]), LabelVocabulary::numbers(2)]
         {

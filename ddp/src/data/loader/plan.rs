@@ -232,7 +232,7 @@ pub(crate) fn passes(
     n_rows: usize,
     partition: EvalPartition,
 ) -> impl Iterator<Item = Job> + Send + use<> {
-    let parts = partition.of_rank(n_rows, world.rank().0, world.world_size());
+    let parts = partition.for_rank(n_rows, world.rank().0, world.world_size());
     batches(n_rows, parts, partition.max_rows)
 }
 

@@ -31,7 +31,7 @@ use ddp_kernels::ops::{ROW_SUMS_LEN, mix_row};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Rows that a thread sums at a time in [`RowsHash::of_all`].
+/// Rows that a thread sums at a time in [`RowsHash::for_all_rows`].
 const CHUNK_ROWS: u64 = 1 << 20;
 /// Rows among which a pair that was exchanged is searched for; it takes some 50 bytes per row.
 const MAX_SEARCHED_ROWS: u64 = 1 << 22;
@@ -53,7 +53,7 @@ impl RowsHash {
     const N_BYTES: usize = 24;
 
     /// Rows `0..n_rows`, each once.
-    pub fn of_all(n_rows: u64) -> Self {
+    pub fn for_all_rows(n_rows: u64) -> Self {
         threads::join_any_pool();
         let chunks = (0..n_rows.div_ceil(CHUNK_ROWS)).into_par_iter();
         let of_chunk =
@@ -202,7 +202,7 @@ impl EpochProof {
         }
         // Last, because it takes time with the number of rows, which a damaged file may claim to be any.
         if wrong.is_empty() {
-            let all = RowsHash::of_all(n_rows);
+            let all = RowsHash::for_all_rows(n_rows);
             let differ = self.finished.iter().chain(&full).filter(|epochs| epochs.rows != all);
             wrong
                 .extend(differ.map(|epochs| format!("{epochs}: {}", difference(&epochs.rows, &all, n_rows))));
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn what_is_proved_is_said() {
-        let all = RowsHash::of_all(1437);
+        let all = RowsHash::for_all_rows(1437);
         let proof = proof_of(&[all; 12], (0..640).collect());
         assert_eq!(proof.finished.len(), 1, "equal epochs are merged");
         let proved = proof.verify(1437, 12 * 1437 + 640).unwrap();
@@ -325,13 +325,13 @@ mod tests {
         );
         let started = proof_of(&[], (0..5).collect()).verify(1437, 5).unwrap();
         assert_eq!(started.to_string(), "no epoch is finished; epoch 1: 5 rows so far");
-        let one = proof_of(&[], RowsHash::of_all(7)).verify(7, 7).unwrap();
+        let one = proof_of(&[], RowsHash::for_all_rows(7)).verify(7, 7).unwrap();
         assert_eq!(one.to_string(), "each of 7 rows was used exactly once in epoch 1");
     }
 
     #[test]
     fn each_fault_is_named_by_epoch() {
-        let all = RowsHash::of_all(100);
+        let all = RowsHash::for_all_rows(100);
         let without = |row: u64| (0..100).filter(|&r| r != row).collect::<RowsHash>();
         let mut twice = all;
         twice.add(17);
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn sums_of_many_rows_are_those_of_their_parts() {
         let n_rows = 2 * CHUNK_ROWS + 12345;
-        assert_eq!(RowsHash::of_all(n_rows), (0..n_rows).rev().collect());
-        assert_eq!(RowsHash::of_all(0), RowsHash::default());
+        assert_eq!(RowsHash::for_all_rows(n_rows), (0..n_rows).rev().collect());
+        assert_eq!(RowsHash::for_all_rows(0), RowsHash::default());
     }
 
     proptest! {
@@ -397,7 +397,7 @@ mod tests {
             }
             let rows: RowsHash = rows.into_iter().collect();
             let cursor = 2 * n_rows;
-            prop_assert!(proof_of(&[RowsHash::of_all(n_rows), rows], RowsHash::default()).verify(n_rows, cursor).is_err());
+            prop_assert!(proof_of(&[RowsHash::for_all_rows(n_rows), rows], RowsHash::default()).verify(n_rows, cursor).is_err());
         }
     }
 

@@ -37,12 +37,12 @@ pub struct EvalPartition {
 
 impl EvalPartition {
     /// One part per rank, in batches as large as the model allows.
-    pub fn of_ranks(world_size: usize) -> Self {
+    pub fn for_ranks(world_size: usize) -> Self {
         EvalPartition { n_parts: world_size, max_rows: usize::MAX }
     }
 
     /// The parts of rank `rank`, with their numbers, of `n_rows` rows.
-    pub fn of_rank(
+    pub fn for_rank(
         &self,
         n_rows: usize,
         rank: usize,
@@ -55,7 +55,7 @@ impl EvalPartition {
     /// Batches that every rank has, of `n_rows` rows.
     pub fn n_common_batches(&self, n_rows: usize, world_size: usize) -> usize {
         let of_rank = |rank| {
-            let parts = self.of_rank(n_rows, rank, world_size);
+            let parts = self.for_rank(n_rows, rank, world_size);
             parts.map(|(_, rows)| rows.len().div_ceil(self.max_rows.max(1))).sum()
         };
         (0..world_size).map(of_rank).min().unwrap_or(0)

@@ -70,7 +70,7 @@ impl Var {
             let operand = values.view().operand("values").into();
             return Err(KernelError::DTypeUnsupported { op: "Var::new", operand, takes: "floats" });
         }
-        Ok(Var { recording: Rc::new(RefCell::new(Recording::of_variable(values, Mark::new(())))), id: 0 })
+        Ok(Var { recording: Rc::new(RefCell::new(Recording::for_variable(values, Mark::new(())))), id: 0 })
     }
 
     /// The values of a variable, or of what is computed from variables.
@@ -140,7 +140,7 @@ impl Var {
         apart.is_variable = false;
         let mark = Rc::clone(&apart.marks[0]);
         let values = constants.kept()[0].1.clone();
-        let variable = Recording::of_variable(values, mark);
+        let variable = Recording::for_variable(values, mark);
         Rc::new(RefCell::new(std::mem::replace(&mut *recording, variable)))
     }
 
@@ -191,7 +191,7 @@ impl Var {
 
 impl Recording {
     /// The recording of a variable alone.
-    fn of_variable(values: Tensor, mark: Mark) -> Self {
+    fn for_variable(values: Tensor, mark: Mark) -> Self {
         let (mut graph, constants) = (Graph::new(values.device()), Constants::default());
         let (dims, dtype) = (values.dims().to_vec(), values.dtype());
         let index = constants.add(values);

@@ -11,7 +11,7 @@
 //! use ddp::nn::{Activation, ModelSpec};
 //!
 //! let spec = ModelSpec { layer_norm: true, ..ModelSpec::plain(&[4, 8, 2], Activation::Relu) };
-//! let widths: Vec<usize> = layers::of_spec(&spec).iter().map(|layer| layer.out_features()).collect();
+//! let widths: Vec<usize> = layers::from_spec(&spec).iter().map(|layer| layer.out_features()).collect();
 //! assert_eq!(widths, [8, 8, 8, 2], "linear, norm, activation, linear");
 //! ```
 
@@ -64,9 +64,9 @@ impl LayerList {
 ///
 /// In a multilayer perceptron, a hidden layer is `y = dropout(f(norm(x·Wᵀ + b)))`, plus `x` if it has a residual connection; the
 /// last layer is linear. Before them, rows of tables replace the codes of categorical features.
-pub fn of_spec(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
+pub fn from_spec(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
     if !spec.layers.is_empty() {
-        return of_list(spec);
+        return from_list(spec);
     }
     let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     if !spec.embeddings.is_empty() {
@@ -98,7 +98,7 @@ pub fn of_spec(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
 }
 
 /// The layers of a spec with a list of layers, and the output layer.
-fn of_list(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
+fn from_list(spec: &ModelSpec) -> Vec<Box<dyn Layer>> {
     let mut list = LayerList::new(spec.n_features());
     if !spec.embeddings.is_empty() {
         list.push(EmbeddingLayer::new(spec.embeddings.clone(), spec.dims[0]));

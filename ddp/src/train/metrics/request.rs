@@ -42,7 +42,7 @@ impl HeadRequest {
         let loss = LossHead::new(&of.loss, Device::Cpu).expect("weights of classes in host memory");
         let request = MetricRequest {
             task: of.targets.task,
-            metrics: metrics.of_task(of.targets.task),
+            metrics: metrics.for_task(of.targets.task),
             names: Some(of.targets.names()),
             units: of.units.clone(),
             heads: Vec::new(),
@@ -69,7 +69,7 @@ impl MetricRequest {
     pub fn in_units_of(mut self, loss: &Loss, layout: &RowLayout) -> Self {
         let scale = layout.target_scale.as_ref();
         self.units = OutputUnits::new(loss, scale);
-        let heads = HeadOutputs::of_loss(loss, layout.targets.heads(), scale).into_iter();
+        let heads = HeadOutputs::from_loss(loss, layout.targets.heads(), scale).into_iter();
         self.heads = heads.map(|head| HeadRequest::new(head, self.metrics)).collect();
         self
     }
@@ -87,7 +87,7 @@ impl MetricRequest {
     pub fn with_metrics(mut self, metrics: MetricSet) -> Self {
         self.metrics = metrics;
         for HeadRequest { request, .. } in &mut self.heads {
-            request.metrics = metrics.of_task(request.task);
+            request.metrics = metrics.for_task(request.task);
         }
         self
     }
@@ -174,7 +174,7 @@ mod tests {
             let names = ["kind", "place"];
             let loss_of = |name: &str| HeadLoss { name: name.to_owned(), weight: 1.0, loss: loss() };
             let heads = names.iter().zip(sizes).map(|(name, n)| head(name, n)).collect::<Vec<_>>();
-            let of_heads = HeadOutputs::of_loss(&Loss::Heads(names.map(loss_of).to_vec()), &heads, None);
+            let of_heads = HeadOutputs::from_loss(&Loss::Heads(names.map(loss_of).to_vec()), &heads, None);
             let all = MetricSet::all(Task::Heads);
             let heads = of_heads.into_iter().map(|of| HeadRequest::new(of, all)).collect();
             MetricRequest { heads, ..MetricRequest::new(Task::Heads, all) }

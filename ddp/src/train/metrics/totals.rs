@@ -256,7 +256,7 @@ impl Totals {
     }
 
     /// Totals of the `n_parts` parts of all ranks, added in their order. Collective.
-    pub(crate) fn of_all_ranks(
+    pub(crate) fn from_all_ranks(
         world: &World,
         request: &MetricRequest,
         n_outputs: usize,

@@ -28,14 +28,14 @@ impl Judge<'_> {
         match task {
             // A quantile may lie far from the mean, by which R² judges.
             Task::Regression if !matches!(loss, Loss::Element(ElementLoss::Quantile { .. })) => {
-                self.of_targets(judged)
+                self.judge_targets(judged)
             }
-            Task::Classification => self.of_classes(loss, judged),
+            Task::Classification => self.judge_classes(loss, judged),
             Task::Regression | Task::Multilabel | Task::Heads => None,
         }
     }
 
-    fn of_targets(&self, judged: Judged<'_>) -> Option<String> {
+    fn judge_targets(&self, judged: Judged<'_>) -> Option<String> {
         let r2 = judged.metrics.get(EvalMetric::R2).filter(|r2| *r2 < 0.0)?;
         let hint = self.hint();
         Some(format!(
@@ -43,7 +43,7 @@ impl Judge<'_> {
         ))
     }
 
-    fn of_classes(&self, loss: &Loss, judged: Judged<'_>) -> Option<String> {
+    fn judge_classes(&self, loss: &Loss, judged: Judged<'_>) -> Option<String> {
         let classes = judged.class_use.filter(|classes| classes.n_rows > 0.0)?;
         // Weights of classes give up accuracy for the rare ones.
         let is_weighted = matches!(loss, Loss::CrossEntropy { class_weights: Some(_), .. })

@@ -73,7 +73,7 @@ pub fn operations(config: &Config) -> Result<String> {
     let config = limited(config);
     let spec = setup::model_spec(&config, &made_up_rows(&config, 2)?);
     let kinds: BTreeSet<String> =
-        layers::of_spec(&spec).iter().map(|layer| without_numbers(&layer.describe())).collect();
+        layers::from_spec(&spec).iter().map(|layer| without_numbers(&layer.describe())).collect();
     let (Config { train, optimizer, loss, data, .. }, mut words) = (&config, Vec::from_iter(kinds));
     words.push(without_numbers(&format!("{loss:?}")));
     words.push(format!("{} {} {:?}", optimizer.kind, train.precision.name(), train.deterministic));
@@ -105,7 +105,7 @@ impl<'w> Side<'w> {
         device: Device,
         graph: GraphMode,
     ) -> Result<Self> {
-        let partition = BatchPartition::of_rank(config, Rank(0), 1, data, None)?;
+        let partition = BatchPartition::for_rank(config, Rank(0), 1, data, None)?;
         let trainer = setup::trainer(world, graph, config, data, &partition, device)?;
         let (loader, _) = setup::loader(config, data, &partition, world, device, None)?;
         Ok(Side { trainer, loader })
@@ -126,7 +126,7 @@ fn compare_step(
     let request = StepRequest { want_grad_norm, ..StepRequest::default() };
     let mut cpu_rows = cpu.loader.next_step()?.expect("the plan has no last epoch");
     let (planned, want) = differentiate(&mut cpu.trainer, &mut cpu_rows, request)?;
-    let rounding = rounding.of_step(&gpu.trainer, request)?;
+    let rounding = rounding.compute_step(&gpu.trainer, request)?;
 
     let mut gpu_rows = gpu.loader.next_step()?.expect("the plan has no last epoch");
     let outcome = match gpu.trainer.step_and_wait(&mut gpu_rows, want_grad_norm) {
@@ -189,7 +189,7 @@ impl<'w> Rounding<'w> {
     }
 
     /// The differences in the next step, from the weights of `leader`.
-    fn of_step(&mut self, leader: &Trainer<'_>, request: StepRequest) -> Result<Vec<Computed>> {
+    fn compute_step(&mut self, leader: &Trainer<'_>, request: StepRequest) -> Result<Vec<Computed>> {
         let values = |side: &mut Side<'_>| -> Result<StepValues> {
             side.trainer.take_over(leader)?;
             let mut rows = side.loader.next_step()?.expect("the plan has no last epoch");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// Weights and state of rank 0 after some steps; if the other rank `fails`, after the last one that it can complete alone.
-    fn of_rank_0(zero: ZeroStage, fails: bool) -> Vec<Vec<f32>> {
+    fn weights_of_rank_0(zero: ZeroStage, fails: bool) -> Vec<Vec<f32>> {
         let of_ranks = threads::run(2, |world| {
             let mut trainer = trainer(&world, zero);
             let x = Tensor::randn(&[64, 3], DType::F32, Device::Cpu, 1).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_step_that_all_have_prepared_is_completed_alone() {
         for zero in [ZeroStage::Optimizer, ZeroStage::Gradients] {
-            assert!(of_rank_0(zero, true) == of_rank_0(zero, false), "{zero:?}");
+            assert!(weights_of_rank_0(zero, true) == weights_of_rank_0(zero, false), "{zero:?}");
         }
     }
 }

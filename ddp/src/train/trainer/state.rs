@@ -101,7 +101,7 @@ impl Trainer<'_> {
         let Replica { world, model, optimizer, shard_plan, options, .. } = replica;
         let run = &checkpoint.manifest().run;
         let layout = model.layout().clone();
-        let shard_ranges = ShardRange::of_state(&layout, &shard_plan.shards_to_restore());
+        let shard_ranges = ShardRange::from_state(&layout, &shard_plan.shards_to_restore());
         let mut weights = vec![0.0f32; layout.flat_len()];
         // Ranks of one host read the same bytes, and the page cache holds them for all. A rank alone on its host reads all tensors at
         // once; several ranks hold one tensor of GPU state at a time.

@@ -107,7 +107,7 @@ impl Trainer<'_> {
         }
         let layers = replica.model.layer_values(n_last)?;
         let layers = layers.into_iter().map(|(name, values)| Ok((name, on_host(values)?)));
-        let gradients = replica.grads.of_shard(&replica.shard_plan.rest())?;
+        let gradients = replica.grads.shard(&replica.shard_plan.rest())?;
         Ok(StepValues { rows, layers: layers.collect::<Result<_>>()?, gradients: on_host(gradients)? })
     }
 

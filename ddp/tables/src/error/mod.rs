@@ -373,7 +373,7 @@ impl SourceError for TableError {
 
 impl From<TableError> for DataError {
     fn from(error: TableError) -> Self {
-        DataError::of_source(error)
+        DataError::from_source(error)
     }
 }
 

@@ -26,7 +26,7 @@ impl TrainedParam {
     ///
     /// # Errors
     /// [`KernelError`] if the weights can't be read from their device.
-    pub fn of_network(network: &Network) -> Result<Vec<Self>, KernelError> {
+    pub fn from_network(network: &Network) -> Result<Vec<Self>, KernelError> {
         let flat = network.weights().to_vec::<f32>()?;
         let param = |entry: &ParamEntry| TrainedParam {
             name: entry.name.clone(),

@@ -20,7 +20,7 @@
 //! let model = OnnxModel::new(Trained {
 //!     preprocessor: &Preprocessor::identity(vec!["height".into(), "weight".into()]),
 //!     layers: &network.layers().collect::<Vec<_>>(),
-//!     parameters: TrainedParam::of_network(&network)?,
+//!     parameters: TrainedParam::from_network(&network)?,
 //!     task: Task::Regression,
 //!     loss: &Loss::Element(ElementLoss::Mse),
 //!     targets: &["age".to_owned()],

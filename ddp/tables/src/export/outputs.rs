@@ -47,13 +47,13 @@ impl Head {
             Task::Regression => Head::Values(OutputUnits::new(loss, preprocessor.target_scale.as_ref())),
             Task::Heads => {
                 let Preprocessor { heads, target_scale, .. } = preprocessor;
-                let heads = HeadOutputs::of_loss(loss, heads, target_scale.as_ref()).into_iter();
-                Head::Several(heads.map(Head::of_several).collect())
+                let heads = HeadOutputs::from_loss(loss, heads, target_scale.as_ref()).into_iter();
+                Head::Several(heads.map(Head::one_of_several).collect())
             }
         }
     }
 
-    fn of_several(head: HeadOutputs) -> (String, Range<usize>, Head) {
+    fn one_of_several(head: HeadOutputs) -> (String, Range<usize>, Head) {
         let HeadOutputs { targets: HeadTargets { name, task, labels, .. }, loss, outputs, units, .. } = head;
         let head = match (task, labels) {
             (_, Some(labels)) if loss == Loss::Ordinal => Head::Ordered(labels),

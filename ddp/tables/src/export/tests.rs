@@ -20,9 +20,9 @@ use crate::export::{ExportError, TrainedParam};
 use crate::fit::preprocess::{ColumnCodes, Preprocessor};
 
 fn network(layers: Vec<Box<dyn Layer>>, n_features: usize) -> Network {
-    let layout = ParamLayout::of_layers(&layers, 1);
+    let layout = ParamLayout::from_layers(&layers, 1);
     let sizes = Sizes { max_rows: 4, device: Device::Cpu, precision: Precision::F32 };
-    let mut network = Network::of_layers(layers, layout, n_features, sizes).unwrap();
+    let mut network = Network::from_parts(layers, layout, n_features, sizes).unwrap();
     network.initialize(1).unwrap();
     network
 }
@@ -42,7 +42,7 @@ fn exported(network: &Network, preprocessor: &Preprocessor) -> Result<OnnxModel,
     OnnxModel::new(Trained {
         preprocessor,
         layers: &network.layers().collect::<Vec<_>>(),
-        parameters: TrainedParam::of_network(network).unwrap(),
+        parameters: TrainedParam::from_network(network).unwrap(),
         task: Task::Regression,
         loss: &Loss::Element(ElementLoss::Mse),
         targets: &["y".to_owned()],
@@ -145,7 +145,7 @@ fn fused_layers_and_layers_of_a_spec_give_the_same_operators() {
 fn a_shared_weight_is_one_constant() {
     let init = ddp::model::param::Init::Constant(0.5);
     let tied = ParamSpec::new("tied", ParamKind::Weight, &[3, 3], init).shared();
-    let linear = || Box::new(Linear::new(LinearSpec::of_params(tied.clone(), None)));
+    let linear = || Box::new(Linear::new(LinearSpec::from_params(tied.clone(), None)));
     let activation = Box::new(ActivationLayer::new(Activation::Tanh, 3));
     let network = network(vec![linear(), activation, linear()], 3);
     let graph = graph(&exported(&network, &plain(3)).unwrap());
@@ -173,13 +173,13 @@ fn weights_and_columns_of_another_model_are_refused() {
     };
     let plain_columns = plain(3);
     let with = |parameters| OnnxModel::new(trained(&plain_columns, parameters)).unwrap_err().to_string();
-    let mut parameters = TrainedParam::of_network(&network).unwrap();
+    let mut parameters = TrainedParam::from_network(&network).unwrap();
     parameters.iter_mut().for_each(|param| param.dims.insert(0, 1));
     assert!(with(parameters).contains("is [1, "), "the shape is named");
     assert!(with(Vec::new()).contains("layers.0.weight is missing among the weights, expected [2, 3]"));
     let labels = Some(std::sync::Arc::new(LabelVocabulary::new(["a", "b", "c"].map(Label::from))));
     let preprocessor = Preprocessor { labels, ..plain(3) };
-    let error = OnnxModel::new(trained(&preprocessor, TrainedParam::of_network(&network).unwrap()));
+    let error = OnnxModel::new(trained(&preprocessor, TrainedParam::from_network(&network).unwrap()));
     assert!(error.unwrap_err().to_string().starts_with("the model has 3 labels for 2 outputs"));
     let error = exported(&network, &plain(5)).unwrap_err().to_string();
     assert!(error.contains("the columns give 5 features, but the layers expect 3"), "{error}");

@@ -67,7 +67,7 @@ impl ExactStats {
         let mut stats = self.singles;
         stats.n_rows = n_rows;
         if let Some(exact) = self.exact {
-            let has_offset = |column: &usize| offsets::of_column(&exact, *column) != 0.0;
+            let has_offset = |column: &usize| offsets::column_offset(&exact, *column) != 0.0;
             for column in (0..exact.mean.len()).filter(has_offset) {
                 stats.copy_column(column, &exact);
             }

@@ -27,7 +27,7 @@ pub(crate) fn warnings(dataset: &dyn Dataset, preprocessor: &Preprocessor) -> Re
     };
     let of_features = preprocessor.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
     let offsets = match of_features {
-        Some(of_features) => preprocessor.plan.of_columns(of_features),
+        Some(of_features) => preprocessor.plan.scatter_to_columns(of_features),
         None => vec![0.0; n_columns],
     };
     let Some(origin) = scan::origin(dataset)? else { return Ok(Vec::new()) };

@@ -31,7 +31,7 @@ pub(crate) fn fit(kind: Normalize, stats: &ColumnStats) -> Option<Normalizer> {
         };
         let inverse = (1.0 / spread) as f32;
         let is_constant = min >= max || stats.is_constant_but_for_rounding(column);
-        let less = offsets::of_column(stats, column);
+        let less = offsets::column_offset(stats, column);
         // Values that f32 holds are normalized with the numbers that f32 holds, as in earlier versions.
         let rounded = |value: f64| if stats.is_single(column) { f64::from(value as f32) } else { value };
         let middle = if stats.count[column] > 0.0 { stats.origin[column] - less + middle } else { 0.0 };

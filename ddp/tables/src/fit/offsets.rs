@@ -18,7 +18,7 @@ use crate::fit::stats::ColumnStats;
 const MIN_DEVIATIONS: f64 = 8.0;
 
 /// The offset of a column: near its mean, and whole for integers.
-pub(crate) fn of_column(stats: &ColumnStats, column: usize) -> f64 {
+pub(crate) fn column_offset(stats: &ColumnStats, column: usize) -> f64 {
     let mean = stats.origin[column] + stats.mean[column];
     let is_far = is_far(mean, stats.standard_deviation(column));
     if stats.is_single(column) || stats.count[column] == 0.0 || !is_far {

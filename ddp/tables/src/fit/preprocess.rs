@@ -104,7 +104,7 @@ impl Preprocessor {
     ///
     /// # Errors
     /// [`ModelError::ModelFile`] for columns that cannot be read, that contradict themselves, or that make other features.
-    pub fn of_model(saved: &SavedPreprocessor, path: &Path) -> Result<Self, ModelError> {
+    pub fn from_model(saved: &SavedPreprocessor, path: &Path) -> Result<Self, ModelError> {
         let bad = |reason: String| ModelError::ModelFile { path: path.to_owned(), reason };
         let plan: ColumnCodes = serde_json::from_str(&saved.columns)
             .map_err(|error| bad(format!("its {COLUMNS_KEY} can't be read: {error}")))?;
@@ -183,7 +183,7 @@ impl Preprocessor {
     pub(crate) fn column_offsets(&self) -> Vec<f64> {
         let offsets = self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
         match offsets {
-            Some(of_features) => self.plan.of_columns(of_features),
+            Some(of_features) => self.plan.scatter_to_columns(of_features),
             None => vec![0.0; self.plan.columns.len()],
         }
     }
@@ -200,7 +200,7 @@ impl Preprocessor {
             None => dataset,
         };
         match self.normalizer.as_ref().and_then(|normalizer| normalizer.offset.as_ref()) {
-            Some(of_features) => offsets::apply(self.plan.of_columns(of_features), dataset),
+            Some(of_features) => offsets::apply(self.plan.scatter_to_columns(of_features), dataset),
             None => dataset,
         }
     }
@@ -296,7 +296,7 @@ impl ColumnCodes {
     }
 
     /// Values of the columns from those of the features; 0 for categories.
-    pub fn of_columns(&self, of_features: &[f64]) -> Vec<f64> {
+    pub fn scatter_to_columns(&self, of_features: &[f64]) -> Vec<f64> {
         let mut values = vec![0.0; self.columns.len()];
         self.numbers().zip(of_features).for_each(|(column, value)| values[column] = *value);
         values
@@ -473,14 +473,14 @@ mod tests {
         for run in ["categorical", "classification", "regression", "resumed"] {
             let path = runs.join(run).join("finished/model.safetensors");
             let saved = ModelInfo::read(&path).unwrap().preprocessor;
-            assert_eq!(Preprocessor::of_model(&saved, &path).unwrap().to_saved(), saved, "{run}");
+            assert_eq!(Preprocessor::from_model(&saved, &path).unwrap().to_saved(), saved, "{run}");
         }
     }
 
     #[test]
     fn a_program_s_own_columns_are_the_features() {
         let saved = SavedPreprocessor::identity(vec!["height".to_owned(), "weight".to_owned()]);
-        let preprocessor = Preprocessor::of_model(&saved, Path::new("model")).unwrap();
+        let preprocessor = Preprocessor::from_model(&saved, Path::new("model")).unwrap();
         assert_eq!(preprocessor.to_saved().features, saved.features);
         assert!(preprocessor.plan.is_identity());
     }

@@ -44,17 +44,17 @@ impl Compression {
     }
 
     /// The compression of the existing file at `path`: by the ending of its name, or else by its first bytes.
-    pub fn of_file(path: &Path) -> Self {
+    pub fn from_file(path: &Path) -> Self {
         let named = Self::of(path);
         // Opening a named pipe would wait for a writer.
         if named != Compression::None || !std::fs::metadata(path).is_ok_and(|data| data.is_file()) {
             return named;
         }
-        open_regular(path).map_or(Compression::None, |file| Self::of_opened(&file, path))
+        open_regular(path).map_or(Compression::None, |file| Self::from_opened(&file, path))
     }
 
-    /// [`Compression::of_file`] of a file that was opened and is still at its beginning, where it stays.
-    pub fn of_opened(file: &File, path: &Path) -> Self {
+    /// [`Compression::from_file`] of a file that was opened and is still at its beginning, where it stays.
+    pub fn from_opened(file: &File, path: &Path) -> Self {
         let named = Self::of(path);
         // A pipe can be read only once.
         if named != Compression::None || !file.metadata().is_ok_and(|data| data.is_file()) {

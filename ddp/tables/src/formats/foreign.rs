@@ -122,7 +122,7 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
 pub fn find(begin: &[u8]) -> Option<Foreign> {
     let text = begin.trim_ascii_start();
     match () {
-        () if begin.starts_with(b"PK\x03\x04") => Some(of_zip(begin)),
+        () if begin.starts_with(b"PK\x03\x04") => Some(kind_of_zip(begin)),
         () if begin.get(8..12) == Some(b"DUCK") => {
             Some(of("a DuckDB database", "export a table: COPY t TO 't.parquet' (FORMAT parquet)"))
         }
@@ -247,7 +247,7 @@ fn is_utf_16(begin: &[u8]) -> bool {
 }
 
 /// The format of a zip archive that is not an npz, by its first entry.
-fn of_zip(begin: &[u8]) -> Foreign {
+fn kind_of_zip(begin: &[u8]) -> Foreign {
     let name = String::from_utf8_lossy(begin.get(30..).unwrap_or_default());
     let begins_with = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
     let holds = |parts: &[&str]| parts.iter().any(|part| name.contains(part));

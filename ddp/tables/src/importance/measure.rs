@@ -126,7 +126,7 @@ pub fn permutation_importance(
         || TrainError::MetricUndefined { metric: judge.clone(), source_name: rows.source().to_owned() };
     let baseline = metrics_of(rows.clone(), "")?;
     let sign = if judge.metric.grows() { 1.0 } else { -1.0 };
-    let value = baseline.of_judge(judge).ok_or_else(undefined)?;
+    let value = baseline.judged_by(judge).ok_or_else(undefined)?;
     let mut found = Vec::with_capacity(columns.len());
     for UserColumn { name, columns } in columns {
         let values =
@@ -135,7 +135,7 @@ pub fn permutation_importance(
             let key = (columns.start as u64) << 32 | repeat as u64;
             let permutation = KeyedPermutation::new(n_rows, *seed, key);
             let metrics = metrics_of(permuted_columns(rows.clone(), values.clone(), permutation), name)?;
-            Ok(sign * (value - metrics.of_judge(judge).ok_or_else(undefined)?))
+            Ok(sign * (value - metrics.judged_by(judge).ok_or_else(undefined)?))
         };
         let repeats = (0..*n_repeats).map(worse).collect::<Result<Vec<f64>>>()?;
         found.push(ColumnImportance { column: name.clone(), repeats });

@@ -50,12 +50,12 @@ pub(crate) fn open(
         KnownFeatures { names: &names, vocabularies: &vocabularies, kinds: &kinds, of: features.of }
     });
     let table = SourceSpec { data: &data, classes: ClassLabels::Discover, features, ..*spec };
-    let rows = open(&table).map_err(|error| of_heads(error, &spec.data.target))?;
+    let rows = open(&table).map_err(|error| naming_heads(error, &spec.data.target))?;
     HeadRows::new(rows, spec, known).map(|rows| Arc::new(rows) as Arc<dyn Dataset>)
 }
 
 /// The error with what helps a target, if it is of one.
-fn of_heads(mut error: DataError, targets: &[String]) -> DataError {
+fn naming_heads(mut error: DataError, targets: &[String]) -> DataError {
     match error.source_error_mut() {
         Some(
             TableError::Cell { column, problem, .. }

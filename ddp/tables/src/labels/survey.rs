@@ -241,7 +241,7 @@ impl LabelSurvey {
     ///
     /// # Panics
     /// If the bytes are not those of [`to_bytes`](Self::to_bytes).
-    pub(crate) fn of_ranks(ranks: &[Vec<u8>]) -> Self {
+    pub(crate) fn from_ranks(ranks: &[Vec<u8>]) -> Self {
         let mut all = Self::default();
         for bytes in ranks {
             let sent: Sent = serde_json::from_slice(bytes).expect("a rank of the same program sent it");
@@ -284,7 +284,7 @@ mod tests {
             let cut = cut.min(texts.len());
             let whole = of(&texts);
             let parts = [of(&texts[cut..]).to_bytes(), of(&texts[..cut]).to_bytes()];
-            let merged = LabelSurvey::of_ranks(&parts);
+            let merged = LabelSurvey::from_ranks(&parts);
             prop_assert_eq!(merged.vocabulary(), whole.vocabulary());
             prop_assert_eq!((merged.n_rows(), merged.facts()), (texts.len() as u64, whole.facts()));
             let are_texts = texts.iter().any(|text| is_code(text));
@@ -327,7 +327,7 @@ mod tests {
         let mut other = LabelSurvey::default();
         (0..100_000).for_each(|i| other.add_texts(&format!("t{i}"), 1));
         assert_eq!(other.texts.len(), MAX_CLASSES + 1);
-        assert_eq!(LabelSurvey::of_ranks(&[survey.to_bytes(), other.to_bytes()]).n_distinct(), None);
+        assert_eq!(LabelSurvey::from_ranks(&[survey.to_bytes(), other.to_bytes()]).n_distinct(), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file;
 
 use crate::error::TableError;
-use crate::formats::arrays::reader::{SplitSide, of_side};
+use crate::formats::arrays::reader::{SplitSide, files_on_side};
 use crate::formats::compression::Compression;
 use crate::formats::error::RowsError;
 use crate::formats::{Format, Reader, foreign};
@@ -121,7 +121,7 @@ pub(crate) fn files_of_format(
     };
     check_settings(format, spec)?;
     match &format.reader {
-        Reader::Arrays(reader) if files.len() > 1 => Ok((of_side(files, reader, spec.side), format)),
+        Reader::Arrays(reader) if files.len() > 1 => Ok((files_on_side(files, reader, spec.side), format)),
         _ => Ok((files, format)),
     }
 }
@@ -226,7 +226,7 @@ fn format_of(path: &Path) -> Result<&'static Format> {
         return Ok(formats::by_name(path).unwrap_or_else(|| formats::by_signature(b"")));
     }
     let file = user_file::open("data file", path)?;
-    let compression = Compression::of_opened(&file, path);
+    let compression = Compression::from_opened(&file, path);
     let begin = first_bytes(file, compression, path);
     if let Some(format) = formats::by_binary_signature(&begin) {
         return Ok(format);

@@ -40,10 +40,10 @@ pub fn is_address(source: &str) -> bool {
 /// # Errors
 /// [`TableError::Store`] with the address and what the store has said.
 pub(crate) fn local(source: &str, keep: Option<&str>) -> Result<String> {
-    fetch::local(source, keep.map(Path::new), Take::Rows).map_err(|fault| of_store(source, fault))
+    fetch::local(source, keep.map(Path::new), Take::Rows).map_err(|fault| store_error(source, fault))
 }
 
-fn of_store(source: &str, (reason, hint): Fault) -> DataError {
+fn store_error(source: &str, (reason, hint): Fault) -> DataError {
     TableError::Store { source_name: shown(source).to_owned(), reason, hint }.into()
 }
 
@@ -60,7 +60,7 @@ pub fn takes_results(address: &str) -> bool {
 pub fn local_run(path: &Path, take: Take) -> Result<PathBuf> {
     match path.to_str().filter(|text| is_address(text)) {
         Some(address) => {
-            fetch::local(address, None, take).map(PathBuf::from).map_err(|fault| of_store(address, fault))
+            fetch::local(address, None, take).map(PathBuf::from).map_err(|fault| store_error(address, fault))
         }
         None => Ok(path.to_owned()),
     }
@@ -88,7 +88,7 @@ impl Bucket {
     /// store has said.
     pub fn open(address: &str) -> Result<Self> {
         let folder = if is_address(address) {
-            BucketFolder::Store(bucket::Folder::open(address).map_err(|fault| of_store(address, fault))?)
+            BucketFolder::Store(bucket::Folder::open(address).map_err(|fault| store_error(address, fault))?)
         } else {
             BucketFolder::Mount(mount::home(address))
         };
@@ -172,7 +172,7 @@ impl Bucket {
     pub fn fetch(&self, take: Take, to: &Path) -> Result<()> {
         let failed = |error: std::io::Error| {
             let hint = "free some space, or name another folder with TMPDIR".to_owned();
-            of_store(&self.address, (format!("can't write to {}: {error}", to.display()), hint))
+            store_error(&self.address, (format!("can't write to {}: {error}", to.display()), hint))
         };
         match &self.folder {
             BucketFolder::Store(_) => {
@@ -194,7 +194,7 @@ impl Bucket {
     }
 
     fn said<T>(&self, name: &str, result: Result<T, Fault>) -> Result<T> {
-        result.map_err(|fault| of_store(format!("{}/{name}", self.address).trim_end_matches('/'), fault))
+        result.map_err(|fault| store_error(format!("{}/{name}", self.address).trim_end_matches('/'), fault))
     }
 }
 

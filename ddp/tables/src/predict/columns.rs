@@ -96,7 +96,7 @@ impl PredictedColumns {
     ///
     /// # Errors
     /// [`PredictError::Usage`] for a threshold, and for probabilities if no head has any.
-    pub(crate) fn of_heads(
+    pub(crate) fn for_heads(
         heads: &[HeadOutputs],
         with_probabilities: bool,
         threshold: Option<f64>,

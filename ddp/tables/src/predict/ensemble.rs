@@ -147,7 +147,7 @@ impl Ensemble {
         let _phase = world.watchdog().during(Phase::Prediction);
         let (_, others) = self.models.split_last().expect("a model at least");
         for (number, saved) in others.iter().enumerate() {
-            let mut predictor = Predictor::of_ranks(world, saved, device)?;
+            let mut predictor = Predictor::for_ranks(world, saved, device)?;
             let model = Model { saved, predictor: &mut predictor, loading: loading(saved) };
             let pass = Pass::open(world, model, input, votes.block_rows);
             let voted = pass.and_then(|pass| pass.run(|block| votes.add(number, &block)));

@@ -109,7 +109,7 @@ impl Input {
             if let Reader::Table(table) = &format.reader {
                 let stream = TableStream::open(files, table, &source)?;
                 let columns = OwnedColumns::new(saved, filter, spec);
-                return Ok(Self::of_table(stream, saved, columns, share));
+                return Ok(Self::from_table(stream, saved, columns, share));
             }
         }
         let rows = source.open()?;
@@ -137,7 +137,7 @@ impl Input {
         })
     }
 
-    fn of_table(stream: TableStream, saved: &SavedModel, known: OwnedColumns, share: Share) -> Self {
+    fn from_table(stream: TableStream, saved: &SavedModel, known: OwnedColumns, share: Share) -> Self {
         let Share { block_rows, .. } = share;
         let spec = &known.spec.clone();
         let plan = &saved.preprocessor.plan;
@@ -153,7 +153,7 @@ impl Input {
         let kept = kept_columns(&stream, spec);
         let left_out = stream.plan().left_out.clone();
         let mut block_of_rows = TableRows::new(stream.plan(), &known.spec());
-        block_of_rows.exact = ExactColumns::of_columns(&saved.preprocessor.has_offsets());
+        block_of_rows.exact = ExactColumns::from_columns(&saved.preprocessor.has_offsets());
         let blocks = BlockReader {
             block_of_rows,
             stream,

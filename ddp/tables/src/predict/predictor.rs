@@ -48,7 +48,7 @@ impl Predictor {
     /// [`PredictError::Model`] if the file is not a model of this program, [`PredictError::Checkpoint`] if the checkpoint is
     /// damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::of_model(&SavedModel::open(path.as_ref())?, Device::Cpu)
+        Self::from_model(&SavedModel::open(path.as_ref())?, Device::Cpu)
     }
 
     /// Copies the model to `device`.
@@ -56,20 +56,20 @@ impl Predictor {
     /// # Errors
     /// [`PredictError::Model`] if the file does not fit its config, [`PredictError::Kernel`] if the device is unavailable or
     /// out of memory.
-    pub fn of_model(saved: &SavedModel, device: Device) -> Result<Self> {
-        Self::of_network(saved, saved.network(max_rows(device), device)?, device)
+    pub fn from_model(saved: &SavedModel, device: Device) -> Result<Self> {
+        Self::from_network(saved, saved.network(max_rows(device), device)?, device)
     }
 
-    /// [`Predictor::of_model`], with weights that the ranks of a host hold once on the CPU. Collective.
+    /// [`Predictor::from_model`], with weights that the ranks of a host hold once on the CPU. Collective.
     ///
     /// # Errors
-    /// Same as [`Predictor::of_model`], on all ranks.
-    pub fn of_ranks(world: &World, saved: &SavedModel, device: Device) -> Result<Self, Stop<PredictError>> {
+    /// Same as [`Predictor::from_model`], on all ranks.
+    pub fn for_ranks(world: &World, saved: &SavedModel, device: Device) -> Result<Self, Stop<PredictError>> {
         let network = saved.network_of_ranks(world, max_rows(device), device)?;
-        Ok(world.collective_result(Self::of_network(saved, network, device))?)
+        Ok(world.collective_result(Self::from_network(saved, network, device))?)
     }
 
-    fn of_network(saved: &SavedModel, network: Network, device: Device) -> Result<Self> {
+    fn from_network(saved: &SavedModel, network: Network, device: Device) -> Result<Self> {
         Ok(Predictor {
             network,
             preprocessor: saved.preprocessor.clone(),
@@ -117,7 +117,7 @@ impl Predictor {
     /// Rows as f32, with their f64 where the model subtracts an offset.
     fn exact_rows<T: Copy + Into<f64>>(&self, rows: &[T]) -> ExactRows {
         let n_columns = self.columns().len();
-        let mut exact = ExactColumns::of_columns(&self.preprocessor.has_offsets());
+        let mut exact = ExactColumns::from_columns(&self.preprocessor.has_offsets());
         let mut features = Vec::with_capacity(rows.len());
         for (index, &value) in rows.iter().enumerate() {
             let value: f64 = value.into();

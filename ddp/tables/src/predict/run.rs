@@ -92,7 +92,7 @@ impl Form {
             }
             heads => {
                 check_table(format)?;
-                PredictedColumns::of_heads(heads, with_probabilities, threshold)?
+                PredictedColumns::for_heads(heads, with_probabilities, threshold)?
             }
         };
         check_kept(keep, &predicted, format, &output.place)?;

@@ -58,7 +58,7 @@ impl SavedModel {
         let (model_path, checkpoint) = locate(path, is_active)?;
         let file = ModelFile::read(&model_path)?;
         let info = file.info()?;
-        let preprocessor = Preprocessor::of_model(&info.preprocessor, &model_path)?;
+        let preprocessor = Preprocessor::from_model(&info.preprocessor, &model_path)?;
         let config = Config::from_saved(&info.config, path)?;
         let n_outputs = file.n_outputs(&config.model)?;
         if let (Task::Classification, Some(labels)) = (config.data.task, &info.preprocessor.labels) {
@@ -135,7 +135,7 @@ impl SavedModel {
     /// The outputs of each head; none for a model of one head.
     pub fn heads(&self) -> Vec<HeadOutputs> {
         let Preprocessor { heads, target_scale, .. } = &self.preprocessor;
-        HeadOutputs::of_loss(&self.config.loss, heads, target_scale.as_ref())
+        HeadOutputs::from_loss(&self.config.loss, heads, target_scale.as_ref())
     }
 
     /// Names of the outputs: labels of the classes, or names of the targets.
@@ -228,7 +228,7 @@ impl SavedModel {
     /// The network on the CPU, whose weights the first rank of the host writes to memory that all of its ranks map.
     fn network_of_host(&self, host: &HostShare, max_rows: usize) -> Result<Network> {
         let map = |weights: &Tensor, range: Range<u64>| -> Result<Tensor> {
-            Ok(Tensor::of_file(&host.file(), range.start, weights.dims(), weights.dtype())?)
+            Ok(Tensor::from_file(&host.file(), range.start, weights.dims(), weights.dtype())?)
         };
         let failed = |source| PredictError::from(DataError::from(TableError::HostMemory { source }));
         if host.leads() {
@@ -287,6 +287,6 @@ fn average(checkpoint: &Checkpoint, layout: &ParamLayout) -> Result<Option<Vec<f
     let reader = StateReader::open(checkpoint).map_err(|fault| checkpoint.damaged(fault))?;
     let mut flat = vec![0.0; layout.flat_len()];
     let whole = 0..layout.flat_len();
-    reader.read(&ShardRange::of_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
+    reader.read(&ShardRange::from_ranges(layout, &[whole]), EMA_STATE, &mut flat)?;
     Ok(Some(flat))
 }

@@ -65,7 +65,7 @@ pub(crate) fn split_by_column(
             None => Values::read(&Table::find(&spec)?, &spec, column)?,
         };
         check_len(values.codes.len())?;
-        Ok(if dataset.n_without_target() == 0 { values } else { values.of_rows(kept()) })
+        Ok(if dataset.n_without_target() == 0 { values } else { values.select_rows(kept()) })
     };
     let (sides, what) = match split {
         Split::Column { eval, train, .. } => {

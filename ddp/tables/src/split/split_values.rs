@@ -173,7 +173,7 @@ impl Values {
     }
 
     /// The values of some rows.
-    pub(crate) fn of_rows(&self, rows: impl Iterator<Item = usize>) -> Self {
+    pub(crate) fn select_rows(&self, rows: impl Iterator<Item = usize>) -> Self {
         let mut values = Values { texts: Vec::new(), n_rows: Vec::new(), codes: Vec::new() };
         let mut new_codes = vec![None; self.texts.len()];
         for row in rows {

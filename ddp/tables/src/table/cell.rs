@@ -244,7 +244,7 @@ fn label<'a>(cell: &'a [u8], notation: &Notation, are_known: bool) -> Result<Lab
         Some(value) if are_known && whole(value).is_some() && plain.as_str() == text => {
             Ok(LabelCell::Code(text))
         }
-        Some(value) if value.is_finite() => Ok(LabelCell::of_number(value)),
+        Some(value) if value.is_finite() => Ok(LabelCell::from_number(value)),
         Some(_) => Err(CellProblem::NotFinite { text: shown(cell) }),
         None => Ok(LabelCell::Text(text)),
     }

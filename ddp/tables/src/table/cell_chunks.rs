@@ -66,7 +66,7 @@ impl CellColumns {
                     let place = Place { file, number: record.line };
                     let (is_string, use_) = (record.is_string(column), uses[column]);
                     let added = columns[column].add(cell, is_string, use_, &notation, place);
-                    added.map_err(|problem| of_cell(files, place, &names[column], problem))?;
+                    added.map_err(|problem| cell_error(files, place, &names[column], problem))?;
                 }
                 n_rows += 1;
             }
@@ -90,7 +90,7 @@ impl CellColumns {
             let Some(purpose) = role.purpose() else { continue };
             let use_ = cell_use(role, spec);
             let kind = inference.kind(use_);
-            let kind = kind.map_err(|(place, problem)| of_cell(files, place, &names[index], problem))?;
+            let kind = kind.map_err(|(place, problem)| cell_error(files, place, &names[index], problem))?;
             n_rounded += inference.n_rounded(&kind);
             columns.push(CellColumn {
                 index,
@@ -122,7 +122,7 @@ impl CellColumns {
             typed: self
                 .columns
                 .iter()
-                .map(|column| TypedColumn::of_kind(column.use_, &column.group.kind))
+                .map(|column| TypedColumn::from_kind(column.use_, &column.group.kind))
                 .collect(),
             columns: self.clone(),
             plan,
@@ -131,7 +131,7 @@ impl CellColumns {
     }
 }
 
-fn of_cell(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> DataError {
+fn cell_error(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> DataError {
     let place = format!("data file `{}`, line {}", files[place.file].display(), place.number);
     DataError::from(TableError::Cell { place, column: column.to_owned(), problem })
 }

@@ -25,7 +25,7 @@ enum Chunks {
 
 impl ChunkReader {
     /// Opens a file of text, whose columns have the types of `columns`.
-    pub fn of_text(
+    pub fn from_text(
         path: &Path,
         format: &TableFormat,
         spec: &SourceSpec<'_>,
@@ -36,7 +36,7 @@ impl ChunkReader {
 
     /// Opens a file that has types.
     #[cfg_attr(not(feature = "parquet"), allow(unused_variables))]
-    pub fn of_types(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
+    pub fn from_types(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
         match filtered::open(path, format, spec)? {
             #[cfg(feature = "parquet")]
             Source::Batches(source) => {

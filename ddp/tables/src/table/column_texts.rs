@@ -31,7 +31,7 @@ pub(crate) fn for_each_text(
     let kept = [column.to_owned()];
     let filter = filter_of(spec)?;
     let spec = SourceSpec {
-        features: Some(KnownFeatures::of_shards(&[], spec.source)),
+        features: Some(KnownFeatures::from_shards(&[], spec.source)),
         to_predict: Some(ToPredict {
             kept: &kept,
             skips_bad_rows: false,

@@ -436,7 +436,7 @@ fn users_columns(features: &[String]) -> Vec<String> {
 }
 
 /// The error of a shard, which was opened with the features of the first.
-pub(super) fn of_shard(error: DataError, first: &Path, path: &Path) -> DataError {
+pub(super) fn naming_shards(error: DataError, first: &Path, path: &Path) -> DataError {
     match TableError::of(&error) {
         Some(TableError::ColumnsDiffer { difference, .. }) => {
             let (first, other, difference) = (first.to_owned(), path.to_owned(), difference.clone());

@@ -46,7 +46,7 @@ impl ExactColumns {
     }
 
     /// Keeps the columns for which `keep` is true, however many rows there are.
-    pub(crate) fn of_columns(keep: &[bool]) -> Self {
+    pub(crate) fn from_columns(keep: &[bool]) -> Self {
         let columns = keep.iter().map(|keep| keep.then(ExactColumn::default)).collect();
         ExactColumns { columns, prune_at: None }
     }
@@ -185,7 +185,7 @@ impl ExactValues<'_> {
         match (self.words.get(row).filter(|_| !single.is_nan()), self.per_unit) {
             (None, _) => Exact::Double(f64::from(single)),
             (Some(&word), None) => Exact::Double(f64::from_bits(word)),
-            (Some(&word), Some(Exact::UNSIGNED)) => Exact::of_whole(word.into()),
+            (Some(&word), Some(Exact::UNSIGNED)) => Exact::from_whole(word.into()),
             (Some(&word), Some(per_unit)) => Exact::Whole { value: word as i64, per_unit },
         }
     }
@@ -258,7 +258,7 @@ mod tests {
         // Times with zeros in place of missing ones: no offset keeps both.
         let singles: Vec<f32> = (0..100).map(|row| if row % 5 == 0 { 0.0 } else { 1.7e18 }).collect();
         for row in (0..100).filter(|row| row % 5 > 0) {
-            columns.set(0, row, Exact::of_whole(1_700_000_000_000_000_000 + row as i128), &singles);
+            columns.set(0, row, Exact::from_whole(1_700_000_000_000_000_000 + row as i128), &singles);
         }
         assert!(!is_far(singles.iter().copied()));
         columns.finish(&singles);
@@ -281,7 +281,7 @@ mod tests {
 
         let mut columns = ExactColumns::new(1, true);
         let singles = [5.0, f32::NAN, 1.7e18, -7.0];
-        columns.set(0, 2, Exact::of_whole(1_700_000_000_000_000_123), &singles);
+        columns.set(0, 2, Exact::from_whole(1_700_000_000_000_000_123), &singles);
         columns.differences(&singles, &[2, 0, 3], &[1.7e18], &mut out);
         assert_eq!(out, [123.0, 5.0 - 1.7e18, -7.0 - 1.7e18]);
         columns.differences(&singles, &[1], &[0.0], &mut out[..1]);
@@ -298,7 +298,7 @@ mod tests {
             let singles: Vec<f32> = values.iter().map(|value| *value as f32).collect();
             let mut columns = ExactColumns::new(1, false);
             for (row, &value) in values.iter().enumerate() {
-                columns.set(0, row, Exact::of_whole(value), &singles);
+                columns.set(0, row, Exact::from_whole(value), &singles);
             }
             let (rows, mut out) = ((0..values.len()).collect::<Vec<_>>(), vec![0.0; values.len()]);
             columns.differences(&singles, &rows, &[18_446_744_073_709_551_616.0], &mut out);

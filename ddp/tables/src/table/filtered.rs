@@ -77,7 +77,7 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
             let names: Vec<String> =
                 inner.schema().fields().iter().map(|field| field.name().clone()).collect();
             let places = find(&names)?;
-            filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::of_file))?;
+            filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::file_index))?;
             let notation =
                 Notation::new(crate::values::number::DecimalMark::Point, &spec.data.missing_values);
             let before = filter.counts();
@@ -97,7 +97,7 @@ enum Place {
 
 impl Place {
     #[cfg(feature = "parquet")]
-    fn of_file(&self) -> Option<usize> {
+    fn file_index(&self) -> Option<usize> {
         match self {
             Place::File(index) => Some(*index),
             Place::Folder(_) => None,
@@ -253,7 +253,7 @@ impl BatchSource for FilteredBatches {
     fn read(&self, selection: &Selection) -> FormatResult<Batches> {
         // The filter's columns are read with the others, and taken out again.
         let mut roots = selection.roots.clone();
-        roots.extend(self.places.iter().filter_map(Place::of_file));
+        roots.extend(self.places.iter().filter_map(Place::file_index));
         roots.sort_unstable();
         roots.dedup();
         let at = |root: usize| roots.binary_search(&root).expect("each column is read");

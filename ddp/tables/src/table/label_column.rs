@@ -225,7 +225,7 @@ impl LabelColumn {
         }
         self.are_texts |= matches!(cell, LabelCell::String(_));
         if let (LabelCell::Code(text), Cells::Integers(_) | Cells::Numbers(_)) = (cell, &self.cells) {
-            let number = LabelCell::of_code(text);
+            let number = LabelCell::from_code(text);
             match self.spellings.code(text) {
                 Ok(spelling) => self.codes.push((row, spelling)),
                 // Quantities may have any number of values.
@@ -401,7 +401,7 @@ impl Collected {
         };
         match self {
             Collected::Integers(values) => {
-                values.into_iter().for_each(|value| add(Exact::of_whole(value.into()), value as f32));
+                values.into_iter().for_each(|value| add(Exact::from_whole(value.into()), value as f32));
             }
             Collected::Numbers(values) => {
                 values.into_iter().for_each(|value| add(Exact::Double(value), value as f32));
@@ -450,13 +450,13 @@ impl Texts {
 
 impl LabelCell<'_> {
     /// A finite number.
-    pub(crate) fn of_number(number: f64) -> Self {
+    pub(crate) fn from_number(number: f64) -> Self {
         whole(number).map_or(LabelCell::Fraction(number), LabelCell::Integer)
     }
 
     /// The number of a code; the nearest one for an integer beyond i64.
-    fn of_code(text: &str) -> Self {
-        let number = || text.parse().map_or(LabelCell::Fraction(f64::NAN), LabelCell::of_number);
+    fn from_code(text: &str) -> Self {
+        let number = || text.parse().map_or(LabelCell::Fraction(f64::NAN), LabelCell::from_number);
         let nearest = || if text.starts_with('-') { i64::MIN } else { i64::MAX };
         match text.parse() {
             Ok(whole) => LabelCell::Integer(whole),

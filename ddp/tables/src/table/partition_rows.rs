@@ -18,7 +18,7 @@ pub(crate) fn fill(plan: &ColumnPlan, rows: &mut TableRows, first: usize, path: 
     if plan.partitions.is_empty() {
         return Ok(());
     }
-    let notation = Notation::of_folders();
+    let notation = Notation::for_folders();
     for partition in &plan.partitions {
         for row in first..rows.n_rows {
             let put = cell::put(rows, row, partition.role, partition.value.as_bytes(), &notation);

@@ -14,7 +14,7 @@ use crate::error::TableError;
 use crate::formats::error::CsvError;
 use crate::formats::table::source::TableFormat;
 use crate::source::{KnownFeatures, SourceSpec};
-use crate::table::columns::{ColumnPlan, of_shard, same_names};
+use crate::table::columns::{ColumnPlan, naming_shards, same_names};
 use crate::table::exact_columns::ExactColumns;
 use crate::table::exact_rows::ExactRows;
 use crate::table::filtered::filter_of;
@@ -125,11 +125,11 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         // The columns of further files may have another order, and show their dates in rows of their own: the first file decides.
         let columns =
             first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
-        let known = columns.as_deref().map(|names| KnownFeatures::of_shards(names, spec.source));
+        let known = columns.as_deref().map(|names| KnownFeatures::from_shards(names, spec.source));
         let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
         let opened = RowReader::open(path, format, &of_file);
         let mut reader = match known {
-            Some(_) => opened.map_err(|error| of_shard(error, &files[0], path))?,
+            Some(_) => opened.map_err(|error| naming_shards(error, &files[0], path))?,
             None => opened?,
         };
         let (plan, rows) = match &mut first {

@@ -174,7 +174,7 @@ fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder:
     let group_rows = group_rows(&schema.groups, spec.memory_bytes);
     let mut writer = ParquetWriter::with_groups(&schema, &path, &mut staging, group_rows)?;
     for file in files {
-        let mut reader = ChunkReader::of_text(file, format, spec, &cells)?;
+        let mut reader = ChunkReader::from_text(file, format, spec, &cells)?;
         while let Some(chunk) = reader.next(CHUNK_ROWS)? {
             writer.write(chunk)?;
         }

@@ -22,7 +22,7 @@
 //! let filter: Filter = "age >= 18 and country != 'DE'".parse()?;
 //! assert_eq!(filter.columns(), ["age", "country"]);
 //! let keeps = |cells: [&str; 2]| {
-//!     filter.keeps(&|column| Cell::Text(cells[column].as_bytes()), &Notation::of_folders()) == Ok(true)
+//!     filter.keeps(&|column| Cell::Text(cells[column].as_bytes()), &Notation::for_folders()) == Ok(true)
 //! };
 //! assert!(keeps(["18.5", "FR"]) && !keeps(["18", "DE"]) && !keeps(["", "FR"]));
 //! # Ok::<(), ddp_tables::values::filter::FilterError>(())

@@ -114,7 +114,7 @@ fn errors_name_the_place() {
 fn kept_rows_are_counted() {
     let filter: Filter = "x = 1".parse().unwrap();
     for cell in ["1", "2", ""] {
-        filter.keeps(&|_| Cell::Text(cell.as_bytes()), &Notation::of_folders()).unwrap();
+        filter.keeps(&|_| Cell::Text(cell.as_bytes()), &Notation::for_folders()).unwrap();
     }
     assert_eq!((filter.take_counts(), filter.take_counts()), ((1, 3), (0, 0)));
 }

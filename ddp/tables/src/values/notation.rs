@@ -30,7 +30,7 @@ pub struct Notation {
 
 impl Notation {
     /// The notation of values in names of folders.
-    pub fn of_folders() -> Self {
+    pub fn for_folders() -> Self {
         Self::new(DecimalMark::Point, &[])
     }
 
@@ -113,7 +113,7 @@ impl Notation {
     /// The number of a cell in its usual form; `None` if it is written differently, is none, or may mark a missing value.
     #[inline]
     pub fn plain(&self, cell: &[u8]) -> Option<Decimal> {
-        let number = Decimal::of_cell(cell).filter(|_| !self.has_missing_numbers())?;
+        let number = Decimal::from_cell(cell).filter(|_| !self.has_missing_numbers())?;
         (self.decimal.has_points() || number.to_i64().is_some()).then_some(number)
     }
 

@@ -67,7 +67,7 @@ pub enum MomentUnit {
 
 impl Moment {
     /// A duration of so many nanoseconds.
-    fn of_duration(nanoseconds: i128) -> Option<Self> {
+    fn from_duration(nanoseconds: i128) -> Option<Self> {
         let whole = i64::try_from(nanoseconds.div_euclid(NANOSECONDS)).ok()?;
         let of_second = nanoseconds.rem_euclid(NANOSECONDS) as u32;
         // As in files with types: whole seconds and the nanoseconds after them.
@@ -173,7 +173,7 @@ fn iso_duration(text: &str) -> Option<Moment> {
         nanoseconds += nanoseconds_of(number, i128::from(seconds))?;
         rest = &rest[n_digits + 1..];
     }
-    Moment::of_duration(sign * nanoseconds)
+    Moment::from_duration(sign * nanoseconds)
 }
 
 /// The duration `1 days 00:01:30.5` or `-1 days +23:58:30` of pandas, in which days may be negative and the time is not; `rest` follows
@@ -192,7 +192,7 @@ fn pandas_duration(days: &str, rest: &str) -> Option<Moment> {
     }
     let of_second = nanoseconds_of(&format!("0.{}", parsed.fraction), 1)?;
     let whole = i128::from(days) * i128::from(DAY_S) + i128::from(parsed.of_day);
-    Moment::of_duration(whole * NANOSECONDS + of_second)
+    Moment::from_duration(whole * NANOSECONDS + of_second)
 }
 
 /// Nanoseconds of a number of units of `seconds`; `None` for what is no number without a sign.

@@ -11,7 +11,7 @@ use super::harness::{GOOD_CSV, Place, is_root};
 use crate::data::files::{self, Element};
 
 /// A header with this type for the twelve rows, followed by zeros.
-fn of_type(descr: &str, order: &str, item_bytes: usize) -> Vec<u8> {
+fn array_of_type(descr: &str, order: &str, item_bytes: usize) -> Vec<u8> {
     let shape = format!("'fortran_order': {order}, 'shape': ({N_ROWS}, {N_FEATURES}), }}");
     let mut file = files::npy_with(&format!("{{'descr': {descr}, {shape}"));
     file.resize(file.len() + N_ROWS * N_FEATURES * item_bytes, 0);
@@ -28,14 +28,14 @@ fn types_that_are_no_numbers() {
         ("'<f16'", 16, "of type '<f16'"),
         ("[('a', '<f4'), ('b', '<f4')]", 8, "named fields"),
     ] {
-        let file = of_type(descr, "False", item_bytes);
+        let file = array_of_type(descr, "False", item_bytes);
         let parts = ["`x.npy` is not a valid npy file", part, "hint: save it with numpy.save as float32"];
         pair_refused(&file, &y_npy(), &[], &parts);
         pair_refused(&x_npy(), &file, &[], &["`y.npy` is not a valid npy file", part]);
     }
     // Strings can be labels, one per row.
     for (descr, item_bytes) in [("'<U5'", 20), ("'|S3'", 3)] {
-        let file = of_type(descr, "False", item_bytes);
+        let file = array_of_type(descr, "False", item_bytes);
         pair_refused(&file, &y_npy(), &[], &["data file `x.npy`: expected numbers, got text", "hint: "]);
         pair_refused(&x_npy(), &file, &[], &["the labels in `y.npy` have shape", "one class number per row"]);
     }

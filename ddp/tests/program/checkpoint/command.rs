@@ -96,7 +96,7 @@ fn verify_says_what_it_proved_and_ends_with_1_if_anything_is_wrong() {
     rows.add(8);
     wrong.proof = Default::default();
     for epoch in 1..=8 {
-        wrong.proof.finish_epoch(if epoch == 2 { rows } else { RowsHash::of_all(10) });
+        wrong.proof.finish_epoch(if epoch == 2 { rows } else { RowsHash::for_all_rows(10) });
     }
     save(&mut Saver::new(store.clone(), options(&layout, 0, 1)), &wrong).unwrap();
     let path = store.step_folder(5).join("optimizer-00000-of-00001.safetensors");

@@ -44,7 +44,7 @@ pub(crate) fn shards(layout: &ParamLayout, n_savers: usize) -> Vec<Range<usize>>
 
 /// The options with which rank `rank` of `n_savers` saves.
 pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> SaveOptions {
-    let shard_ranges = ShardRange::of_ranges(layout, &[shards(layout, n_savers)[rank].clone()]);
+    let shard_ranges = ShardRange::from_ranges(layout, &[shards(layout, n_savers)[rank].clone()]);
     SaveOptions {
         run_id: None,
         info: ModelInfo {
@@ -72,7 +72,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
 pub(crate) fn run_state(step: u64) -> RunState {
     let mut proof = EpochProof::default();
     let cursor: u64 = (1..=step).map(|_| GLOBAL_ROWS).sum();
-    (0..cursor / N_ROWS).for_each(|_| proof.finish_epoch(RowsHash::of_all(N_ROWS)));
+    (0..cursor / N_ROWS).for_each(|_| proof.finish_epoch(RowsHash::for_all_rows(N_ROWS)));
     proof.current = (0..cursor % N_ROWS).collect();
     RunState { step, cursor, n_rows: N_ROWS, global_rows: GLOBAL_ROWS, seed: 7, proof, ..RunState::default() }
 }
@@ -126,7 +126,7 @@ pub(crate) fn save_on_ranks(
     let save_one = |rank: usize| {
         let mut options = options(layout, rank, n_savers);
         change(&mut options);
-        let store = CheckpointStore::of_run(out).with_disk(disks[rank % disks.len()].clone());
+        let store = CheckpointStore::for_run(out).with_disk(disks[rank % disks.len()].clone());
         save(&mut Saver::new(store, options), run)
     };
     std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ pub(crate) fn saved(
     n_savers: usize,
     steps: impl IntoIterator<Item = u64>,
 ) -> CheckpointStore {
-    let store = CheckpointStore::of_run(out);
+    let store = CheckpointStore::for_run(out);
     store.prepare().unwrap();
     for step in steps {
         for result in save_on_ranks(out, layout, &run_state(step), &os_disk(), n_savers, |_| {}) {
@@ -168,7 +168,7 @@ pub(crate) fn check_content(checkpoint: &Checkpoint, layout: &ParamLayout, n_ran
         for name in STATES {
             let mut state = vec![0.0; shard.len()];
             reader
-                .read(&ShardRange::of_ranges(layout, std::slice::from_ref(&shard)), name, &mut state)
+                .read(&ShardRange::from_ranges(layout, std::slice::from_ref(&shard)), name, &mut state)
                 .unwrap();
             for at in layout.entries().iter().flat_map(|entry| entry.range()).filter(|at| shard.contains(at))
             {
@@ -191,7 +191,7 @@ pub(crate) fn readers(checkpoint: &Checkpoint, n_ranks: usize) -> Result<Vec<Sta
     let shares = shares.collect::<Result<Vec<_>, _>>().map_err(invalid)?;
     let headers: Vec<_> = shares.iter().map(StateShare::to_bytes).collect();
     let headers: Vec<_> = headers.iter().map(Vec::as_slice).collect();
-    let readers = shares.into_iter().map(|share| StateReader::of_shares(checkpoint, share, &headers));
+    let readers = shares.into_iter().map(|share| StateReader::from_shares(checkpoint, share, &headers));
     readers.collect::<Result<Vec<_>, _>>().map_err(damaged)
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn load_rank(
     checkpoint.load(Load {
         layout,
         weights: &mut weights,
-        shard_ranges: &ShardRange::of_ranges(layout, std::slice::from_ref(&shard)),
+        shard_ranges: &ShardRange::from_ranges(layout, std::slice::from_ref(&shard)),
         state: STATES.into_iter().zip(state.iter_mut().map(Vec::as_mut_slice)).collect(),
         rank,
         world_size: n_ranks,

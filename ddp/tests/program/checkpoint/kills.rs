@@ -36,7 +36,7 @@ fn saves_until_it_is_killed() {
     let widths: Vec<usize> =
         std::env::var(WIDTHS).unwrap().split(',').map(|width| width.parse().unwrap()).collect();
     let layout = layout(&widths);
-    let store = CheckpointStore::of_run(out);
+    let store = CheckpointStore::for_run(out);
     store.prepare().unwrap();
     let start = store.newest_valid().unwrap().found.map_or(0, |found| found.manifest().run.step);
     let acknowledged = AtomicU64::new(start);
@@ -98,7 +98,7 @@ fn nothing_of_large_files_either() {
 /// Repeatedly starts a process that saves a model of these widths and kills it within a random time; returns the last step.
 fn kill_again_and_again(dir: TempDir, widths: [usize; 3], n_kills: usize, within: Duration) -> u64 {
     let layout = layout(&widths);
-    let store = CheckpointStore::of_run(dir.path());
+    let store = CheckpointStore::for_run(dir.path());
     let mut random = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let (mut n_lost, mut n_unreadable, mut n_torn, mut n_mid_save, mut last) = (0, 0, 0, 0, 0);
     for kill in 0..n_kills {

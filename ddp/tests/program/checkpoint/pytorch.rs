@@ -83,10 +83,10 @@ fn check(name: &str, sets: &[&str]) {
         info: info.clone(),
         layout: model.layout().clone(),
         state_names: vec![EMA_STATE.to_owned()],
-        shard_ranges: ShardRange::of_ranges(model.layout(), std::slice::from_ref(&(0..flat_len))),
+        shard_ranges: ShardRange::from_ranges(model.layout(), std::slice::from_ref(&(0..flat_len))),
         ..options(&layout(&[3, 5, 2]), 0, 1)
     };
-    let store = CheckpointStore::of_run(&out);
+    let store = CheckpointStore::for_run(&out);
     store.prepare().unwrap();
     Saver::new(store, options)
         .save_all(

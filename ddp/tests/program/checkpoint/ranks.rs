@@ -44,7 +44,7 @@ fn ranks_that_do_not_come_are_named() {
     let run = |rank: usize| {
         let mut options = options(&layout, rank, 4);
         options.rank_timeout = Duration::from_millis(200);
-        save(&mut Saver::new(CheckpointStore::of_run(dir.path()), options), &run_state(2))
+        save(&mut Saver::new(CheckpointStore::for_run(dir.path()), options), &run_state(2))
     };
     let error = std::thread::scope(|scope| {
         scope.spawn(|| run(2).unwrap());
@@ -83,7 +83,7 @@ fn a_lost_rank_is_not_waited_for() {
 fn rank_0_alone_saves_the_best_weights() {
     let dir = temp_dir();
     let layout = layout(&[3, 5, 2]);
-    let store = CheckpointStore::of_run(dir.path());
+    let store = CheckpointStore::for_run(dir.path());
     store.prepare().unwrap();
     let best = vec![0.5; layout.flat_len()];
     std::thread::scope(|scope| {

@@ -35,7 +35,7 @@ proptest! {
         cuts.sort_unstable();
         let ranges: Vec<_> = cuts.windows(2).step_by(2).map(|pair| pair[0]..pair[1]).collect();
         let mut state = vec![f32::NAN; ranges.iter().map(ExactSizeIterator::len).sum()];
-        reader.read(&ShardRange::of_ranges(&layout, &ranges), "v", &mut state).unwrap();
+        reader.read(&ShardRange::from_ranges(&layout, &ranges), "v", &mut state).unwrap();
         let is_param = |at: usize| layout.entries().iter().any(|entry| entry.range().contains(&at));
         for (got, at) in state.iter().zip(ranges.into_iter().flatten()) {
             prop_assert!(if is_param(at) { *got == value("v", 3, at) } else { got.is_nan() }, "{at}");

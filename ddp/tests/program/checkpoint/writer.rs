@@ -59,7 +59,7 @@ fn training_goes_on_while_a_snapshot_is_written() {
     let store = saved(dir.path(), &layout, 1, []);
     let gate = Arc::new(Gate::default());
     let saver = Saver::new(store.clone().with_disk(gate.clone()), options(&layout, 0, 1));
-    let made = SnapshotBuffers::of_device(Device::Cpu, layout.flat_len(), &[layout.flat_len(); 3]).unwrap();
+    let made = SnapshotBuffers::for_device(Device::Cpu, layout.flat_len(), &[layout.flat_len(); 3]).unwrap();
     let place = made.weights().as_ptr();
     let mut writer = Writer::start(saver, made).unwrap();
 

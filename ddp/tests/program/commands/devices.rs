@@ -136,7 +136,7 @@ fn two_drivers_are_refused_by_name() {
 
 #[test]
 fn a_rank_shows_its_cpus_and_can_be_left_unbound() {
-    let cpus = ddp_kernels::cpu::cpu_set::CpuSet::of_thread().to_string();
+    let cpus = ddp_kernels::cpu::cpu_set::CpuSet::for_thread().to_string();
     let text = without_gpu(&["devices"]);
     assert!(text.contains(&format!(" (CPUs {cpus})")), "{text}");
     let out = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ struct Model {
 
 impl Model {
     /// Trains on `table` with these additional lines of a config.
-    fn of_table(table: &str, config: &str) -> Self {
+    fn from_table(table: &str, config: &str) -> Self {
         let folder = temp_dir();
         let path = write(folder.path(), "table.csv", table);
         Self::train(folder, &format!("[data]\ntrain = {}\n{config}", quoted(&path)))
@@ -107,7 +107,7 @@ const PETS: &str = "target = [\"label\"]\ncategorical = [\"kind\"]\nmissing = \"
 #[test]
 fn columns_have_the_importance_and_the_names_of_the_table() {
     for encode in ["", "encode = \"embedding\"\n"] {
-        let model = Model::of_table(&pets(), &format!("{encode}{PETS}"));
+        let model = Model::from_table(&pets(), &format!("{encode}{PETS}"));
         let report = model.importance(&[]);
         let found = columns(&report);
         // The order of the two relevant columns depends on the training.
@@ -130,7 +130,7 @@ fn columns_have_the_importance_and_the_names_of_the_table() {
 
 #[test]
 fn the_table_is_sorted_and_says_what_the_numbers_mean() {
-    let model = Model::of_table(&pets(), PETS);
+    let model = Model::from_table(&pets(), PETS);
     let args = model.args(&["--metrics", "log_loss", "--repeats", "2"]);
     let outcome = run_ok(single(&args.iter().map(String::as_str).collect::<Vec<_>>()));
     let line = |start: &str| outcome.stdout.lines().position(|line| line.starts_with(start)).unwrap();
@@ -192,7 +192,7 @@ fn several_targets_and_labels_have_an_importance_too() {
             "target = {targets}\ntask = \"{task}\"\neval_fraction = 0.4\n[model]\nhidden = [32]\n[optimizer]\nlr = 0.02\n\
              [train]\nepochs = 20\nbatch_size = 16\n"
         );
-        let model = Model::of_table(&made_up_csv(400, 6, task, 0), &config);
+        let model = Model::from_table(&made_up_csv(400, 6, task, 0), &config);
         let report = model.importance(&[]);
         assert_eq!(report["metric"], metric);
         assert!(
@@ -205,15 +205,18 @@ fn several_targets_and_labels_have_an_importance_too() {
 #[test]
 fn the_metric_is_the_one_that_the_run_judged_by() {
     let judged = format!("{PETS}\n[checkpoint]\nkeep_best = \"eval_f1_macro\"\n");
-    assert_eq!(Model::of_table(&pets(), &judged).importance(&["--repeats", "1"])["metric"], "eval_f1_macro");
+    assert_eq!(
+        Model::from_table(&pets(), &judged).importance(&["--repeats", "1"])["metric"],
+        "eval_f1_macro"
+    );
     let stopped = format!("{PETS}early_stop_patience = 50\nearly_stop_metric = \"eval_balanced_accuracy\"\n");
-    let report = Model::of_table(&pets(), &stopped).importance(&["--repeats", "1"]);
+    let report = Model::from_table(&pets(), &stopped).importance(&["--repeats", "1"]);
     assert_eq!(report["metric"], "eval_balanced_accuracy");
 }
 
 #[test]
 fn what_cannot_be_measured_is_refused() {
-    let model = Model::of_table(&pets(), PETS);
+    let model = Model::from_table(&pets(), PETS);
     for names in ["accuracy,roc_auc", "confusion_matrix", "default"] {
         let refused = model.refused(&["--metrics", names]);
         assert!(

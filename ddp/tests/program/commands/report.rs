@@ -240,7 +240,7 @@ fn many_steps_make_a_small_page_with_their_spikes() {
 }
 
 #[test]
-fn of_many_metrics_the_first_are_drawn() {
+fn the_first_of_many_metrics_are_drawn() {
     let folder = temp_dir();
     let mut events = String::new();
     for step in [1, 2] {

@@ -114,7 +114,7 @@ fn rows_that_are_read_piece_by_piece() {
 
 /// Any rank that finds it reports it, and all ranks end.
 #[test]
-fn of_several_ranks() {
+fn any_rank_that_finds_it_reports_it() {
     let two = |args: &[&str]| crate::common::ranks(2, args);
     for sets in [["data.shuffle=true"], ["data.loader_memory_mib=1"]] {
         assert_changed(&shrunk(two, LARGE, Element::I64, ("x.npy", 1 << 20), &sets), "x.npy");

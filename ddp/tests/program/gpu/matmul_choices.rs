@@ -26,7 +26,7 @@ fn bench(slow: &str, cache: &Path, more: &[&str]) -> Option<Vec<Value>> {
 }
 
 /// The choices between algorithms, or those between forms.
-fn of_algorithms(choices: &[Value], is_wanted: bool) -> Vec<&Value> {
+fn choices_with_algorithms(choices: &[Value], is_wanted: bool) -> Vec<&Value> {
     let is_algorithm = |choice: &&Value| choice["chosen"].as_str().unwrap().starts_with("algorithm ");
     choices.iter().filter(|choice| is_algorithm(choice) == is_wanted).collect()
 }
@@ -47,13 +47,13 @@ fn a_layer_without_a_bias_is_timed_without_its_gradient() {
 fn the_fastest_algorithm_is_taken_and_kept_on_disk() {
     let [fresh, kept] = [temp_dir(), temp_dir()];
     let Some(usual) = bench("", fresh.path(), &[]) else { return };
-    assert!(of_algorithms(&usual, true).len() >= 5, "{usual:#?}");
+    assert!(choices_with_algorithms(&usual, true).len() >= 5, "{usual:#?}");
     for choice in &usual {
         assert!(["algorithm 1 of 2", "fused"].contains(&choice["chosen"].as_str().unwrap()), "{choice}");
     }
     let slow = bench("0=500", kept.path(), &[]).unwrap();
-    assert_eq!(of_algorithms(&slow, true).len(), of_algorithms(&usual, true).len());
-    for choice in of_algorithms(&slow, true) {
+    assert_eq!(choices_with_algorithms(&slow, true).len(), choices_with_algorithms(&usual, true).len());
+    for choice in choices_with_algorithms(&slow, true) {
         assert_eq!(choice["chosen"], "algorithm 2 of 2", "{choice}");
         let us = |name: &str| choice[name].as_f64().unwrap();
         assert!((us("first_us") - us("us") - 500.0).abs() < 1.0, "{choice}");
@@ -88,7 +88,7 @@ fn a_form_in_parts_is_taken_where_it_is_faster_than_a_fused_one() {
     for (slow, matmul, want) in cases {
         let cache = temp_dir();
         let Some(choices) = bench(slow, cache.path(), &[]) else { return };
-        let forms = of_algorithms(&choices, false);
+        let forms = choices_with_algorithms(&choices, false);
         let mut forms = forms.iter().filter(|form| form["matmul"].as_str().unwrap().starts_with(matmul));
         let form = forms.next().unwrap_or_else(|| panic!("{slow}: no choice about {matmul}: {choices:#?}"));
         assert_eq!(form["chosen"], want, "{slow}: {form}");

@@ -404,7 +404,7 @@ pub(crate) fn count_of_rank(folder: &Path, rank: usize, name: &str) -> f64 {
 #[allow(clippy::print_stdout)]
 fn a_rank_runs_on_the_cpus_near_its_gpu() {
     const DEVICES: &str = "/sys/bus/pci/devices";
-    let all = CpuSet::of_thread();
+    let all = CpuSet::for_thread();
     let may_mount =
         Command::new("unshare").args(["--mount", "mount", "-t", "tmpfs", "tmpfs", DEVICES]).output();
     if all.len() < 2 || Some(all) != CpuSet::online() || !may_mount.is_ok_and(|tried| tried.status.success())

@@ -46,12 +46,12 @@ impl Counted {
         self.sum(|other| other == key)
     }
 
-    fn of_all(&self, prefix: &str) -> f64 {
+    fn calls_of(&self, prefix: &str) -> f64 {
         self.sum(|key| key.starts_with(prefix))
     }
 
     /// Bytes read and written in allocations of this size.
-    fn of_size(&self, bytes: f64) -> f64 {
+    fn calls_of_size(&self, bytes: f64) -> f64 {
         self.of(&format!("read_of:{bytes}")) + self.of(&format!("written_of:{bytes}"))
     }
 }
@@ -125,9 +125,9 @@ fn a_step_moves_as_many_bytes_as_described() {
         let Some(step) = counts_of_a_step(1, settings) else { return };
         let (want, memory) = described(1, settings);
         // Weights and state have the same size, the compute weights half of it.
-        let mut weights = step.of_size(memory["parameters"]);
+        let mut weights = step.calls_of_size(memory["parameters"]);
         if memory["compute weights"] > 0.0 {
-            weights += step.of_size(memory["compute weights"]);
+            weights += step.calls_of_size(memory["compute weights"]);
         }
         let what = settings.join(" ");
         assert_near(
@@ -136,11 +136,11 @@ fn a_step_moves_as_many_bytes_as_described() {
             want["weights"] + want["optimizer"],
             0.02,
         );
-        let gradients = step.of_size(memory["gradients"]);
+        let gradients = step.calls_of_size(memory["gradients"]);
         assert_near(&format!("{what}: gradients"), gradients, want["gradients"], 0.02);
         // Each thread that gathers a part of a row reads the row's index.
-        let again = step.of_all("read:load_rows") - N_ROWS * (N_FEATURES * 4.0 + 8.0);
-        let all = step.of_all("read:") + step.of_all("written:") - again;
+        let again = step.calls_of("read:load_rows") - N_ROWS * (N_FEATURES * 4.0 + 8.0);
+        let all = step.calls_of("read:") + step.calls_of("written:") - again;
         let rest = want["activations"] + want["rows"];
         // The norms of LAMB need two reductions per parameter, whose partial sums are noticeable next to such a small model.
         let tolerance = if what.contains("lamb") { 0.1 } else { 0.05 };
@@ -156,7 +156,7 @@ fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end
     let (want, memory) = described(2, &settings);
     // The sums of a step follow the gradients; the other part of their memory is in bf16.
     let wire = memory["parameters"] / 2.0;
-    let touched = step.of_size(memory["gradients"] - wire) + step.of_size(wire);
+    let touched = step.calls_of_size(memory["gradients"] - wire) + step.calls_of_size(wire);
     // The all-reduce itself reads and writes each element once.
     let exchanged = 2.0 * wire;
     assert_near("gradients", touched - exchanged, want["gradients"], 0.02);
@@ -164,7 +164,7 @@ fn gradients_in_bf16_are_neither_converted_back_nor_read_for_the_norm_at_the_end
     assert_eq!(step.of("kernel:sum_of_squares_f32"), 0.0);
     assert_eq!(
         step.of("kernel:adam_f32_grads_bf16"),
-        step.of_all("kernel:adam"),
+        step.calls_of("kernel:adam"),
         "the update reads them in bf16"
     );
 }
@@ -180,10 +180,10 @@ fn matmuls_in_bf16_write_the_gradients_that_travel() {
     assert!(memory["gradients"] <= wire + 64.0, "{} bytes of gradients", memory["gradients"]);
     // Compute weights are as large as the gradients, and weights as the optimizer state; the all-reduce accesses each gradient
     // twice.
-    let touched = step.of_size(wire) + step.of_size(memory["parameters"]) - 2.0 * wire;
+    let touched = step.calls_of_size(wire) + step.calls_of_size(memory["parameters"]) - 2.0 * wire;
     let described = want["weights"] + want["gradients"] + want["optimizer"];
     assert_near("weights, gradients and state", touched, described, 0.02);
-    assert_eq!(step.of_all("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
+    assert_eq!(step.calls_of("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
     assert_eq!(step.of("kernel:sum_of_squares_bf16"), 2.0, "one per bucket");
 }
 
@@ -197,11 +197,11 @@ fn sharded_weights_are_gathered_in_the_format_of_matmuls() {
     // The count includes the ten values of that bias, on one of two ranks.
     assert_near("gathered", step.of("written:ncclAllGather"), short + 40.0, 0.005);
     // A rank reads and writes master weights only of its own half. Its state is as large as the compute weights.
-    assert_near("master weights", step.of_size(single), single, 0.02);
+    assert_near("master weights", step.calls_of_size(single), single, 0.02);
     let gathered = step.of("read:ncclAllGather") + step.of("written:ncclAllGather");
-    let touched = step.of_size(single) + step.of_size(short) - gathered;
+    let touched = step.calls_of_size(single) + step.calls_of_size(short) - gathered;
     assert_near("weights and state", touched, want["weights"] + want["optimizer"], 0.02);
-    assert_eq!(step.of_all("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
+    assert_eq!(step.calls_of("kernel:cast_f32_bf16"), 0.0, "rows are gathered in bf16");
     // Half of the gradients are sent in f32, and then half of the weights in bf16.
     let flat_sent = single / 2.0 + short / 2.0;
     assert_near("sent", want["exchange"], flat_sent, 0.005);
@@ -255,7 +255,7 @@ fn rows_from_the_host_come_in_the_format_of_activations() {
         let Some(step) = counts_of_a_step(1, &settings) else { return };
         let row_bytes = N_FEATURES * size + 8.0;
         assert_eq!(step.of("bytes:htod_pinned"), N_ROWS * row_bytes, "{precision}");
-        assert_eq!(step.of_all("kernel:cast_f32"), 0.0, "{precision}: nothing is left to convert");
+        assert_eq!(step.calls_of("kernel:cast_f32"), 0.0, "{precision}: nothing is left to convert");
         assert_eq!(described(1, &settings).0["rows"], N_ROWS * row_bytes, "{precision}");
     }
 }

@@ -89,7 +89,7 @@ fn transformer(vocab: usize, has_own_backward: bool) -> Result<Sequential, Kerne
     for index in 0..N_BLOCKS {
         layers = block(layers, index, has_own_backward)?;
     }
-    Ok(layers.layer_norm().layer(Linear::new(LinearSpec::of_params(character_table(vocab, WIDTH), None))))
+    Ok(layers.layer_norm().layer(Linear::new(LinearSpec::from_params(character_table(vocab, WIDTH), None))))
 }
 
 fn adamw() -> OptimizerConfig {

@@ -23,7 +23,7 @@ pub(in crate::cuda) enum Subject {
     Algorithm,
     /// One of [`Epilogue::forms`], of which the key has the first.
     Form,
-    /// The place of a step's update ([`Key::of_update`]).
+    /// The place of a step's update ([`Key::for_update`]).
     Update,
 }
 
@@ -110,7 +110,7 @@ impl Choices {
         if !std::mem::take(&mut self.has_unsaved) {
             return;
         }
-        let Some(cache) = cache::Cache::of_user() else { return };
+        let Some(cache) = cache::Cache::for_user() else { return };
         let mut all = read(place);
         if all.len() > MAX_STORED {
             all.clear();
@@ -200,7 +200,7 @@ fn entry(place: &[String]) -> cache::Key {
 }
 
 fn read(place: &[String]) -> HashMap<About, Choice> {
-    let bytes = cache::Cache::of_user().and_then(|cache| cache.read(&entry(place))).unwrap_or_default();
+    let bytes = cache::Cache::for_user().and_then(|cache| cache.read(&entry(place))).unwrap_or_default();
     String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect()
 }
 

@@ -231,7 +231,7 @@ impl Key {
     }
 
     /// The key under which the place of a step's update is chosen: for steps of at most `rows` rows a pass that update `n_weights`.
-    pub(in crate::cuda) fn of_update(rows: usize, n_weights: usize) -> Self {
+    pub(in crate::cuda) fn for_update(rows: usize, n_weights: usize) -> Self {
         let matmul = Matmul {
             batch: 1,
             m: rows,

@@ -256,7 +256,7 @@ impl Gpu {
         times: impl FnOnce() -> std::result::Result<Vec<Option<f64>>, E>,
     ) -> std::result::Result<usize, E> {
         let blas = self.blas()?;
-        let key = Key::of_update(rows, n_weights);
+        let key = Key::for_update(rows, n_weights);
         let among = fingerprint(options.bytes().map(|byte| [byte]));
         if !blas.choices().recall(Subject::Update, &key, among, Some(&blas.place(self))) {
             let times = times()?;

@@ -63,7 +63,7 @@ fn argmax_cpu(x: TensorRef<'_>, n_cols: usize, index: &mut [i64]) -> Result<()> 
             let x = &x[rows.start * n_cols..rows.end * n_cols];
             if n_cols < SHORT {
                 for (row, index) in x.chunks_exact(n_cols).zip(index) {
-                    *index = of_short(row).unwrap_or(-1);
+                    *index = argmax_of_short(row).unwrap_or(-1);
                 }
             } else {
                 first_largest(x, n_cols, |row, place| index[row] = place.unwrap_or(-1));
@@ -74,7 +74,7 @@ fn argmax_cpu(x: TensorRef<'_>, n_cols: usize, index: &mut [i64]) -> Result<()> 
 }
 
 /// None for a row with NaN: it equals nothing, not even itself.
-fn of_short<C: Cell>(row: &[C]) -> Option<i64> {
+fn argmax_of_short<C: Cell>(row: &[C]) -> Option<i64> {
     let (mut place, mut largest) = (0, row[0].load());
     for (at, cell) in (0..).zip(row) {
         let number = cell.load();

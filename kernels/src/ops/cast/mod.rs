@@ -155,13 +155,13 @@ mod tests {
         const INFINITY: u16;
         /// The value of infinity if the exponents continued above the largest finite number, as rounding treats it.
         const BEYOND: f64;
-        fn of_bits(bits: u16) -> Self;
+        fn from_bits(bits: u16) -> Self;
         fn bits(self) -> u16;
     }
     impl Short for bf16 {
         const INFINITY: u16 = 0x7f80;
         const BEYOND: f64 = 2.0 * (1u128 << 127) as f64;
-        fn of_bits(bits: u16) -> Self {
+        fn from_bits(bits: u16) -> Self {
             bf16::from_bits(bits)
         }
         fn bits(self) -> u16 {
@@ -171,7 +171,7 @@ mod tests {
     impl Short for f16 {
         const INFINITY: u16 = 0x7c00;
         const BEYOND: f64 = 65536.0;
-        fn of_bits(bits: u16) -> Self {
+        fn from_bits(bits: u16) -> Self {
             f16::from_bits(bits)
         }
         fn bits(self) -> u16 {
@@ -182,7 +182,7 @@ mod tests {
     /// The nearer of the two 16-bit numbers around `x`; the even one of a tie.
     fn nearest<S: Short>(x: f64) -> u16 {
         let sign = u16::from(x.is_sign_negative()) << 15;
-        let value = |bits: u16| if bits == S::INFINITY { S::BEYOND } else { S::of_bits(bits).to_f64() };
+        let value = |bits: u16| if bits == S::INFINITY { S::BEYOND } else { S::from_bits(bits).to_f64() };
         let (mut above, mut n) = (0, S::INFINITY);
         while n > 0 {
             let half = n / 2;
@@ -205,7 +205,7 @@ mod tests {
 
     /// Every number of `S` in `T`, which holds all of them.
     fn check_widening<S: Short, T: Element>(start: usize, device: Device) {
-        let shorts: Vec<S> = (0..=u16::MAX).map(S::of_bits).collect();
+        let shorts: Vec<S> = (0..=u16::MAX).map(S::from_bits).collect();
         for (short, got) in shorts[start..].iter().zip(run::<S, T>(&shorts, start, device)) {
             let (want, got) = (short.to_f64(), got.to_f64());
             assert!(

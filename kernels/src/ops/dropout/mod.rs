@@ -35,7 +35,7 @@ pub struct DropoutKey {
 
 impl DropoutKey {
     /// The key with seed, step and first-row offset of `scalars`.
-    fn of_step(self, scalars: StepScalars) -> Self {
+    fn at_step(self, scalars: StepScalars) -> Self {
         DropoutKey {
             seed: scalars.seed,
             step: scalars.step.wrapping_sub(1),
@@ -81,7 +81,7 @@ pub fn dropout(x: TensorMut<'_>, p: f64, key: DropoutKey, scalars: Option<Tensor
         return apply_cuda(gpu, &mut x.into_cuda()?, cols, rate, key, scalars);
     }
     let key = match scalars {
-        Some(scalars) => key.of_step(StepScalars::from_slice(scalars.as_slice(OP, "scalars")?)),
+        Some(scalars) => key.at_step(StepScalars::from_slice(scalars.as_slice(OP, "scalars")?)),
         None => key,
     };
     check::stored_dispatch!(OP, x_op, T => {

@@ -232,7 +232,7 @@ fn map_cells<C: Cell<Number: Number>>(
                 _ => {
                     let numbers = numbers.first(out.len());
                     C::Number::map(op, a, b, numbers);
-                    match C::of_numbers(numbers) {
+                    match C::from_numbers(numbers) {
                         Some(cells) if is_far => {
                             stream_unfenced(bytemuck::cast_slice_mut(out), bytemuck::cast_slice(cells))
                         }

@@ -85,7 +85,7 @@ fn fill_cpu(x: TensorMut<'_>, pattern: Pattern) -> Result<()> {
     const OP: &str = "fill";
     macro_rules! typed {
         ($t:ty) => {{
-            of_type(x.into_slice::<$t>(OP, "x")?, pattern, <$t as Element>::from_f64);
+            fill_type(x.into_slice::<$t>(OP, "x")?, pattern, <$t as Element>::from_f64);
             Ok(())
         }};
     }
@@ -98,13 +98,13 @@ fn fill_cpu(x: TensorMut<'_>, pattern: Pattern) -> Result<()> {
         DType::F16 => typed!(f16),
         DType::I32 => typed!(i32),
         DType::Bool => {
-            of_type(x.into_bytes(OP, "x")?, pattern, |v| u8::from(v != 0.0));
+            fill_type(x.into_bytes(OP, "x")?, pattern, |v| u8::from(v != 0.0));
             Ok(())
         }
     }
 }
 
-fn of_type<T: Element>(x: &mut [T], pattern: Pattern, convert: impl Fn(f64) -> T + Sync) {
+fn fill_type<T: Element>(x: &mut [T], pattern: Pattern, convert: impl Fn(f64) -> T + Sync) {
     match pattern {
         Pattern::Line { start, step: 0.0 } => {
             let value = convert(start);

@@ -44,7 +44,7 @@ impl<'a, T: Stored> Params<'a, T> {
 
     /// Gradients of the angles of cosine `k`, given the sines and the gradients of the outputs.
     #[inline(always)]
-    fn of_angle(&self, k: usize, sin: &Lanes<T::Real>, d: &[Lanes<T::Real>]) -> Lanes<T::Real> {
+    fn gradient_of_angle(&self, k: usize, sin: &Lanes<T::Real>, d: &[Lanes<T::Real>]) -> Lanes<T::Real> {
         let mut of_cos = [T::Real::ZERO; LANES];
         for (d, &weight) in d.iter().zip(&self.weight[k * d.len()..]) {
             for lane in 0..LANES {
@@ -278,7 +278,7 @@ impl<T: Stored> ColumnSums<T> {
         let (sin, _) = self.angles.sin.as_chunks::<LANES>();
         let (cos, _) = self.angles.cos.as_chunks::<LANES>();
         for (k, (sin, cos)) in sin.iter().zip(cos).enumerate() {
-            let of_angle = params.of_angle(feature * frequencies + k, sin, &self.d);
+            let of_angle = params.gradient_of_angle(feature * frequencies + k, sin, &self.d);
             for lane in 0..LANES {
                 self.frequencies[k][lane] += two_pi::<T>() * x[lane] * of_angle[lane];
                 self.phases[k][lane] += of_angle[lane];
@@ -334,7 +334,7 @@ pub(super) fn backward_input<T: Stored>(
                             angles.set_sin(are_near);
                             let (sin, _) = angles.sin.as_chunks::<LANES>();
                             for (k, sin) in (feature * frequencies..).zip(sin) {
-                                let of_angle = params.of_angle(k, sin, &of_outputs);
+                                let of_angle = params.gradient_of_angle(k, sin, &of_outputs);
                                 let turns = two_pi::<T>() * params.frequencies[k];
                                 for lane in 0..LANES {
                                     sum[lane] += turns * of_angle[lane];

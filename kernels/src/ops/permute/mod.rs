@@ -73,7 +73,7 @@ pub(crate) fn read_strided(
     if end > x.numel() {
         return Err(KernelError::OutOfRange { op, start: 0, end, len: x.numel() });
     }
-    let walk = Walk::of_strides(dims, strides);
+    let walk = Walk::from_strides(dims, strides);
     match out.gpu() {
         Some(gpu) => permute_cuda(gpu, x.cuda()?, &mut out.into_cuda()?, walk),
         None => permute_cpu(x, out, walk),
@@ -90,14 +90,14 @@ struct Walk {
 impl Walk {
     fn new(dims: &[usize], axes: &[usize]) -> Self {
         let stride_of = |axis: usize| dims[axis + 1..].iter().product::<usize>();
-        let mut walk = Self::of_strides(&[], &[]);
+        let mut walk = Self::from_strides(&[], &[]);
         for (place, &axis) in (MAX_DIMS - axes.len()..).zip(axes) {
             (walk.dims[place], walk.strides[place]) = (dims[axis], stride_of(axis));
         }
         walk
     }
 
-    fn of_strides(dims: &[usize], strides: &[usize]) -> Self {
+    fn from_strides(dims: &[usize], strides: &[usize]) -> Self {
         let mut walk = Walk { dims: [1; MAX_DIMS], strides: [0; MAX_DIMS] };
         let first = MAX_DIMS - dims.len();
         walk.dims[first..].copy_from_slice(dims);
@@ -115,15 +115,15 @@ fn permute_cpu(x: TensorRef<'_>, out: TensorMut<'_>, walk: Walk) -> Result<()> {
     let (x, out) = (x.as_bytes(OP, "x")?, out.into_bytes(OP, "out")?);
     // Types of that size.
     match size {
-        1 => of_type::<u8>(x, out, walk),
-        2 => of_type::<half::f16>(x, out, walk),
-        4 => of_type::<i32>(x, out, walk),
-        _ => of_type::<i64>(x, out, walk),
+        1 => permute_type::<u8>(x, out, walk),
+        2 => permute_type::<half::f16>(x, out, walk),
+        4 => permute_type::<i32>(x, out, walk),
+        _ => permute_type::<i64>(x, out, walk),
     }
     Ok(())
 }
 
-fn of_type<T: Element>(x: &[u8], out: &mut [u8], walk: Walk) {
+fn permute_type<T: Element>(x: &[u8], out: &mut [u8], walk: Walk) {
     let (x, out): (&[T], &mut [T]) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out));
     let Walk { dims: [_, d1, d2, d3, run], strides: [s0, s1, s2, s3, s4] } = walk;
     if out.is_empty() {

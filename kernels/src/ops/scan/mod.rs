@@ -87,7 +87,7 @@ fn scan_cpu(op: ScanOp, x: TensorRef<'_>, layout: Layout, out: TensorMut<'_>) ->
         if C::WIDE_SUM {
             run(op, x, layout, out.into_slice::<i64>(name, "out")?, Wide::integer);
         } else {
-            run(op, x, layout, bytemuck::cast_slice_mut(out.into_bytes(name, "out")?), C::of_wide);
+            run(op, x, layout, bytemuck::cast_slice_mut(out.into_bytes(name, "out")?), C::from_wide);
         }
         Ok(())
     })

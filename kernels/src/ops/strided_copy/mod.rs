@@ -128,15 +128,15 @@ fn strided_copy_cpu(
     let (from, to) = (from.as_bytes(op, "a")?, to.into_bytes(op, "out")?);
     // Types of that size.
     match size {
-        1 => of_type::<u8>(from, index, to, walk),
-        2 => of_type::<half::f16>(from, index, to, walk),
-        4 => of_type::<i32>(from, index, to, walk),
-        _ => of_type::<i64>(from, index, to, walk),
+        1 => copy_type::<u8>(from, index, to, walk),
+        2 => copy_type::<half::f16>(from, index, to, walk),
+        4 => copy_type::<i32>(from, index, to, walk),
+        _ => copy_type::<i64>(from, index, to, walk),
     }
     Ok(())
 }
 
-fn of_type<T: Element>(from: &[u8], index: Option<&[i64]>, to: &mut [u8], walk: Walk) {
+fn copy_type<T: Element>(from: &[u8], index: Option<&[i64]>, to: &mut [u8], walk: Walk) {
     let (from, to): (&[T], &mut [T]) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
     let Walk { dims: [n0, n1, n2], from: [f0, f1, f2], to: [t0, t1, t2] } = walk;
     if n0 * n1 * n2 == 0 {

@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// The context of a device.
-pub(crate) fn of_device(device: usize) -> &'static Ctx {
+pub(crate) fn for_device(device: usize) -> &'static Ctx {
     &CONTEXTS[device]
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn context(handle: Handle) -> Result<&'static Ctx, i32> {
 
 /// Waits for all work of a device, and lets its pools release unused memory.
 pub(crate) fn synchronize(device: usize) {
-    of_device(device).legacy.sync();
+    for_device(device).legacy.sync();
     for stream in STREAMS.all().iter().filter(|stream| stream.device == device) {
         stream.sync();
     }
@@ -77,7 +77,7 @@ pub(crate) fn pool_sync_point(device: usize) {
 
 api! {
     fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: c_int) {
-        let made = of_device(ordinal(device)?);
+        let made = for_device(ordinal(device)?);
         if let Some(rule) = fault::rule("context") {
             note("cuDevicePrimaryCtxRetain fails on request");
             return Err(rule.at.and_then(|code| i32::try_from(code).ok()).unwrap_or(DEVICE_UNAVAILABLE));

@@ -187,7 +187,7 @@ fn pointer_attribute(attribute: c_int, p: u64) -> Result<Attribute, i32> {
         (None, None) => return Err(INVALID_VALUE),
     };
     Ok(match (attribute, found) {
-        (1, _) => Attribute::Word(context::of_device(device) as *const _ as u64),
+        (1, _) => Attribute::Word(context::for_device(device) as *const _ as u64),
         (2, found) => Attribute::Int(if found.is_some() { 2 } else { 1 }),
         (3, _) => Attribute::Word(p),
         (4, None) => Attribute::Word(p),

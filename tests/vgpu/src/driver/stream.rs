@@ -59,7 +59,7 @@ fn any_stream(handle: *mut Void) -> Result<Arc<Stream>, i32> {
 pub(crate) fn streams_to_order_with(stream: &Stream) -> Option<Vec<Arc<Stream>>> {
     match stream.kind {
         Kind::NonBlocking | Kind::Graph => None,
-        Kind::Blocking => Some(vec![context::of_device(stream.device).legacy.clone()]),
+        Kind::Blocking => Some(vec![context::for_device(stream.device).legacy.clone()]),
         Kind::Legacy => {
             let blocking = |s: &Arc<Stream>| s.kind == Kind::Blocking && s.device == stream.device;
             Some(STREAMS.all().into_iter().filter(blocking).collect())
@@ -89,7 +89,7 @@ api! {
     }
 
     fn cuStreamGetCtx(handle: *mut Void, ctx: *mut *const context::Ctx) {
-        put(ctx, context::of_device(any_stream(handle)?.device) as *const _)?;
+        put(ctx, context::for_device(any_stream(handle)?.device) as *const _)?;
     }
 
     fn cuStreamGetDevice(handle: *mut Void, device: *mut c_int) {

@@ -41,7 +41,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
     let weights = random(n, 1);
     let state: Vec<Vec<f32>> = (0..args.states).map(|i| random(n, 2 + i as u32)).collect();
     let state: Vec<&[f32]> = state.iter().map(Vec::as_slice).collect();
-    let mut buffers = SnapshotBuffers::of_device(Device::Cpu, n, &vec![n; args.states])?;
+    let mut buffers = SnapshotBuffers::for_device(Device::Cpu, n, &vec![n; args.states])?;
     buffers.touch();
 
     // A separate folder, so that other files in the given folder are kept.
@@ -59,7 +59,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
         rank: 0,
         n_savers: 1,
         state_names: names.clone(),
-        shard_ranges: ShardRange::of_ranges(&layout, std::slice::from_ref(&(0..n))),
+        shard_ranges: ShardRange::from_ranges(&layout, std::slice::from_ref(&(0..n))),
         keep: 0,
         keep_best: false,
         rank_timeout: SaveOptions::RANK_TIMEOUT,

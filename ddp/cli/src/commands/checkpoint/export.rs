@@ -31,7 +31,7 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
         ExportFormat::Onnx => {
             let saved = SavedModel::open(&file)?;
             let Weights { parameters, origin, .. } = weights(&file, checkpoint.as_ref(), args.weights)?;
-            let layers = layers::of_spec(&saved.spec()?);
+            let layers = layers::from_spec(&saved.spec()?);
             let model = OnnxModel::new(Trained {
                 preprocessor: &saved.preprocessor,
                 layers: &layers.iter().map(|layer| &**layer).collect::<Vec<_>>(),
@@ -99,7 +99,7 @@ impl Source {
 fn weights(file: &Path, checkpoint: Option<&Checkpoint>, choice: WeightsChoice) -> Result<Weights> {
     match checkpoint {
         Some(checkpoint) => Weights::load(checkpoint, choice),
-        None => Weights::of_file(file, &ParamLayout::new(&SavedModel::open(file)?.spec()?), choice),
+        None => Weights::from_file(file, &ParamLayout::new(&SavedModel::open(file)?.spec()?), choice),
     }
 }
 

@@ -155,7 +155,7 @@ fn to_text(checkpoint: &Checkpoint) -> String {
 /// The preprocessing in the model's file, if it can be read; `checkpoint verify` reports damage.
 fn preprocessor(checkpoint: &Checkpoint) -> Option<Preprocessor> {
     let path = checkpoint.model_path();
-    Preprocessor::of_model(&ModelInfo::read(&path).ok()?.preprocessor, &path).ok()
+    Preprocessor::from_model(&ModelInfo::read(&path).ok()?.preprocessor, &path).ok()
 }
 
 fn epochs(checkpoint: &Checkpoint) -> String {

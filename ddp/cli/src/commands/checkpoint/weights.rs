@@ -119,7 +119,7 @@ impl Weights {
     }
 
     /// Loads the weights of a model file; `layout` must belong to its model.
-    pub(super) fn of_file(path: &Path, layout: &ParamLayout, choice: WeightsChoice) -> Result<Self> {
+    pub(super) fn from_file(path: &Path, layout: &ParamLayout, choice: WeightsChoice) -> Result<Self> {
         if choice == WeightsChoice::Ema {
             return Err(CheckpointError::NoEma { path: path.to_owned() }.into());
         }

@@ -49,12 +49,12 @@ pub(super) fn show(args: &ShowArgs) -> Result<()> {
     let filter = filter_of(&SourceSpec::train(&data))?;
     let spec = SourceSpec { filter: filter.as_ref(), ..SourceSpec::train(&data) };
     let shown = if spec.source.starts_with("builtin:") {
-        of_dataset(&*spec.open()?, &data, &args.rows)?
+        show_dataset(&*spec.open()?, &data, &args.rows)?
     } else {
         let (files, format) = files_and_format(&spec)?;
         match &format.reader {
-            Reader::Table(table) => of_table(&files, table, &spec, &args.rows)?,
-            Reader::Arrays(_) => of_dataset(&*spec.open()?, &data, &args.rows)?,
+            Reader::Table(table) => show_table(&files, table, &spec, &args.rows)?,
+            Reader::Arrays(_) => show_dataset(&*spec.open()?, &data, &args.rows)?,
         }
     };
     Ok(print_result(&if args.json { shown.json() } else { shown.text() })?)
@@ -115,7 +115,7 @@ fn check_kept(spec: &SourceSpec<'_>, n_kept: usize) -> Result<()> {
 }
 
 /// Reads the rows of a table.
-fn of_table(
+fn show_table(
     files: &[PathBuf],
     format: &TableFormat,
     spec: &SourceSpec<'_>,
@@ -175,7 +175,7 @@ fn of_table(
 }
 
 /// Reads the rows of arrays or of a built-in set; numbers are exactly as stored.
-fn of_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -> Result<Shown> {
+fn show_dataset(dataset: &dyn Dataset, data: &DataConfig, rows: &[Range<usize>]) -> Result<Shown> {
     let layout = dataset.layout();
     let width = layout.n_features();
     let mut names = layout.features.clone();

@@ -148,7 +148,7 @@ impl Report {
             zero: config.comm.zero.number(),
             global_rows,
             max_pass_rows: plan.partition.max_rows,
-            layers: model::layers::of_spec(&spec).iter().map(|layer| layer.describe()).collect(),
+            layers: model::layers::from_spec(&spec).iter().map(|layer| layer.describe()).collect(),
             parameters: parameters.collect(),
             n_parameters: params.n_params(),
             flop: Flop::new(&spec, global_rows),
@@ -223,7 +223,7 @@ impl Flop {
     /// FLOPs of this model; a step has `global_rows` rows.
     pub(crate) fn new(spec: &ModelSpec, global_rows: usize) -> Self {
         let model::Flop { forward: forward_a_row, backward: backward_a_row } =
-            model::Flop::per_row(&model::layers::of_spec(spec));
+            model::Flop::per_row(&model::layers::from_spec(spec));
         Flop { forward_a_row, backward_a_row, a_step: (forward_a_row + backward_a_row) * global_rows }
     }
 }

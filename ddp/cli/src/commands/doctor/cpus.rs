@@ -22,7 +22,7 @@ const LOAD_TIME: Duration = Duration::from_millis(250);
 
 /// CPUs of the ranks of this host. Collective.
 pub(super) fn cores(world: &World, gpu: Option<&Gpu>) -> Result<Vec<Finding>> {
-    let own = CpuSet::of_thread();
+    let own = CpuSet::for_thread();
     let sets = world.cpus_of_host()?;
     let n_cores = world.cores_per_rank()?;
     let found = format!(
@@ -58,7 +58,7 @@ pub(super) fn cores(world: &World, gpu: Option<&Gpu>) -> Result<Vec<Finding>> {
                 ),
                 format!("start at most {} on this host", count(n_used, "rank")),
             )
-            .of_host(),
+            .about_host(),
         );
     }
     // Slurm's daemon may run on CPUs that are not of the job.
@@ -70,7 +70,7 @@ pub(super) fn cores(world: &World, gpu: Option<&Gpu>) -> Result<Vec<Finding>> {
                 format!("the launcher has bound the ranks to {n_used} of {n_launcher} CPUs"),
                 "mpirun --bind-to none, or --map-by slot:PE=C with C cores per rank",
             )
-            .of_host(),
+            .about_host(),
         );
     }
     Ok(findings)
@@ -85,7 +85,7 @@ fn cpus_of(pid: u32) -> Option<CpuSet> {
 /// Load of this rank's CPUs while all ranks rest. Collective.
 pub(super) fn load(world: &World) -> Result<Finding> {
     world.group().barrier()?;
-    let own = CpuSet::of_thread();
+    let own = CpuSet::for_thread();
     let read = || CpuTimes::of(&fs::read_to_string("/proc/stat").unwrap_or_default(), &own);
     let before = read();
     sleep(LOAD_TIME);

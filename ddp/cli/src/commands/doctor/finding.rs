@@ -62,15 +62,15 @@ impl Finding {
     }
 
     /// A failure with the message and the hint of `error`.
-    pub(super) fn of_error(error: &Error) -> Self {
+    pub(super) fn from_error(error: &Error) -> Self {
         Finding { status: Status::Fail, remedy: error.hint(), ..Self::ok(error.message()) }
     }
 
-    pub(super) fn of_host(self) -> Self {
+    pub(super) fn about_host(self) -> Self {
         Finding { scope: Scope::Host, ..self }
     }
 
-    pub(super) fn of_job(self) -> Self {
+    pub(super) fn about_job(self) -> Self {
         Finding { scope: Scope::Job, ..self }
     }
 }
@@ -218,14 +218,14 @@ mod tests {
         let want =
             [("ok 0 errors (ranks 0, 2 to 3)", Some(0)), ("fail 2 errors on 1 disk (rank 1 on a)", Some(1))];
         assert_eq!(got, want.map(|(text, rank)| (text.to_owned(), rank)));
-        let of_host = |of: Vec<Finding>| of.into_iter().map(Finding::of_host).collect::<Vec<_>>();
+        let of_host = |of: Vec<Finding>| of.into_iter().map(Finding::about_host).collect::<Vec<_>>();
         let got = lines(&four, &[of_host(ok()), vec![], of_host(bad()), vec![]]);
         let want =
             [("ok 0 errors (rank 0 on a)", Some(0)), ("fail 2 errors on 1 disk (rank 2 on b)", Some(2))];
         assert_eq!(got, want.map(|(text, rank)| (text.to_owned(), rank)));
         let got = lines(&four, &[of_host(ok()), vec![], of_host(ok()), vec![]]);
         assert_eq!(got[0].0, "ok 0 errors (all 2 hosts)");
-        let of_job = vec![bad()[0].clone().of_job()];
+        let of_job = vec![bad()[0].clone().about_job()];
         assert_eq!(lines(&four, &[of_job, vec![], vec![], vec![]])[0].1, None);
     }
 

@@ -23,7 +23,7 @@ const N_COPIED: usize = (1 << 18) + 13;
 pub(super) fn join(world: &World) -> Result<(Vec<Finding>, Option<Device>)> {
     let choice = match world.collective_result(world.choose_device(DeviceRequest::Auto, false)) {
         Ok(choice) => choice,
-        Err(Failure::Here { error, .. }) => return Ok((vec![Finding::of_error(&error.into())], None)),
+        Err(Failure::Here { error, .. }) => return Ok((vec![Finding::from_error(&error.into())], None)),
         Err(Failure::Elsewhere { .. }) => return Ok((Vec::new(), None)),
         Err(Failure::Comm(error)) => return Err(error.into()),
     };
@@ -62,11 +62,11 @@ pub(super) fn failure(world: &World, own: Option<CommError>) -> Result<Option<Fi
     let cause = world.first_cause(own.as_ref().map(|(reporter, error)| (error.to_string(), *reporter)))?;
     Ok(cause.map(|text| {
         let finding = match (own, text.split_once("\nhint: ")) {
-            (Some((Reporter::RankZero, error)), _) => Finding::of_error(&error),
+            (Some((Reporter::RankZero, error)), _) => Finding::from_error(&error),
             (_, Some((message, hint))) => Finding::fail(message, hint),
             (_, None) => Finding::fail(text, "`ddp-train devices --check` checks each GPU alone"),
         };
-        finding.of_job()
+        finding.about_job()
     }))
 }
 

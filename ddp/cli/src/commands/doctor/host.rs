@@ -109,7 +109,7 @@ const FEW_BYTES: u64 = 1 << 30;
 pub(super) fn out(world: &World, out: &Path) -> Result<Vec<Finding>> {
     if let Some(address) = out.to_str().filter(|text| remote::is_address(text)) {
         let findings = if world.rank().0 == 0 { vec![bucket_finding(address)] } else { Vec::new() };
-        return Ok(findings.into_iter().map(Finding::of_job).collect());
+        return Ok(findings.into_iter().map(Finding::about_job).collect());
     }
     let measured = if world.rank().0 == 0 { Some(measure_file_system(out)) } else { None };
     let mut findings = Vec::new();
@@ -148,7 +148,7 @@ pub(super) fn out(world: &World, out: &Path) -> Result<Vec<Finding>> {
             }
         }
     }
-    let mut findings: Vec<_> = findings.into_iter().map(Finding::of_job).collect();
+    let mut findings: Vec<_> = findings.into_iter().map(Finding::about_job).collect();
     findings.extend(unseen(world, folder)?);
     Ok(findings)
 }
@@ -190,6 +190,6 @@ fn unseen(world: &World, folder: Vec<u8>) -> Result<Option<Finding>> {
             format!("`{folder}` of rank 0 is not seen here"),
             "name a folder with --out on a file system that all hosts share",
         )
-        .of_host()
+        .about_host()
     }))
 }

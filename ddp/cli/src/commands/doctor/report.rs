@@ -133,7 +133,7 @@ impl Report {
             // Each process has the error, and the end of one may end them all.
             thread::sleep(RANK_ZERO_FIRST);
         }
-        self.end(WORLD, Finding::of_error(error))
+        self.end(WORLD, Finding::from_error(error))
     }
 
     /// Adds lines, which all ranks have; rank 0 prints them.

@@ -67,7 +67,7 @@ pub(super) fn versions(world: &World) -> Result<Vec<Finding>> {
     }];
     if cuda::devices().is_ok_and(|gpus| gpus.len() > 1) && nccl_version().is_none() {
         findings.push(
-            Finding::warn("NCCL is not found, which several GPUs need", Library::Nccl.hint()).of_host(),
+            Finding::warn("NCCL is not found, which several GPUs need", Library::Nccl.hint()).about_host(),
         );
     }
     Ok(findings)
@@ -148,7 +148,7 @@ pub(super) fn sums(world: &World, gpu: Option<&'static Gpu>) -> Result<Vec<Findi
         let times: Result<Vec<_>> =
             SIZES.iter().map(|bytes| Ok(time_briefly(world, gpu, *bytes)?.words())).collect();
         let found = format!("right sums {over}: {} of bus bandwidth", times?.join(", "));
-        findings.push(Finding::ok(found).of_job());
+        findings.push(Finding::ok(found).about_job());
     }
     Ok(findings)
 }

@@ -70,7 +70,7 @@ fn machine(args: &PlanArgs) -> Result<Machine> {
         None if Gpu::count() > 0 => {
             let device = &Gpu::get(0)?.info().name;
             let known = || Hardware::names().join(", ");
-            Hardware::of_device(device)
+            Hardware::find(device)
                 .ok_or_else(|| CommandError::UnknownGpu { device: device.clone(), known: known() })?
         }
         None => Hardware::cpu(),

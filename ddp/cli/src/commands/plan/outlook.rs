@@ -89,7 +89,7 @@ impl Estimate {
         let micro_batches = train.n_micro_batches(global_rows);
         let groups = ParamGroups::new(&plan.config.optimizer, &layout);
         let whole = groups.as_ref().map_or(&[][..], ParamGroups::whole);
-        let layers = layers::of_spec(plan.spec);
+        let layers = layers::from_spec(plan.spec);
         let samples_per_s = per_s(plan);
         let steps_per_epoch = GlobalBatches::steps_per_epoch(n_rows, global_rows);
         Estimate {

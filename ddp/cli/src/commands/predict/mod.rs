@@ -66,7 +66,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     let loading =
         |saved: &SavedModel| LoaderOptions::from_config(&saved.config.data, device, threads::current(), None);
     let saved = ensemble.last();
-    let of_model = || Predictor::of_ranks(world, saved, device);
+    let of_model = || Predictor::for_ranks(world, saved, device);
     let (data, out) = match (&args.data, &args.out) {
         (Some(data), Some(out)) => (data, out),
         (None, Some(out)) => (&saved.config.data.train, out),

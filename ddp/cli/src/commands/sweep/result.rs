@@ -70,7 +70,7 @@ impl Outcome {
                 if !summary.has_reached(*rung) {
                     let error = summary.error.take().map_or(String::new(), |error| format!(": {error}"));
                     (summary.state, summary.error) = ("failed", Some(format!("before epoch {rung}{error}")));
-                    of_point(&mut of, run).runs.push(summary);
+                    find_point(&mut of, run).runs.push(summary);
                     continue;
                 }
                 *of_rungs.entry(*rung).or_default() += 1;
@@ -80,7 +80,7 @@ impl Outcome {
             } else if !folder.exists() {
                 (summary.state, summary.error) = ("not started", None);
             }
-            of_point(&mut of, run).runs.push(summary);
+            find_point(&mut of, run).runs.push(summary);
         }
         let complete = |run: &&Summary| run.state == "complete";
         let metric =
@@ -179,7 +179,7 @@ impl Outcome {
 }
 
 /// Returns the point of a run, which is added if it is new: points come in their order.
-fn of_point<'a>(points: &'a mut Vec<Point>, run: &Run) -> &'a mut Point {
+fn find_point<'a>(points: &'a mut Vec<Point>, run: &Run) -> &'a mut Point {
     if points.len() <= run.point {
         let values = run.values.iter().cloned().collect();
         points.push(Point { values, mean: None, sd: None, n_complete: 0, runs: Vec::new() });

@@ -118,7 +118,7 @@ impl Banner<'_> {
             let n_params: usize = layer.parameters().iter().map(|p| p.dims.iter().product::<usize>()).sum();
             vec![layer.describe(), n_params.to_string()]
         };
-        let rows: Vec<_> = layers::of_spec(self.spec).iter().map(|layer| row(&**layer)).collect();
+        let rows: Vec<_> = layers::from_spec(self.spec).iter().map(|layer| row(&**layer)).collect();
         format!("\n\n{}", table(&["<layer", "parameters"], &rows))
     }
 

@@ -78,7 +78,7 @@ pub(super) fn is_complete(
     let report = done.map(|done| -> Result<()> {
         // Removes what a process that was killed has left.
         let _held = claim_folder(Some(run), &config.name, Existing::Continue)?;
-        CheckpointStore::of_run(run).prepare().map_err(TrainError::from)?;
+        CheckpointStore::for_run(run).prepare().map_err(TrainError::from)?;
         if args.job_id.is_some() {
             Done { job_id: args.job_id.clone(), ..done }.write(run)?;
         }

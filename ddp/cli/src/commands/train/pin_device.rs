@@ -92,7 +92,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
 fn cpu_words(n_threads: usize, near: Option<CpuSet>, device: Device) -> String {
     let why =
         near.map_or_else(String::new, |_| format!(", those near {device}; --bind none leaves them all"));
-    format!("{} on CPUs {}{why}", count(n_threads, "thread"), CpuSet::of_thread())
+    format!("{} on CPUs {}{why}", count(n_threads, "thread"), CpuSet::for_thread())
 }
 
 /// Checks that a CUDA graph that was requested can be captured.

@@ -372,12 +372,12 @@ impl Start {
                 // Damage is found when the checkpoint is restored.
                 (Some(resumed), _) => {
                     let info = resumed.model_info().ok();
-                    info.and_then(|info| Preprocessor::of_model(&info.preprocessor, "".as_ref()).ok())
+                    info.and_then(|info| Preprocessor::from_model(&info.preprocessor, "".as_ref()).ok())
                 }
                 // A file of another program has none.
                 (None, Some(file)) if !args.refit_preprocessing => {
                     let info = file.info().ok();
-                    info.map(|info| Preprocessor::of_model(&info.preprocessor, file.path())).transpose()?
+                    info.map(|info| Preprocessor::from_model(&info.preprocessor, file.path())).transpose()?
                 }
                 (None, _) => None,
             };
@@ -421,7 +421,11 @@ impl Start {
         let data = ddp_tables::load_with(of_resumed.as_ref().unwrap_or(config), world, fitted);
         Ok(data.map_err(|stop| {
             stop.map(|error| {
-                if keeps_labels { Error::of_model_data(error, ModelCommand::InitFrom) } else { error.into() }
+                if keeps_labels {
+                    Error::from_model_data(error, ModelCommand::InitFrom)
+                } else {
+                    error.into()
+                }
             })
         })?)
     }

@@ -51,7 +51,7 @@ struct JsonLine<'a> {
 
 impl LineFormat {
     /// The line of a message that is not an event.
-    pub(super) fn of_message(&self, level: Level, message: &str) -> String {
+    pub(super) fn write_message(&self, level: Level, message: &str) -> String {
         match self.form {
             Form::Json => {
                 let line = JsonLine { target: "ddp", message: message.into(), ..JsonLine::default() };
@@ -268,7 +268,7 @@ mod tests {
     fn people_see_the_message() {
         let shown = |level, rank, colors| {
             lines(Form::Terminal { colors }, rank)
-                .of_message(level, "the disk is full\nhint: free some space")
+                .write_message(level, "the disk is full\nhint: free some space")
         };
         assert_eq!(shown(Level::INFO, 0, false), "the disk is full\nhint: free some space\n");
         assert_eq!(
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_file_has_time_level_rank_and_host() {
-        let line = lines(Form::File, 3).of_message(Level::WARN, "a\nb");
+        let line = lines(Form::File, 3).write_message(Level::WARN, "a\nb");
         let (time, rest) = line.split_once(' ').unwrap();
         assert_eq!(rest, "WARN  rank=3 host=node7 a\n    b\n");
         assert!(time.len() == "2000-02-28T23:59:59.000042Z".len() && time.ends_with('Z'), "{time}");
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn json_is_one_object() {
-        let text = lines(Form::Json, 1).of_message(Level::INFO, "a \"b\"\nc");
+        let text = lines(Form::Json, 1).write_message(Level::INFO, "a \"b\"\nc");
         let mut line: Value = serde_json::from_str(&text).unwrap();
         assert!(text.find('\n') == Some(text.len() - 1) && text.starts_with("{\"timestamp\":"), "{text}");
         assert!(line.as_object_mut().unwrap().remove("timestamp").is_some_and(|time| time.is_string()));

@@ -99,7 +99,7 @@ impl LineQueue {
         if n_left_out > 0 {
             let lines = if n_left_out == 1 { "line" } else { "lines" };
             let note = format!("[{n_left_out} {lines} left out: nobody read stderr]");
-            self.send(Item::Lines(self.format.of_message(Level::INFO, &note)));
+            self.send(Item::Lines(self.format.write_message(Level::INFO, &note)));
         }
         let is_awaited = matches!(item, Item::Lines(_));
         self.send(item);

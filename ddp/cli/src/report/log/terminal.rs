@@ -146,7 +146,7 @@ impl Terminal {
     /// Prints a warning that cannot be an event.
     pub(super) fn warn(&self, message: &str) {
         if self.shows_warnings.load(Ordering::Relaxed) {
-            self.lines.add(Item::Lines(self.format.of_message(Level::WARN, message)));
+            self.lines.add(Item::Lines(self.format.write_message(Level::WARN, message)));
         }
     }
 
@@ -159,7 +159,7 @@ impl Terminal {
     /// Formats the last line of a failed command; `prefix` names the rank if it is not obvious.
     pub fn failure(&self, prefix: &str, message: &str) -> String {
         let format = LineFormat { prefix: prefix.to_owned(), ..self.format.clone() };
-        format.of_message(Level::ERROR, message).trim_end().to_owned()
+        format.write_message(Level::ERROR, message).trim_end().to_owned()
     }
 }
 
@@ -267,7 +267,7 @@ fn cut(text: &str, rest: usize) -> String {
 pub fn error_line(message: &str) -> String {
     let form = Form::Terminal { colors: io::stderr().is_terminal() && colors() };
     let format = LineFormat { form, rank: 0, host: String::new(), prefix: String::new() };
-    format.of_message(Level::ERROR, message).trim_end().to_owned()
+    format.write_message(Level::ERROR, message).trim_end().to_owned()
 }
 
 /// Whether to use colors on a terminal: not if `NO_COLOR` is set and not empty. Source: <https://no-color.org>.

@@ -16,7 +16,7 @@ const LOG_METRICS: [&str; 5] = ["loss", "log_loss", "mae", "rmse", "grad_norm"];
 
 /// All charts of the page, without those that would be a single point.
 pub(super) fn charts(runs: &[Record], labels: &[String]) -> Markup {
-    let mut charts = if let [run] = runs { of_one(run) } else { of_several(runs, labels) };
+    let mut charts = if let [run] = runs { charts_of_one(run) } else { charts_of_several(runs, labels) };
     let n_more = charts.len().saturating_sub(MAX_CHARTS);
     // Metrics, because the last three are of steps.
     charts.drain((MAX_CHARTS - 3).min(charts.len())..charts.len().min(MAX_CHARTS - 3 + n_more));
@@ -51,7 +51,7 @@ fn training_loss(run: &Record) -> Option<&Series> {
     of_steps.or_else(|| run.metrics.get("train_loss")).or(Some(&run.steps[0]))
 }
 
-fn of_one(run: &Record) -> Vec<Chart<'_>> {
+fn charts_of_one(run: &Record) -> Vec<Chart<'_>> {
     let curve = |name, style, series: Option<&'static str>, key: &str| {
         let key = series.map_or_else(|| key.to_owned(), |prefix| swapped(key, prefix));
         run.metrics.get(&key).map(|series| Curve { name, style, series })
@@ -77,7 +77,7 @@ fn of_one(run: &Record) -> Vec<Chart<'_>> {
     of_metric.chain(of_steps).filter(is_curve).collect()
 }
 
-fn of_several<'a>(runs: &'a [Record], labels: &'a [String]) -> Vec<Chart<'a>> {
+fn charts_of_several<'a>(runs: &'a [Record], labels: &'a [String]) -> Vec<Chart<'a>> {
     let last_step = runs.iter().map(|run| run.step).max().unwrap_or(0);
     let of_all = |title: String, key: &str, series: &dyn Fn(&'a Record) -> Option<&'a Series>| {
         let curve = |(style, (run, name)): (usize, (&'a Record, &'a String))| {

@@ -89,7 +89,7 @@ impl Bytes {
     /// The open file `path`, mapped.
     fn map_opened(file: &File, path: &Path) -> Result<Self> {
         let unreadable = |source| RowsError::Unreadable { path: path.to_owned(), source };
-        let file = MappedFile::of_opened(file, path).map_err(unreadable)?;
+        let file = MappedFile::from_opened(file, path).map_err(unreadable)?;
         Ok(Bytes::Mapped { file: Arc::new(file), path: path.to_owned() })
     }
 
@@ -230,7 +230,7 @@ impl Bytes {
 /// The bytes of a file; a compressed one is unpacked into `budget`.
 pub fn bytes_of(path: &Path, budget: &MemoryBudget) -> Result<Bytes> {
     let file = ddp::storage::user_file::open("data file", path)?;
-    let compression = Compression::of_opened(&file, path);
+    let compression = Compression::from_opened(&file, path);
     if compression == Compression::None {
         let bytes = Bytes::map_opened(&file, path)?;
         if let Some(Foreign { name, hint }) = bytes.as_slice().and_then(pointer) {

@@ -83,7 +83,7 @@ pub fn test_key(key: &str) -> String {
 }
 
 /// The files with rows for this side of the split, among the files of a folder or pattern; files of labels are left out.
-pub fn of_side(files: Vec<PathBuf>, reader: &ArrayReader, side: SplitSide) -> Vec<PathBuf> {
+pub fn files_on_side(files: Vec<PathBuf>, reader: &ArrayReader, side: SplitSide) -> Vec<PathBuf> {
     let ArrayReader::Single { labels_name, side: side_of, .. } = reader else { return files };
     let name = |path: &Path| path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
     let labels: Vec<PathBuf> =
@@ -109,15 +109,15 @@ pub fn has_test_rows(all: &[PathBuf], reader: &ArrayReader) -> Result<bool> {
     match reader {
         ArrayReader::Single { .. } => {
             let (train, test) = (
-                of_side(all.to_vec(), reader, SplitSide::Train),
-                of_side(all.to_vec(), reader, SplitSide::Test),
+                files_on_side(all.to_vec(), reader, SplitSide::Train),
+                files_on_side(all.to_vec(), reader, SplitSide::Test),
             );
             Ok(train != test)
         }
         ArrayReader::Named { open, .. } => {
             let [path] = all else { return Ok(false) };
             // Only the names are read, without unpacking anything.
-            if Compression::of_file(path) != Compression::None {
+            if Compression::from_file(path) != Compression::None {
                 return Ok(false);
             }
             let budget = MemoryBudget::new(0);

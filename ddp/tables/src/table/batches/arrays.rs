@@ -110,10 +110,10 @@ pub(super) fn exact(array: &dyn Array) -> Option<Vec<Exact>> {
         }};
     }
     Some(match array.data_type() {
-        DataType::Int32 => numbers!(Int32Type, |v| Exact::of_whole(v.into())),
-        DataType::Int64 => numbers!(Int64Type, |v| Exact::of_whole(v.into())),
-        DataType::UInt32 => numbers!(UInt32Type, |v| Exact::of_whole(v.into())),
-        DataType::UInt64 => numbers!(UInt64Type, |v| Exact::of_whole(v.into())),
+        DataType::Int32 => numbers!(Int32Type, |v| Exact::from_whole(v.into())),
+        DataType::Int64 => numbers!(Int64Type, |v| Exact::from_whole(v.into())),
+        DataType::UInt32 => numbers!(UInt32Type, |v| Exact::from_whole(v.into())),
+        DataType::UInt64 => numbers!(UInt64Type, |v| Exact::from_whole(v.into())),
         DataType::Float64 => numbers!(Float64Type, |v| Exact::Double(v)),
         DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
         DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),

@@ -22,8 +22,8 @@ pub(super) fn without_marked(array: &ArrayRef, notation: &Notation) -> ArrayRef 
         return array.clone();
     }
     match array.data_type() {
-        DataType::List(_) => of_lists(array.as_list::<i32>(), notation),
-        DataType::LargeList(_) => of_lists(array.as_list::<i64>(), notation),
+        DataType::List(_) => mark_lists(array.as_list::<i32>(), notation),
+        DataType::LargeList(_) => mark_lists(array.as_list::<i64>(), notation),
         DataType::FixedSizeList(..) => {
             let (field, len, values, nulls) = array.as_fixed_size_list().clone().into_parts();
             let values = without_marked(&values, notation);
@@ -83,7 +83,7 @@ pub(super) fn nullable(field: &FieldRef) -> FieldRef {
     Arc::new(field.as_ref().clone().with_nullable(true))
 }
 
-fn of_lists<O: OffsetSizeTrait>(lists: &GenericListArray<O>, notation: &Notation) -> ArrayRef {
+fn mark_lists<O: OffsetSizeTrait>(lists: &GenericListArray<O>, notation: &Notation) -> ArrayRef {
     let (field, offsets, values, nulls) = lists.clone().into_parts();
     let values = without_marked(&values, notation);
     Arc::new(GenericListArray::<O>::new(nullable(&field), offsets, values, nulls))

@@ -528,7 +528,7 @@ impl Cells<'_> {
                     if !value.is_finite() {
                         return Err((row, CellProblem::NotFinite { text: value.to_string() }));
                     }
-                    let set = labels.set(first + row, LabelCell::of_number(value));
+                    let set = labels.set(first + row, LabelCell::from_number(value));
                     set.map_err(|problem| (row, problem))?;
                     labels.set_place(|| format!("{}, {}", self.place(row), self.name()));
                 }

@@ -204,7 +204,7 @@ impl Shared {
         let taken = self.slots.as_ref().map(|slots| slots.take(group, MAX_WAIT));
         match taken {
             Some(Taken::Filled(slot)) => {
-                if let Some(rows) = GroupRows::of_slot(slot) {
+                if let Some(rows) = GroupRows::from_slot(slot) {
                     return Ok(rows);
                 }
             }

@@ -53,7 +53,7 @@ impl GroupRows {
     }
 
     /// The rows that another rank has copied to a slot; `None` if it holds no rows.
-    pub(super) fn of_slot(slot: FilledSlot) -> Option<Self> {
+    pub(super) fn from_slot(slot: FilledSlot) -> Option<Self> {
         let (len, rest) = slot.bytes().split_at_checked(LEN_BYTES)?;
         let len = usize::try_from(u64::from_le_bytes(len.try_into().ok()?)).ok()?;
         let places = serde_json::from_slice(rest.get(..len)?).ok()?;

@@ -19,7 +19,7 @@ use crate::labels::survey::LabelSurvey;
 use crate::labels::task::decide_several;
 use crate::source::{KnownFeatures, SourceSpec};
 use crate::table::batches::{BatchRows, Columns, batch_rows, widened};
-use crate::table::columns::{Role, of_shard, same_names};
+use crate::table::columns::{Role, naming_shards, same_names};
 use crate::table::label_column::Fraction;
 use crate::table::large::blocks::{ParquetRows, cast, decoded_row_bytes, groups_of};
 use crate::table::rows::{
@@ -45,7 +45,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
     for path in paths {
         // The columns of further files may have another order.
         let names = files.first().map(|(_, columns)| columns.plan.features.clone());
-        let known = names.as_deref().map(|names| KnownFeatures::of_shards(names, spec.source));
+        let known = names.as_deref().map(|names| KnownFeatures::from_shards(names, spec.source));
         let of_file = SourceSpec { features: spec.features.or(known), ..*spec };
         let file = ParquetFile::open(path, &spec.read_options())?.closed();
         if file.n_rows() == 0 {
@@ -53,7 +53,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
         }
         let columns = Columns::new(path, &*widened(path, Box::new(file.clone()), spec.types), &of_file);
         let columns = match known {
-            Some(_) => columns.map_err(|error| of_shard(error, &paths[0], path))?,
+            Some(_) => columns.map_err(|error| naming_shards(error, &paths[0], path))?,
             None => columns?,
         };
         files.push((file, columns));

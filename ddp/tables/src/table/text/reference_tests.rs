@@ -117,7 +117,7 @@ fn read_blocks(
         source = Box::new(Drops(source, 0));
     }
     let read = || {
-        let source = csv::of_text(source, block_bytes, path, &spec.read_options())?;
+        let source = csv::from_text(source, block_bytes, path, &spec.read_options())?;
         let mut reader = TextRows::open(path, source, spec)?;
         let mut rows = TableRows::new(reader.plan(), spec);
         let mut left = n_skipped;

@@ -83,7 +83,7 @@ impl Decimal {
     /// The number of a whole cell as most files write it: at most 15 digits and a point, without plus sign and exponent. `None` if it
     /// is written differently, or is none.
     #[inline]
-    pub fn of_cell(cell: &[u8]) -> Option<Self> {
+    pub fn from_cell(cell: &[u8]) -> Option<Self> {
         // Byte by byte: cells are short, and a copy with room for eight digits after them takes longer.
         let (is_negative, digits) = match cell {
             [b'-', digits @ ..] => (true, digits),
@@ -130,7 +130,7 @@ impl Decimal {
     pub fn exact(self) -> Option<Exact> {
         if self.is_whole {
             let whole = i128::from(self.mantissa);
-            return Some(Exact::of_whole(if self.is_negative { -whole } else { whole }));
+            return Some(Exact::from_whole(if self.is_negative { -whole } else { whole }));
         }
         self.to_f64().map(Exact::Double)
     }
@@ -214,7 +214,7 @@ impl Exact {
     pub const UNSIGNED: i64 = 0;
 
     /// A whole number; one beyond i64 and u64 is rounded.
-    pub fn of_whole(whole: i128) -> Self {
+    pub fn from_whole(whole: i128) -> Self {
         let unsigned = || u64::try_from(whole).map_or(Exact::Double(whole as f64), Exact::Unsigned);
         i64::try_from(whole).map_or_else(|_| unsigned(), |value| Exact::Whole { value, per_unit: 1 })
     }
@@ -295,7 +295,7 @@ mod tests {
         let Some((number, _)) = Decimal::read(padded.as_bytes(), b'.') else { return };
         if let Some(got) = number.exact() {
             let want = match text.parse() {
-                Ok(whole) => Exact::of_whole(whole),
+                Ok(whole) => Exact::from_whole(whole),
                 Err(_) => Exact::Double(text.parse().unwrap()),
             };
             assert_eq!(got, want, "{text}");
@@ -350,11 +350,11 @@ mod tests {
     #[test]
     fn usual_cells_are_plain() {
         for text in ["0", "-12", "3.25", "-0.000001", "123456789012345", "-12345678.9012345", ".5", "5."] {
-            assert!(Decimal::of_cell(text.as_bytes()).is_some(), "{text}");
+            assert!(Decimal::from_cell(text.as_bytes()).is_some(), "{text}");
         }
         for text in ["", "-", ".", "1e5", "+1", "1,5", " 1", "1 ", "1234567890123456", "1.2.3", "nan", "1\0"]
         {
-            assert!(Decimal::of_cell(text.as_bytes()).is_none(), "{text}");
+            assert!(Decimal::from_cell(text.as_bytes()).is_none(), "{text}");
         }
     }
 
@@ -368,7 +368,7 @@ mod tests {
 
         #[test]
         fn cells_are_those_of_the_standard_library(text in "-?[0-9]{0,17}\\.?[0-9]{0,17}|[-+.e0-9x]{0,8}") {
-            if let Some(number) = Decimal::of_cell(text.as_bytes()) {
+            if let Some(number) = Decimal::from_cell(text.as_bytes()) {
                 let double = number.to_f64().unwrap();
                 prop_assert_eq!(double.to_bits(), text.parse::<f64>().unwrap().to_bits());
                 prop_assert_eq!(number.to_i64(), text.parse::<i64>().ok());

@@ -71,7 +71,7 @@ impl NumberText<'_> {
 
     /// The number as an integer if it is written as one, else the nearest f64; `None` if the text is no number.
     pub fn exact(&self) -> Option<Exact> {
-        let whole = self.0.parse().ok().map(Exact::of_whole);
+        let whole = self.0.parse().ok().map(Exact::from_whole);
         whole.or_else(|| self.double().map(Exact::Double))
     }
 }

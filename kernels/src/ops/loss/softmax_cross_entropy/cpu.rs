@@ -151,7 +151,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
         let d_logits = d_logits.map(|d| unsafe { d.slice(cells) });
         // SAFETY: within `of_rows`, and these rows are this part's alone.
         let of_rows = unsafe { shared_of_rows.slice(rows) };
-        of_part(logits, labels, shared, d_logits, of_rows);
+        loss_of_part(logits, labels, shared, d_logits, of_rows);
     });
     let mut sums = LossSums::default();
     of_rows.iter().for_each(|&of_row| sums += of_row);
@@ -159,7 +159,7 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
 }
 
 /// The rows of one thread; a few at a time, so that they stay in the cache, if logits or gradient are not stored as what is computed.
-fn of_part<S: Stored, D: Stored<Real = S::Real>>(
+fn loss_of_part<S: Stored, D: Stored<Real = S::Real>>(
     logits: &[S],
     labels: &[i64],
     shared: Shared<'_, S::Real>,

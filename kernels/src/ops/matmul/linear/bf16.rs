@@ -105,7 +105,7 @@ fn store<S: Stored<Real = f32>>(a: Mat<'_, bf16>, b: Mat<'_, bf16>, c: &mut [S],
                         for (c, &sum) in c.iter_mut().zip(&*sums) {
                             *c = S::store(c.load() + sum);
                         }
-                    } else if let (true, Some(sums)) = (is_far, S::of_numbers(sums)) {
+                    } else if let (true, Some(sums)) = (is_far, S::from_numbers(sums)) {
                         stream_unfenced(bytemuck::cast_slice_mut(c), bytemuck::cast_slice(sums));
                     } else {
                         for (c, &sum) in c.iter_mut().zip(&*sums) {

@@ -36,7 +36,7 @@ pub(super) fn reduce(op: ReduceOp, x: TensorRef<'_>, layout: Layout, out: Tensor
             run(op, x, layout, out.into_slice::<i64>(name, "out")?, Wide::integer);
         } else {
             let out = bytemuck::cast_slice_mut(out.into_bytes(name, "out")?);
-            run(op, x, layout, out, |value| C::of_wide(value.finish(op, len)));
+            run(op, x, layout, out, |value| C::from_wide(value.finish(op, len)));
         }
         Ok(())
     })

@@ -21,7 +21,7 @@ pub(in crate::ops) trait ReduceCell: Cell<Number: ReduceNumber<Wide = Self::Wide
     type Wide: Wide;
     /// Whether a sum is returned as [`ReduceCell::Wide`]: sums of integers are i64.
     const WIDE_SUM: bool;
-    fn of_wide(wide: Self::Wide) -> Self;
+    fn from_wide(wide: Self::Wide) -> Self;
 }
 
 /// The type of sums.
@@ -108,7 +108,7 @@ macro_rules! reduce_cells {
         $(impl ReduceCell for $t {
             type Wide = $wide;
             const WIDE_SUM: bool = $wide_sum;
-            fn of_wide($v: $wide) -> $t {
+            fn from_wide($v: $wide) -> $t {
                 $narrowed
             }
         })*

@@ -276,7 +276,7 @@ pub(super) fn row<C: ReduceCell>(
         };
         let start = first_index + (i * len) as i64;
         let best = result.filter(|_| op == ReduceOp::ArgMax).map(|result| result.value);
-        let Partial { value, index } = of_numbers(op, numbers, best);
+        let Partial { value, index } = reduce_numbers(op, numbers, best);
         let partial = Partial { value, index: start + index };
         result = Some(result.map_or(partial, |result| result.and(op, partial)));
     }
@@ -285,7 +285,7 @@ pub(super) fn row<C: ReduceCell>(
 
 /// The result over at least one number. For [`ReduceOp::ArgMax`] its index is its own, unless it does not win against `best_before`;
 /// otherwise the index is 0.
-fn of_numbers<N: ReduceNumber>(
+fn reduce_numbers<N: ReduceNumber>(
     op: ReduceOp,
     numbers: &[N],
     best_before: Option<N::Wide>,

@@ -54,7 +54,7 @@ fn main() -> ddp::Result<()> {
         list = list
             .residual(|body| body.layer_norm().linear(4 * WIDTH).activation(Activation::Gelu).linear(WIDTH));
     }
-    let head = Linear::new(LinearSpec::of_params(layers::character_table(VOCAB, WIDTH), None));
+    let head = Linear::new(LinearSpec::from_params(layers::character_table(VOCAB, WIDTH), None));
     let adamw = OptimizerConfig { weight_decay: 0.0, ..OptimizerConfig::new(OptimizerKind::AdamW, CHAR_GPT_LR) };
     train(&args, list.layer_norm().layer(head), &adamw, rows, SEQUENCES * CONTEXT)
 }

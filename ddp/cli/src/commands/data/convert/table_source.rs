@@ -114,14 +114,14 @@ impl TableSource {
             }
             for (inference, partition) in self.folders.iter_mut().zip(&partitions) {
                 let (value, place) = (partition.value.as_bytes(), Place { file: at, number: 0 });
-                let added = inference.add(value, false, CellUse::Number, &Notation::of_folders(), place);
-                added.map_err(|problem| of_folder(&self.files, place, &partition.name, problem))?;
+                let added = inference.add(value, false, CellUse::Number, &Notation::for_folders(), place);
+                added.map_err(|problem| place_in_folder(&self.files, place, &partition.name, problem))?;
             }
             if at + 1 == self.files.len() {
                 for (inference, partition) in self.folders.iter().zip(partitions) {
                     let kind = inference.kind(CellUse::Number);
                     let kind = kind.map_err(|(place, problem)| {
-                        of_folder(&self.files, place, &partition.name, problem)
+                        place_in_folder(&self.files, place, &partition.name, problem)
                     })?;
                     let purpose = partition.role.purpose().expect("it is used");
                     self.schema.groups.push(Group::column(purpose, partition.name, kind));
@@ -136,8 +136,8 @@ impl TableSource {
         let filter = self.filter.as_ref();
         let spec = SourceSpec { types: Some(&self.types), filter, ..SourceSpec::train(&self.data) };
         Ok(match &self.cells {
-            Some(cells) => ChunkReader::of_text(path, self.format, &spec, cells)?,
-            None => ChunkReader::of_types(path, self.format, &spec)?,
+            Some(cells) => ChunkReader::from_text(path, self.format, &spec, cells)?,
+            None => ChunkReader::from_types(path, self.format, &spec)?,
         })
     }
 
@@ -163,9 +163,9 @@ impl TableSource {
             if let Some(mut chunk) = reader.next(max_rows)? {
                 let partitions = used(reader.partitions());
                 for (partition, group) in partitions.iter().zip(&self.schema.groups[chunk.blocks.len()..]) {
-                    let mut column = TypedColumn::of_kind(CellUse::Number, &group.kind);
+                    let mut column = TypedColumn::from_kind(CellUse::Number, &group.kind);
                     for _ in 0..chunk.n_rows {
-                        column.push(partition.value.as_bytes(), &Notation::of_folders());
+                        column.push(partition.value.as_bytes(), &Notation::for_folders());
                     }
                     chunk.blocks.push(column.take());
                 }
@@ -203,7 +203,12 @@ impl TableSource {
     }
 }
 
-fn of_folder(files: &[PathBuf], place: Place, column: &str, problem: CellProblem) -> crate::error::Error {
+fn place_in_folder(
+    files: &[PathBuf],
+    place: Place,
+    column: &str,
+    problem: CellProblem,
+) -> crate::error::Error {
     cell(format!("data file `{}`", files[place.file].display()), column, problem)
 }
 

@@ -22,17 +22,17 @@ pub(super) struct Cells {
 
 impl Cells {
     /// With room for `n` rows.
-    pub(super) fn of_rows(n: usize) -> Self {
+    pub(super) fn with_rows(n: usize) -> Self {
         Cells { numbers: Vec::with_capacity(n), keys: Vec::with_capacity(n) }
     }
 
     /// The numbers of `column` at `places`; NaN is a missing one.
-    pub(super) fn of_numbers(
+    pub(super) fn from_numbers(
         numbers: impl Iterator<Item = f64>,
         places: &[Place],
         column: &mut Column,
     ) -> Self {
-        let mut cells = Cells::of_rows(places.len());
+        let mut cells = Cells::with_rows(places.len());
         for (number, &place) in numbers.zip(places) {
             let is_finite = is_finite_f32(number);
             if number.is_nan() {

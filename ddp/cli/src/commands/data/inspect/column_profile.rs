@@ -228,13 +228,13 @@ pub(super) struct Origin {
 
 impl Origin {
     /// Source of rows in these files.
-    pub(super) fn of_files(title: &str, files: &[PathBuf]) -> Self {
+    pub(super) fn from_files(title: &str, files: &[PathBuf]) -> Self {
         let size = |path: &PathBuf| FileSize {
             path: path.display().to_string(),
             // Pipes have no size.
             size_bytes: path.metadata().ok().filter(|data| data.is_file()).map(|data| data.len()),
         };
-        let format = match Compression::of_file(&files[0]) {
+        let format = match Compression::from_file(&files[0]) {
             Compression::None => title.to_owned(),
             compression => format!("{title}, {}", compression.name()),
         };

@@ -335,9 +335,9 @@ const MAX_IMBALANCE: u64 = 100;
 /// Adds the warnings about the targets.
 pub(super) fn target_warnings(inspected: &mut Inspected<'_>) {
     for &target in &inspected.origin.targets {
-        of_values(inspected, target);
+        warn_of_values(inspected, target);
     }
-    of_labels(inspected);
+    warn_of_labels(inspected);
     let &[target] = &inspected.origin.targets[..] else { return };
     let is_classification = inspected.task == Some(Task::Classification);
     if let [only] = &inspected.columns[target].values[..] {
@@ -346,12 +346,12 @@ pub(super) fn target_warnings(inspected: &mut Inspected<'_>) {
             format!("{name} is {} in all rows: there is nothing to learn{needs}", cut(&only.value, 40))
         });
     } else if is_classification {
-        of_classes(inspected, target);
+        warn_of_classes(inspected, target);
     }
 }
 
 /// Warns of values that are missing or are texts among numbers.
-fn of_values(inspected: &mut Inspected<'_>, target: usize) {
+fn warn_of_values(inspected: &mut Inspected<'_>, target: usize) {
     let (column, profile) = (&inspected.collected.columns[target], &inspected.columns[target]);
     if profile.kind == Kind::Empty {
         inspected.about(WarningKind::TargetEmpty, &[target], |name| {
@@ -399,7 +399,7 @@ fn of_values(inspected: &mut Inspected<'_>, target: usize) {
 }
 
 /// Warns of several labels of which each row has one.
-fn of_labels(inspected: &mut Inspected<'_>) {
+fn warn_of_labels(inspected: &mut Inspected<'_>) {
     let targets = &inspected.origin.targets;
     let samples: Vec<&[f64]> =
         targets.iter().map(|&target| &inspected.collected.columns[target].sample.values[..]).collect();
@@ -411,7 +411,7 @@ fn of_labels(inspected: &mut Inspected<'_>) {
 }
 
 /// Warns of classes that can't be learned.
-fn of_classes(inspected: &mut Inspected<'_>, target: usize) {
+fn warn_of_classes(inspected: &mut Inspected<'_>, target: usize) {
     let profile = &inspected.columns[target];
     let counts = &profile.values;
     let alike = similar(counts.iter().map(|count| &*count.value));

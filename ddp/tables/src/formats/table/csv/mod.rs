@@ -30,7 +30,7 @@ use crate::values::notation::Notation;
 /// A file that can't be read, or a first row that does not hold names.
 pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
     let file = user_file::open("data file", path)?;
-    let compression = Compression::of_opened(&file, path);
+    let compression = Compression::from_opened(&file, path);
     let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
     let n_bytes = length.map(|data| data.len());
     let input = Input::new(compression.reader(file, path)?).map_err(|error| unreadable(path, error))?;
@@ -49,7 +49,7 @@ struct CsvSource {
 
 /// Reads `text`, the content of the file `path`, in blocks of `block_bytes`.
 #[doc(hidden)]
-pub fn of_text(
+pub fn from_text(
     text: Box<dyn Read + Send>,
     block_bytes: usize,
     path: &Path,
@@ -185,7 +185,7 @@ pub(crate) fn unreadable(path: &Path, error: io::Error) -> RowsError {
     if let Some(&QuoteUnclosed { line }) = error.get_ref().and_then(|error| error.downcast_ref()) {
         return CsvError::QuoteUnclosed { path: path.to_owned(), line }.into();
     }
-    let compression = Compression::of_file(path);
+    let compression = Compression::from_file(path);
     let is_content = matches!(error.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other);
     if compression != Compression::None && is_content {
         return RowsError::Malformed {

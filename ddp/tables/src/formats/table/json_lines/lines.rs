@@ -75,7 +75,7 @@ impl Lines {
     /// The lines of `path`, each read within `memory_bytes`.
     pub(super) fn open(path: &Path, memory_bytes: u64) -> Result<Self> {
         let file = user_file::open("data file", path)?;
-        let compression = Compression::of_opened(&file, path);
+        let compression = Compression::from_opened(&file, path);
         let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
         let n_bytes = length.map(|data| data.len());
         let content = compression.reader(file, path)?;
@@ -195,7 +195,7 @@ impl Key {
 
 impl Keys {
     /// The keys of all lines of a file; a list in a column of `dropped` is one cell.
-    pub(super) fn of_file(path: &Path, dropped: &[String], memory_bytes: u64) -> Result<Self> {
+    pub(super) fn from_file(path: &Path, dropped: &[String], memory_bytes: u64) -> Result<Self> {
         let mut keys = Keys::default();
         let mut lines = Lines::open(path, memory_bytes)?;
         let mut add = |line: u64, object: Object<'_>| {

@@ -31,7 +31,7 @@ pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
         let reason = "it is a pipe, but its lines are read twice".to_owned();
         return Err(RowsError::Malformed { path, format, reason, hint: "save it as a file first" });
     }
-    let keys = Keys::of_file(path, options.dropped, options.memory_bytes)?;
+    let keys = Keys::from_file(path, options.dropped, options.memory_bytes)?;
     if keys.n_columns == 0 {
         return Err(RowsError::NoRows { path: path.to_owned() });
     }

@@ -48,7 +48,7 @@ impl Form {
 
 impl TypedColumn {
     /// An empty column of the type `kind`.
-    pub fn of_kind(use_: CellUse, kind: &Kind) -> Self {
+    pub fn from_kind(use_: CellUse, kind: &Kind) -> Self {
         TypedColumn {
             use_,
             form: Form::of(kind),

@@ -177,7 +177,7 @@ pub(super) fn scan(
         types: of_types.map(|of| of.name.clone()).collect(),
         names,
         targets,
-        ..Origin::of_files(title, files)
+        ..Origin::from_files(title, files)
     };
     Ok((origin, collector))
 }
@@ -227,9 +227,9 @@ impl Rows {
         let cells = |index: usize, column: &mut Column| {
             let at = order.get(index);
             if let Some(CellValues::Numbers { doubles, .. }) = at.and_then(|&at| self.typed.get(at)) {
-                return Cells::of_numbers(doubles.iter().copied(), &self.places, column);
+                return Cells::from_numbers(doubles.iter().copied(), &self.places, column);
             }
-            let mut cells = Cells::of_rows(self.places.len());
+            let mut cells = Cells::with_rows(self.places.len());
             for (row, place) in self.places.iter().enumerate() {
                 let is_string = at.and_then(|at| self.strings.get(row * order.len() + at));
                 let use_ = uses[index][usize::from(is_string == Some(&true))];

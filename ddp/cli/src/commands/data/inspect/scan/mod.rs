@@ -119,7 +119,7 @@ fn scan_arrays(
         targets: (width..width + n_targets).collect(),
         kinds,
         keys,
-        ..Origin::of_files(title, files)
+        ..Origin::from_files(title, files)
     };
     let total = features.size_bytes() + labels_array.as_ref().map_or(0, RawArray::size_bytes);
     let place = |array: RawArray| if total > spec.mapped_bytes { array.unmapped() } else { Ok(array) };
@@ -225,7 +225,7 @@ fn add_rows(collector: &mut Collector, features: &[f64], target: &Target<'_>, ro
         (integer.unsigned_abs() > MAX_EXACT).then(|| integer.to_string())
     };
     let cells = |index: usize, column: &mut Column| {
-        let mut cells = Cells::of_numbers(numbers(index).copied(), &places, column);
+        let mut cells = Cells::from_numbers(numbers(index).copied(), &places, column);
         for (row, &place) in places.iter().enumerate() {
             if let Some(text) = text_of(row, index) {
                 column.types.texts.add(place, text);
