@@ -85,8 +85,8 @@ pub struct InspectArgs {
     #[arg(long, value_name = "TEXT", action = ArgAction::Append, allow_hyphen_values = true)]
     pub missing_value: Vec<String>,
 
-    /// Columns to leave out, separated by commas; may be repeated (data.drop)
-    #[arg(long, value_name = "COLUMN", value_delimiter = ',', action = ArgAction::Append)]
+    /// Columns to leave out, separated by commas, quoted if a name holds one; may be repeated (data.drop)
+    #[arg(long, value_name = "COLUMN", action = ArgAction::Append)]
     pub drop: Vec<String>,
 
     /// Set another `data` key of the config, such as `data.features_key=x`; may be repeated
@@ -168,8 +168,8 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Columns to drop, separated by commas, as `data.drop`; may be repeated
-    #[arg(long, value_name = "COL", value_delimiter = ',', action = ArgAction::Append)]
+    /// Columns to drop, separated by commas, quoted if a name holds one, as `data.drop`; may be repeated
+    #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub drop: Vec<String>,
 
     /// Column, array or npy file with row weights, as `data.weight`
@@ -177,7 +177,7 @@ pub struct ConvertArgs {
     pub weight: Option<String>,
 
     /// Column of categories rather than quantities, `data.categorical`; may be repeated
-    #[arg(long, value_name = "COL", value_delimiter = ',', action = ArgAction::Append)]
+    #[arg(long, value_name = "COL", action = ArgAction::Append)]
     pub categorical: Vec<String>,
 
     /// Format of IN [default: by its name]

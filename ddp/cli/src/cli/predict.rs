@@ -43,9 +43,9 @@ pub struct PredictArgs {
     #[arg(long)]
     pub proba: bool,
 
-    /// Columns of the input to write before the predictions, separated by commas. From Parquet or Arrow to Parquet they keep their
+    /// Columns of the input to write before the predictions, separated by commas, quoted if a name holds one. From Parquet or Arrow to Parquet they keep their
     /// types, else they are text
-    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    #[arg(long, value_name = "COLUMN,...")]
     pub keep: Vec<String>,
 
     /// Probability from which a label applies, or the second of two classes is predicted [default: 0.5]

@@ -13,6 +13,8 @@ use ddp_tables::open::builtin::NAMES as BUILTIN_NAMES;
 use ddp_tables::open::remote;
 use toml::Value;
 
+use crate::cli::column_names::column_names;
+
 /// Config of a run, as typed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunConfigArgs {
@@ -62,12 +64,12 @@ pub struct ShortFlags {
     #[arg(long, help_heading = SHORT_FLAGS, value_name = "PATH")]
     pub labels: Option<String>,
 
-    /// Columns to leave out, separated by commas; may be repeated (data.drop)
-    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", value_delimiter = ',', action = ArgAction::Append)]
+    /// Columns to leave out, separated by commas, quoted if a name holds one; may be repeated (data.drop)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
     pub drop: Vec<String>,
 
-    /// Columns of categories, separated by commas; may be repeated (data.categorical)
-    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", value_delimiter = ',', action = ArgAction::Append)]
+    /// Columns of categories, separated by commas, quoted if a name holds one; may be repeated (data.categorical)
+    #[arg(long, help_heading = SHORT_FLAGS, value_name = "COLUMN", action = ArgAction::Append)]
     pub categorical: Vec<String>,
 
     /// Kind of the targets (data.task)
@@ -152,8 +154,8 @@ impl RunConfigArgs {
         shorts.extend(hidden.map(|text| short("model.hidden", "--hidden", text.clone(), list(&text))));
         let columns = [
             ("data.target", "--target", target),
-            ("data.drop", "--drop", drop),
-            ("data.categorical", "--categorical", categorical),
+            ("data.drop", "--drop", column_names(&drop)),
+            ("data.categorical", "--categorical", column_names(&categorical)),
         ];
         for (key, flag, names) in columns {
             let value = match names.as_slice() {

@@ -330,10 +330,18 @@ pub fn repeated_note(name: &str) -> String {
 
 /// The error of a `key` that names a column which the file lacks.
 pub fn column_missing(path: &Path, column: &str, key: &'static str, names: &[String]) -> DataError {
-    let hint = match (columns_in(column, names), nearest(column, names.iter().map(String::as_str))) {
-        (Some(list), _) => format!("for several columns write the list [{list}], or repeat the flag"),
-        (None, Some(name)) => format!("did you mean \"{name}\"?"),
-        (None, None) => format!("the columns are {}", shown(names)),
+    let with_comma =
+        names.iter().find(|name| name.contains(',') && name.split(',').any(|part| part == column));
+    let near = || nearest(column, names.iter().map(String::as_str));
+    let hint = match (with_comma, columns_in(column, names)) {
+        (Some(name), _) => {
+            format!("the name \"{name}\" holds a comma: quote it in a flag, as in '\"{name}\"'")
+        }
+        (None, Some(list)) => format!("for several columns write the list [{list}], or repeat the flag"),
+        (None, None) => match near() {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => format!("the columns are {}", shown(names)),
+        },
     };
     DataError::from(ColumnError::Missing { path: path.to_owned(), column: column.to_owned(), key, hint })
 }

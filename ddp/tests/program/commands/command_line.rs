@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{
-    Outcome, ddp_train, mpirun, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
+    Outcome, ddp_train, mpirun, refused, run, run_line, run_line_ok, run_ok, single, start, temp_dir, write,
 };
 
 /// The resume command in the last line of stderr that contains one.
@@ -203,4 +203,26 @@ fn man_pages_are_those_of_the_commands() {
     let outcome = run_line(folder.path(), "man file/man1");
     assert_eq!(outcome.status.code(), Some(74), "{outcome:?}");
     assert!(outcome.stderr.contains("can't write the man page"), "{}", outcome.stderr);
+}
+
+#[test]
+fn names_of_columns_may_hold_commas() {
+    let folder = temp_dir();
+    let rows: String = (0..40).map(|i| format!("{i},{},{},{}\n", i % 3, i % 5, i % 2)).collect();
+    std::fs::write(folder.path().join("t.csv"), format!("\"width,mm\",kind,x,label\n{rows}")).unwrap();
+    let train = "train t.csv --target label --epochs 1 --device cpu --out r --drop";
+    refused(
+        folder.path(),
+        &format!("{train} width,mm"),
+        &["\"width\"", "the name \"width,mm\" holds a comma: quote it in a flag, as in '\"width,mm\"'"],
+    );
+    run_line_ok(folder.path(), &format!("{train} \"width,mm\",kind"));
+    run_line_ok(folder.path(), "predict r t.csv --out p.csv --keep \"width,mm\",kind");
+    let predicted = std::fs::read_to_string(folder.path().join("p.csv")).unwrap();
+    assert!(predicted.starts_with("\"width,mm\",kind,"), "{predicted}");
+    let inspected = run_line_ok(folder.path(), "data inspect t.csv --drop \"width,mm\"").stdout;
+    assert!(
+        inspected.lines().any(|line| line.starts_with("width,mm  ") && line.contains("dropped")),
+        "{inspected}"
+    );
 }

@@ -17,7 +17,7 @@ use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, check, run};
 use ddp_tables::predict::{Ensemble, Model, PredictError, Predictor, SavedModel, is_active};
 use tracing::{info, warn};
 
-use crate::cli::{BadRows, PredictArgs};
+use crate::cli::{BadRows, PredictArgs, column_names};
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
 use crate::commands::{model_device, sweep};
@@ -78,7 +78,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     let is_stdin = data == STREAM;
     let input = InputSpec {
         source: if is_stdin { "/dev/stdin".to_owned() } else { data.clone() },
-        keep: args.keep.clone(),
+        keep: column_names(&args.keep),
         rows: args.rows.clone().unwrap_or(0..usize::MAX),
         skips_bad_rows: args.bad_rows == BadRows::Null,
         keeps_types: false,

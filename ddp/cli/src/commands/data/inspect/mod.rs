@@ -28,7 +28,7 @@ use ddp_tables::source::{ClassLabels, SourceSpec};
 use tracing::{info, warn};
 
 use self::profile::Profile;
-use crate::cli::InspectArgs;
+use crate::cli::{InspectArgs, column_names};
 use crate::error::Result;
 use crate::report::log::ShownBar;
 use crate::report::stdout::print_result;
@@ -92,7 +92,7 @@ fn config(args: &InspectArgs) -> Result<(DataConfig, GivenKeys)> {
     let given = config.given_keys();
     let mut data = config.data;
     data.missing_values.extend(args.missing_value.iter().cloned());
-    data.drop.extend(args.drop.iter().cloned());
+    data.drop.extend(column_names(&args.drop));
     data.train.clone_from(&args.path);
     if args.labels.is_some() {
         data.labels.clone_from(&args.labels);
