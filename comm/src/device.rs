@@ -191,11 +191,13 @@ impl World {
     /// Joins all ranks by a new communicator, or none. Collective.
     fn join_nccl(&self, gpu: &'static Gpu, options: NcclOptions) -> Result<NcclGroup> {
         let rank = options.rank;
-        let id = if rank == 0 { nccl::new_unique_id(gpu, rank).map(Vec::from) } else { Ok(Vec::new()) };
-        let (_, ids) = self.gather_all_or_none(JOINING, id, Vec::clone)?;
+        let id = || if rank == 0 { nccl::new_unique_id(gpu, rank).map(Vec::from) } else { Ok(Vec::new()) };
+        // A rank that fails before it joins keeps the others waiting in NCCL until their limit.
+        let prepared = nccl::Prepared::new(gpu).and_then(|prepared| Ok((prepared, id()?)));
+        let ((prepared, _), ids) = self.gather_all_or_none(JOINING, prepared, |(_, id)| id.clone())?;
         let id = UniqueId::try_from(&ids[0][..]).expect("rank 0 sent an id of that length");
         let mut group = None;
-        let joined = NcclGroup::join(gpu, &id, options).map(|joined| group = Some(joined));
+        let joined = NcclGroup::join(prepared, &id, options).map(|joined| group = Some(joined));
         let joined = self.all_or_none(JOINING, joined);
         match (group, joined) {
             (Some(group), Ok(())) => Ok(group),

@@ -562,6 +562,16 @@ fn a_large_tensor_goes_from_one_gpu_to_another() {
     assert!(there.to_vec::<f32>().unwrap().iter().enumerate().all(|(i, &v)| v == i as f32));
 }
 
+/// A machine without NVSwitch lets a GPU reach eight others; the rest send through the host.
+#[test]
+fn a_gpu_receives_from_any_number_of_others() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    for index in 1..Gpu::count() as u32 {
+        let there = Tensor::full(&[1000], f64::from(index), DType::F32, Device::Cuda(index)).unwrap();
+        assert_eq!(there.to(gpu.device()).unwrap().to_vec::<f32>().unwrap(), [index as f32; 1000]);
+    }
+}
+
 /// Eager, and as a graph that is replayed.
 #[test]
 fn work_beside_begins_at_its_point_and_is_joined() {

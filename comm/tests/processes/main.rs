@@ -15,14 +15,14 @@ mod start;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::Sums;
 use ddp_comm::peer::{self, PeerPath};
 use ddp_comm::{CommError, DeviceOptions, Rank, ReduceOp, Reporter, World, WorldOptions, failure};
 use ddp_kernels::cuda::{self, Gpu};
 use ddp_kernels::hint::with_hint;
-use ddp_kernels::{DType, Device, Download, Tensor, TensorMut};
+use ddp_kernels::{DType, Device, Download, KernelError, Tensor, TensorMut};
 use start::{By, start, start_processes, start_with};
 
 /// Milliseconds for which ranks wait for each other when they join.
@@ -241,6 +241,14 @@ const BY_MPIRUN: &[Test] = &[
             let run =
                 start_with(by, 2, "gpu_start_fault", |_| vec![("VGPU_FAIL", "nccl:init,rank=1".to_owned())]);
             run.succeeded();
+        }
+    }),
+    ("gpu_without_memory_is_reported_to_all_at_once", |by| {
+        if has_virtual_gpus(2) {
+            let run = start_with(by, 2, "gpu_without_memory", |_| {
+                vec![("VGPU_FAIL", "malloc:1,rank=1".to_owned())]
+            });
+            assert_eq!(run.code, 0, "{}", run.stderr);
         }
     }),
     ("gpu_trial_that_hangs_is_given_up", |by| {
@@ -462,6 +470,16 @@ fn run_rank(case: &str) {
             world.rejoin_devices(Some("a rank was lost".to_owned())).unwrap();
             assert!(!world.registers_buffers());
             assert_eq!(reduce_and_read(&world, device).unwrap(), 2.0);
+        }
+        "gpu_without_memory" => {
+            let begun = Instant::now();
+            let connected = world.connect_device(Device::Cuda(rank as u32), DeviceOptions::default());
+            match (rank, connected.unwrap_err()) {
+                (1, CommError::Kernel(KernelError::OutOfMemory { .. })) => {}
+                (0, CommError::FailedElsewhere { rank: 1, .. }) => {}
+                (_, error) => panic!("{error}"),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "the others need not wait in NCCL");
         }
         "gpu_start_fault" => {
             let options = DeviceOptions { timeout: Some(Duration::from_secs(3)), ..DeviceOptions::default() };

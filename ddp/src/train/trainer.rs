@@ -406,8 +406,8 @@ impl<'w> Trainer<'w> {
     ///
     /// # Errors
     /// [`DataError::RowsElsewhere`](crate::data::DataError::RowsElsewhere) for rows that were loaded for another device than the
-    /// model's, before anything is computed; `TrainError::Kernel`, `TrainError::Comm`; on the CPU also `TrainError::LossNotFinite`, on all ranks alike and before
-    /// the weights change, with [`NonFinite::Fail`]; `TrainError::Optim` if the loss scaler gives up;
+    /// model's, before anything is computed; `TrainError::Kernel`, `TrainError::Comm`; `TrainError::LossNotFinite`, on all ranks alike and before
+    /// the weights change, with [`NonFinite::Fail`], on a GPU of an earlier step whose outcome is unread; `TrainError::Optim` if the loss scaler gives up;
     /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         step_rows::check_device(rows, self.model().device())?;
@@ -424,6 +424,9 @@ impl<'w> Trainer<'w> {
         self.replica.begin_step(step)?;
         match &mut self.gpu {
             Some(gpu) => {
+                // A step takes the place of the outcome of the one before the last.
+                let nonfinite = self.replica.options.nonfinite;
+                self.done.extend(gpu.outcome(self.replica.world, nonfinite, N_SLOTS - 1)?);
                 gpu.enqueue(&mut self.replica, rows, planned)?;
                 self.replica.within = Within::Nothing;
             }

@@ -13,7 +13,7 @@ use ddp::model::layer::Sizes;
 use ddp::model::{LossHead, Sequential};
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
-use ddp::train::trainer::{Trainer, TrainerOptions};
+use ddp::train::trainer::{StepRequest, Trainer, TrainerOptions};
 use ddp_comm::World;
 use ddp_kernels::{DType, Device, Tensor};
 
@@ -85,6 +85,26 @@ fn each_pair_of_devices_trains_or_says_which_call_to_change() {
             }
         }
     }
+}
+
+/// Two outcomes fit on a device: the third step takes the place of the first one's.
+#[test]
+fn outcomes_that_are_read_at_the_end_are_those_of_their_steps() {
+    let Some(_gpus) = gpus(1) else { return };
+    let device = Device::Cuda(0);
+    let options = LoaderOptions::new(device);
+    let want = train(device, &options).unwrap();
+    let world = World::single();
+    let (mut trainer, mut loader) = (trainer(&world, device), loader(&world, &options));
+    while let Some(mut step) = loader.next_step().unwrap() {
+        trainer.step(&mut step, StepRequest::default()).unwrap();
+    }
+    let mut got = Vec::new();
+    while let Some((info, outcome)) = trainer.outcome(true).unwrap() {
+        assert_eq!(info.step, got.len() as u64 + 1);
+        got.push(outcome.sums.mean());
+    }
+    assert_eq!(got, want);
 }
 
 /// Passes without training: an evaluation loads rows for the model's device, and a feed refuses rows on other devices.

@@ -38,7 +38,7 @@ impl Gpu {
             let gate = GateMemory {
                 words: self.gate_words()?,
                 stream: Stream::new(self.context, 0)?,
-                host: self.host_memory(GATE_WORDS * size_of::<u64>())?,
+                host: self.host_memory(2 * GATE_WORDS * size_of::<u64>())?,
             };
             self.gate.get_or_init(|| gate);
         }
@@ -57,7 +57,8 @@ impl Gpu {
     fn write_gate<const N: usize>(&self, values: [u64; N]) -> Result<()> {
         let Some(gate) = self.gate.get() else { return Ok(()) };
         let words = gate.host.as_ptr().cast::<[u64; N]>();
-        // SAFETY: the memory holds GATE_WORDS numbers, of which there are at most so many, and no copy is under way between two calls.
+        // SAFETY: the memory holds GATE_WORDS numbers and more, of which there are at most so many. A copy that is under way, since its wait
+        // has timed out, carries the same numbers: nothing but its closing follows the opening of a gate.
         unsafe { words.write(values) };
         let (to, stream) = (gate.words, gate.stream.raw());
         self.bind()?;
@@ -73,7 +74,8 @@ impl Gpu {
     /// [`crate::KernelError::Cuda`].
     pub fn gate_state(&self) -> Result<Option<GateState>> {
         let Some(gate) = self.gate.get() else { return Ok(None) };
-        let words = gate.host.as_ptr().cast::<u64>();
+        // SAFETY: the second half of the memory, so that a copy to the device that is under way is left alone.
+        let words = unsafe { gate.host.as_ptr().cast::<u64>().add(GATE_WORDS) };
         let (from, stream) = (gate.words, gate.stream.raw());
         self.bind()?;
         // SAFETY: both sides hold GATE_WORDS numbers, as long as the process.

@@ -43,6 +43,10 @@ impl Graph {
                 // Also after an error: ends the capture of the stream.
                 // SAFETY: the capture was begun above.
                 let graph = unsafe { result::stream::end_capture(stream) };
+                if let (Err(_), Ok(graph)) = (&body, graph) {
+                    // SAFETY: nobody else has the graph.
+                    let _ = unsafe { result::graph::destroy(graph) };
+                }
                 body?;
                 Ok(check_driver(gpu.index(), "cuStreamEndCapture", graph)?)
             });
@@ -96,7 +100,10 @@ fn instantiate(gpu: &Gpu, graph: sys::CUgraph) -> Result<(sys::CUgraphExec, usiz
     check_driver(gpu.index(), "cuGraphInstantiate", instantiated.result())?;
     // SAFETY: both are alive.
     let uploaded = unsafe { result::graph::upload(exec, gpu.compute().raw()) };
-    check_driver(gpu.index(), "cuGraphUpload", uploaded)?;
+    check_driver(gpu.index(), "cuGraphUpload", uploaded).inspect_err(|_| {
+        // SAFETY: nobody else has it.
+        let _ = unsafe { result::graph::exec_destroy(exec) };
+    })?;
     Ok((exec, n_nodes))
 }
 

@@ -39,21 +39,24 @@ pub fn path(from: &'static Gpu, to: &'static Gpu) -> Result<PeerPath> {
         Link::Same => Ok(PeerPath::SameDevice),
         Link::Host => Ok(PeerPath::Staged),
         Link::Peer | Link::PeerWithAtomics => {
-            enable(to, from)?;
-            Ok(PeerPath::Direct)
+            Ok(if enable(to, from)? { PeerPath::Direct } else { PeerPath::Staged })
         }
     }
 }
 
-/// Gives `gpu` access to the memory of `peer`, in its pool and outside.
-fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
+/// Gives `gpu` access to the memory of `peer`, in its pool and outside. False if it has access to as many others as the machine allows:
+/// eight without NVSwitch (CUDA Programming Guide, "Peer-to-Peer Memory Access").
+fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<bool> {
     gpu.bind()?;
     // SAFETY: the peer's context lives as long as the process.
     let enabled = unsafe { sys::cuCtxEnablePeerAccess(peer.context(), 0) };
+    if enabled == sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS {
+        return Ok(false);
+    }
     if enabled != sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
         check_driver(gpu.index(), "cuCtxEnablePeerAccess", enabled.result())?;
     }
-    let Ok(pool) = peer.pool.raw() else { return Ok(()) };
+    let Ok(pool) = peer.pool.raw() else { return Ok(true) };
     // SAFETY: zero is a valid value of every field.
     let mut access: sys::CUmemAccessDesc = unsafe { std::mem::zeroed() };
     access.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
@@ -61,7 +64,7 @@ fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
     access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     // SAFETY: the pool lives as long as the process, and one descriptor is passed.
     let set = unsafe { sys::cuMemPoolSetAccess(pool, &access, 1) };
-    check_driver(gpu.index(), "cuMemPoolSetAccess", set.result())
+    check_driver(gpu.index(), "cuMemPoolSetAccess", set.result()).map(|()| true)
 }
 
 /// Copies elements between devices, or within one, ordered after earlier and before later work on both compute streams.
@@ -70,13 +73,12 @@ fn enable(gpu: &'static Gpu, peer: &'static Gpu) -> Result<()> {
 /// [`KernelError::OutOfRange`] if the lengths differ; [`KernelError::Cuda`]; [`KernelError::OutOfMemory`] for the pinned memory
 /// of a staged copy.
 pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
-    if from.len_bytes() != to.len_bytes() {
-        let (end, len) = (from.len_bytes(), to.len_bytes());
-        return Err(KernelError::OutOfRange { op: "copy (bytes)", start: 0, end, len });
+    let (bytes, len) = (from.len_bytes(), to.len_bytes());
+    if bytes != len {
+        return Err(KernelError::OutOfRange { op: "copy (bytes)", start: 0, end: bytes, len });
     }
     let (source, target) = (from.gpu(), to.gpu());
     let path = path(source, target)?;
-    let bytes = from.len_bytes();
     if bytes == 0 {
         return Ok(path);
     }

@@ -105,6 +105,10 @@ impl Tensor {
         let shape = Shape::new(&dims)?;
         let DLDevice { device_type, device_id } = lent.device();
         match device_type {
+            DLDeviceType::CUDA if shape.numel() == 0 => {
+                let gpu = Gpu::get(u32::try_from(device_id).unwrap_or(u32::MAX))?;
+                Tensor::empty(&dims, dtype, gpu.device())
+            }
             _ if shape.numel() == 0 => Tensor::empty(&dims, dtype, Device::Cpu),
             DLDeviceType::CPU => {
                 // SAFETY: the caller's guarantee.

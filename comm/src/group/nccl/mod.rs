@@ -132,20 +132,40 @@ pub struct NcclGroup {
     pub(super) traffic: Counter,
 }
 
+/// Parts of a group that need the device alone.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    gpu: &'static Gpu,
+    ready: Event,
+    done: Vec<Event>,
+    barrier_operand: Tensor,
+}
+
+impl Prepared {
+    /// Allocates it.
+    ///
+    /// # Errors
+    /// [`CommError::Kernel`] if the device is out of memory.
+    pub(crate) fn new(gpu: &'static Gpu) -> Result<Self> {
+        let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
+        let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
+        Ok(Prepared { gpu, ready: Event::new(gpu)?, done: done?, barrier_operand })
+    }
+}
+
 impl NcclGroup {
     /// Joins the ranks that hold the same id. Collective.
     ///
     /// # Errors
     /// [`CommError::NcclUnavailable`]; [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive.
-    pub(crate) fn join(gpu: &'static Gpu, id: &UniqueId, options: NcclOptions) -> Result<Self> {
+    pub(crate) fn join(prepared: Prepared, id: &UniqueId, options: NcclOptions) -> Result<Self> {
+        let Prepared { gpu, ready, done, barrier_operand } = prepared;
         let NcclOptions { rank, world_size, shares_gpu, limits_blocks, timeout, .. } = options;
-        let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
-        let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
         let max_ctas =
             if shares_gpu { Some(SHARED_GPU_MAX_CTAS) } else { most_ctas(gpu).filter(|_| limits_blocks) };
         Ok(NcclGroup {
-            ready: Event::new(gpu)?,
-            done: done?,
+            ready,
+            done,
             barrier_operand: RefCell::new(barrier_operand),
             comm: Communicator::join(gpu, id, Options { rank, world_size, max_ctas, timeout })?,
             gpu,

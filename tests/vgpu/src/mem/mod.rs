@@ -17,7 +17,7 @@ pub(crate) mod pages;
 pub(crate) mod pool;
 pub(crate) mod trap;
 
-use crate::code::{OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED};
+use crate::code::{OUT_OF_MEMORY, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED, TOO_MANY_PEERS};
 use crate::config::{CONFIG, MAX_DEVICES};
 use crate::{fault, order};
 use pages::PAGE;
@@ -33,6 +33,8 @@ pub(crate) const SPAN: u64 = 1 << 40;
 pub(crate) const SHIFT: u64 = 0x2000_0000_0000;
 /// Poison and canary: NaN as f32, f64 and bf16, -1 as an integer.
 const POISON: u8 = 0xFF;
+/// Devices that one of a machine without NVSwitch reaches.
+const MOST_PEERS: usize = 8;
 
 const _: () = assert!(TAG + MAX_DEVICES as u64 * SPAN <= TAG + SHIFT);
 
@@ -307,11 +309,14 @@ impl Memory {
 
     /// Lets kernels of `from` use plain memory of `to`.
     pub(crate) fn enable_peer(&mut self, from: usize, to: usize) -> Result<(), i32> {
-        if std::mem::replace(&mut self.peers[from][to], true) {
-            Err(PEER_ACCESS_ALREADY_ENABLED)
-        } else {
-            Ok(())
+        if self.peers[from][to] {
+            return Err(PEER_ACCESS_ALREADY_ENABLED);
         }
+        if self.peers[from].iter().filter(|is_enabled| **is_enabled).count() == MOST_PEERS {
+            return Err(TOO_MANY_PEERS);
+        }
+        self.peers[from][to] = true;
+        Ok(())
     }
 
     /// Revokes that permission.
