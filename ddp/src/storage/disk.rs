@@ -145,9 +145,9 @@ pub struct DiskError {
 }
 
 /// Adds action and path to an I/O error.
-pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
+pub(crate) fn at(action: &'static str, path: &Path) -> impl Fn(io::Error) -> DiskError {
     let path = path.to_owned();
-    move |source| DiskError { action, path, source }
+    move |source| DiskError { action, path: path.clone(), source }
 }
 
 /// Replaces `path` by a small file, which is written next to it and synced; the directory entry is not yet synced.

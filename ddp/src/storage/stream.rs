@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::{io, thread};
 
+use memmap2::MmapMut;
 use rustix::fs::{Advice, OFlags, fadvise, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
@@ -32,29 +33,26 @@ pub enum Caching {
     Bypass,
 }
 
-/// Buffer aligned to [`BLOCK_BYTES`]; its first `len` bytes are in use.
+/// Buffer aligned to [`BLOCK_BYTES`]; its first `len` bytes are in use. It is memory of the system, not of the allocator, which would keep it
+/// for the thread that frees it: 50 MiB of a run that saves from time to time.
 #[derive(Debug)]
 struct Chunk {
-    memory: Vec<u8>,
-    start: usize,
+    memory: MmapMut,
     len: usize,
-    capacity: usize,
 }
 
 impl Chunk {
-    fn new(capacity: usize) -> Self {
-        let capacity = capacity.next_multiple_of(BLOCK_BYTES);
-        let memory = vec![0; capacity + BLOCK_BYTES];
-        let start = memory.as_ptr().addr().next_multiple_of(BLOCK_BYTES) - memory.as_ptr().addr();
-        Chunk { memory, start, len: 0, capacity }
+    fn new(capacity: usize) -> io::Result<Self> {
+        let memory = MmapMut::map_anon(capacity.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES))?;
+        Ok(Chunk { memory, len: 0 })
     }
 
     fn bytes(&self) -> &[u8] {
-        &self.memory[self.start..][..self.len]
+        &self.memory[..self.len]
     }
 
     fn room(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..][self.len..self.capacity]
+        &mut self.memory[self.len..]
     }
 }
 
@@ -62,12 +60,12 @@ impl Chunk {
 /// order.
 ///
 /// # Errors
-/// The first error of `write`; `failed` converts an error of starting the thread.
+/// The first error of `write`; `failed` converts an error of starting the thread or of a chunk's memory.
 pub(crate) fn write<E: Send>(
     parts: &[&[u8]],
     mut see: impl FnMut(&[u8]),
     mut write: impl FnMut(&[u8]) -> Result<(), E> + Send,
-    failed: impl FnOnce(io::Error) -> E,
+    failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
     let n_bytes: usize = parts.iter().map(|part| part.len()).sum();
     let mut pieces = parts.iter().flat_map(|part| part.chunks(SEEN_BYTES)).peekable();
@@ -89,10 +87,11 @@ pub(crate) fn write<E: Send>(
         }
         chunk.len > 0
     };
-    let mut chunk = Chunk::new(n_bytes.min(CHUNK_BYTES));
+    let mut chunk = Chunk::new(n_bytes.min(CHUNK_BYTES)).map_err(&failed)?;
     if n_bytes <= CHUNK_BYTES {
         return if fill(&mut chunk) { write(chunk.bytes()) } else { Ok(()) };
     }
+    let other = Chunk::new(CHUNK_BYTES).map_err(&failed)?;
     let (full, to_write) = mpsc::channel::<Chunk>();
     let (written, empty) = mpsc::channel::<Chunk>();
     thread::scope(|scope| {
@@ -110,7 +109,7 @@ pub(crate) fn write<E: Send>(
             Err(error) => return Err(failed(error)),
         };
         // The writer disconnects only on an error, which it returns.
-        produce(chunk, &full, &empty, |chunk| Ok(fill(chunk)))?;
+        produce([chunk, other], &full, &empty, |chunk| Ok(fill(chunk)))?;
         drop(full);
         writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -169,17 +168,18 @@ fn read_whole(file: &File, caching: Caching, mut see: impl FnMut(u64, &[u8])) ->
         see(at, chunk.bytes());
         at += chunk.len as u64;
     };
-    let mut chunk = Chunk::new((n_bytes as usize).clamp(1, CHUNK_BYTES));
+    let mut chunk = Chunk::new((n_bytes as usize).min(CHUNK_BYTES))?;
     if !is_large {
         while fill(&mut chunk)? {
             take(&chunk);
         }
         return Ok(at);
     }
+    let other = Chunk::new(CHUNK_BYTES)?;
     let (full, to_take) = mpsc::channel::<Chunk>();
     let (taken, empty) = mpsc::channel::<Chunk>();
     thread::scope(|scope| {
-        let work = move || produce(chunk, &full, &empty, fill);
+        let work = move || produce([chunk, other], &full, &empty, fill);
         let reader = thread::Builder::new().name("checkpoint-read".to_owned()).spawn_scoped(scope, work)?;
         for chunk in to_take {
             take(&chunk);
@@ -191,15 +191,15 @@ fn read_whole(file: &File, caching: Caching, mut see: impl FnMut(u64, &[u8])) ->
     Ok(at)
 }
 
-/// Fills `chunk` and a second chunk in turn, sends them and receives them back, until `fill` has no more data or the receiver is
+/// Fills two chunks in turn, sends them and receives them back, until `fill` has no more data or the receiver is
 /// gone.
 fn produce<E>(
-    mut chunk: Chunk,
+    [mut chunk, other]: [Chunk; 2],
     full: &Sender<Chunk>,
     empty: &Receiver<Chunk>,
     mut fill: impl FnMut(&mut Chunk) -> Result<bool, E>,
 ) -> Result<(), E> {
-    let mut other = Some(Chunk::new(CHUNK_BYTES));
+    let mut other = Some(other);
     while fill(&mut chunk)? {
         if full.send(chunk).is_err() {
             break;
