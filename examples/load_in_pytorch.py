@@ -24,6 +24,7 @@ import math
 import re
 import sys
 import tomllib
+import warnings
 
 import torch
 from safetensors import safe_open
@@ -321,6 +322,11 @@ def load(path):
     # What leaves numbers as they are is not in the file.
     for name, value in [("offset", 0.0), ("shift", 0.0), ("scale", 1.0)]:
         state.setdefault(f"normalize.{name}", torch.full([n_features], value, dtype=torch.float64))
+    coded = {known["column"] for known in plan["vocabularies"]}
+    numbers = [name for name in plan["columns"] if name not in coded]
+    rounded = [name for name, offset in zip(numbers, state["normalize.offset"].tolist()) if abs(offset) >= 2**53]
+    if rounded:
+        warnings.warn(f"float64 rounds the numbers of {rounded}, which lie beyond 2^53: ddp-train predict and the ONNX file keep them", stacklevel=2)
     n_scaled = len(state.get("target.shift", []))
     target = Target(n_scaled) if n_scaled else nn.Identity()
     loss = config["loss"].get("kind")

@@ -37,6 +37,8 @@ __all__ = ["DdpClassifier", "DdpMultilabelClassifier", "DdpRegressor"]
 _SECTIONS = ("data", "model", "loss", "optimizer", "schedule", "train", "comm", "checkpoint", "log", "watchdog", "run")
 #: Keys of `data` that follow from the arguments of `fit`.
 _FIXED = ("train", "labels", "eval", "eval_labels", "eval_weight", "format", "target", "task", "classes", "weight", "categorical")
+#: Texts that the program takes for truth values, where all labels are such.
+_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
 #: Texts that the program takes for missing labels.
 _MISSING = ("", "na", "n/a", "<na>", "#n/a", "nan", "nat", "null", "none", "-", "?")
 
@@ -297,7 +299,7 @@ class DdpClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[misc]
             self.classes_ = np.unique(y)
             if len(self.classes_) < 2:
                 raise ValueError(f"{type(self).__name__} needs labels of two classes or more, got one class: {self.classes_.tolist()}")
-            self._labels, self._target_names = _saved_labels(self.classes_), names
+            self._labels, self._target_names = _saved_labels(self.classes_, self._names is None), names
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = y[self.classes_[codes] != y]
         if len(unknown):
@@ -373,13 +375,25 @@ def _free_names(wanted: Iterable[str], taken: Sequence[str]) -> List[str]:
     return names
 
 
-def _saved_labels(classes: Any) -> Any:
+def _saved_labels(classes: Any, in_arrays: bool) -> Any:
     """Labels that the program and the model's file have for classes: their own, or their numbers where it would take some for others."""
     if classes.dtype.kind == "b" or classes.dtype.kind in "iuf" and max(abs(int(label)) for label in classes) < 2**63:
         return classes if classes.dtype.kind == "b" else classes.astype(np.int64)
-    words = {text.strip().casefold() for text in _texts(classes)}
-    is_clear = classes.dtype.kind in "UO" and len(words) == len(classes) and words.isdisjoint(_MISSING)
-    return np.array(_texts(classes)) if is_clear else np.arange(len(classes))
+    texts = _texts(classes)
+    words = {text.strip().casefold() for text in texts}
+    # Labels that are all truth values are read as such.
+    meanings = {_TRUTHS[word] for word in words} if words.issubset(_TRUTHS) else words
+    is_clear = classes.dtype.kind in "UO" and len(meanings) == len(classes) and words.isdisjoint(_MISSING)
+    is_clear = is_clear and all(text == text.strip() and not (in_arrays and _is_other_number(text)) for text in texts)
+    return np.array(texts) if is_clear else np.arange(len(classes))
+
+
+def _is_other_number(text: str) -> bool:
+    """Whether a text is a number that the program spells otherwise: 1.0, 1. or 01."""
+    try:
+        return str(int(float(text))) != text
+    except (ValueError, OverflowError):
+        return False
 
 
 def _texts(labels: Any) -> List[str]:
