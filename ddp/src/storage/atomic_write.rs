@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
 use super::unfinished::is_running;
-use super::user_file::{create_new, open_regular};
+use super::user_file::{check_place, create_new, open_regular};
 pub use super::write_error::WriteError;
 
 /// Writes `bytes` to `path`, keeping the old content until the new content is safe on disk.
@@ -33,6 +33,7 @@ pub fn write_atomic_with(
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = folder.join(format!(".{name}.{}.tmp", std::process::id()));
     let write_temporary = || -> io::Result<()> {
+        check_place(path)?;
         let mut file = BufWriter::with_capacity(1 << 20, create_new(&temporary)?);
         write(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
@@ -62,6 +63,8 @@ pub(crate) fn remove_leftovers(path: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
     use super::*;
 
     #[test]
@@ -80,6 +83,19 @@ mod tests {
         kept.iter().chain([&left]).for_each(|name| fs::write(folder.path().join(name), "").unwrap());
         assert_eq!(remove_leftovers(&folder.path().join("config.toml")), [left]);
         assert!(kept.iter().all(|name| folder.path().join(name).exists()));
+    }
+
+    /// Root could replace `/dev/null` for all programs.
+    #[test]
+    fn a_file_takes_the_place_of_no_pipe_or_device() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.json");
+        let pipe = rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0);
+        pipe.unwrap();
+        let error = ddp_kernels::hint::with_hint(&write_atomic(&path, b"new").unwrap_err());
+        assert!(error.contains("it is a named pipe, expected a regular file\nhint: name a file"), "{error}");
+        assert!(!fs::metadata(&path).unwrap().is_file());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
     /// Whoever may write into the folder of a run can guess them.

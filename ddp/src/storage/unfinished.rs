@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, mem};
 
-use crate::storage::user_file::{create_new, open_unlinked};
+use crate::storage::user_file::{check_place, create_new, open_unlinked};
 
 /// Age after which a file counts as left over on file systems without locks.
 const LEFT_OVER_AGE: Duration = Duration::from_secs(600);
@@ -48,6 +48,7 @@ impl Unfinished {
     /// The error of the operating system.
     pub fn complete(&self, path: &Path, name: &Path) -> io::Result<()> {
         let mut paths = self.lock();
+        check_place(name)?;
         fs::rename(path, name)?;
         paths.remove(path);
         Ok(())

@@ -155,6 +155,20 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Checks that a new file may take the place of what `path` names: nothing, a folder's entry or a regular file. Of a device or a pipe, which
+/// others use too, the name would become that of a file.
+///
+/// # Errors
+/// An error that names the kind of file.
+pub fn check_place(path: &Path) -> io::Result<()> {
+    path.metadata().map_or(Ok(()), |data| check_regular(data.file_type()))
+}
+
+/// Whether an error says that a path names something else than a regular file.
+pub(crate) fn is_not_regular(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
+}
+
 /// Kind of file that a path names instead of a regular file.
 #[derive(Debug, thiserror::Error)]
 #[error("it is {0}, expected a regular file")]

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 
+use super::user_file::is_not_regular;
+
 /// Hint for a file that exceeds a limit.
 pub const FILE_TOO_LARGE: &str =
     "a limit on the size of files applies: raise it with `ulimit -f unlimited`, or use another disk";
@@ -22,6 +24,9 @@ pub struct WriteError {
 
 fn write_hint(path: &Path, source: &io::Error) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if is_not_regular(source) {
+        return "name a file that does not exist, or a regular one".to_owned();
+    }
     let hint = match source.kind() {
         io::ErrorKind::StorageFull if is_out_of_inodes(path) => {
             "the disk has no inodes left (`df -i`): delete some files and run again"

@@ -104,7 +104,8 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         warn!("{}", unseen_categories(&unseen));
     }
     let rows = preprocessor.encode(rows);
-    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading)?;
+    let metrics = evaluate(world, &mut model, &loss, &request, &rows, partition, &loading);
+    let metrics = metrics.map_err(|error| Error::from_model_data(error, ModelCommand::Eval))?;
     let (n_rows, data) = (rows.len(), rows.source());
     if args.calibrate {
         let of_rows = CalibrationRows { rows: &rows, partition, loading: &loading };

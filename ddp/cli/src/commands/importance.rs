@@ -18,8 +18,8 @@ use tracing::{info, warn};
 
 use crate::cli::EvalArgs;
 use crate::commands::eval_report::{EvalReport, number};
-use crate::error::Result;
 use crate::error::command::CommandError;
+use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
 use crate::report::stdout::{print_result, table};
@@ -147,7 +147,9 @@ pub(super) fn measure(
             bar.advance(n_rows as u64);
         }
     };
-    let importance = permutation_importance(world, setup, &columns, &options, done)?;
+    let importance = permutation_importance(world, setup, &columns, &options, done);
+    let of_rows = |error| Error::from_model_data(error, ModelCommand::Eval);
+    let importance = importance.map_err(|stop| stop.map(of_rows))?;
     drop(bar);
     let printed = match world.rank().0 {
         0 => {

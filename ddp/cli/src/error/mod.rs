@@ -91,7 +91,7 @@ impl Error {
     }
 
     /// Makes the error for rows that `command` reads for a trained model.
-    pub(crate) fn from_model_data(error: DataError, command: ModelCommand) -> Self {
+    pub(crate) fn from_model_data(error: impl Into<ddp::Error>, command: ModelCommand) -> Self {
         match error.into() {
             ddp::Error::Data(error) => Error::ModelData(error, command),
             error => Error::Library(error),
@@ -336,6 +336,9 @@ pub(crate) fn from_model_data(error: &DataError, command: ModelCommand) -> Optio
         (Some(TableError::Rows(RowsError::Csv(CsvError::TargetMissing { .. }))), ModelCommand::Eval) => {
             "evaluating compares with true values in that column; `ddp-train predict` needs none".to_owned()
         }
+        (_, ModelCommand::Eval) if hint.contains("`data.labels`") => {
+            "name their labels with --labels FILE".to_owned()
+        }
         (_, ModelCommand::Eval) if is_unknown_label(error) => {
             "correct the label, or leave out such rows with --unknown-label skip".to_owned()
         }
@@ -343,12 +346,15 @@ pub(crate) fn from_model_data(error: &DataError, command: ModelCommand) -> Optio
             "fill in the value, or leave out such rows with --missing-target skip".to_owned()
         }
         (_, command) if hint.contains("`data.") => {
-            let other = match command {
-                ModelCommand::Eval => "or remove such rows",
-                _ => "or write such rows without a prediction with --bad-rows null",
+            let values = match (TableError::of(error), command) {
+                (Some(TableError::Rows(RowsError::Csv(error))), _) if error.is_of_first_line() => {
+                    "first line"
+                }
+                (_, ModelCommand::Eval) => "values, or remove such rows",
+                _ => "values, or write such rows without a prediction with --bad-rows null",
             };
             format!(
-                "correct the values, {other}; how columns are read was decided in training: train again with other settings of \
+                "correct the {values}; how columns are read was decided in training: train again with other settings of \
                  `data` to change it"
             )
         }

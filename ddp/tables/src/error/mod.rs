@@ -164,7 +164,7 @@ pub enum TableError {
         dtype: DType,
     },
     /// No row is in the range that the user asked for.
-    #[error("`{source_name}` has {n_rows} rows, so none is in {start}..{end}")]
+    #[error("`{source_name}` has {n_rows} rows, so none is in {start}..{}", if *end == usize::MAX { String::new() } else { end.to_string() })]
     #[diagnostic(help("rows are counted from 0; check --rows"))]
     NoRowsInRange {
         source_name: String,

@@ -8,6 +8,8 @@ use ddp::storage::unfinished::Unfinished;
 use ddp::storage::write_error::WriteError;
 use ddp_comm::{Phase, World};
 
+use crate::open::files::files_of;
+use crate::open::remote::is_address;
 use crate::predict::columns::PredictedColumns;
 use crate::predict::ensemble::Votes;
 use crate::predict::error::{PredictError, Result};
@@ -105,13 +107,25 @@ impl Form {
 /// # Errors
 /// [`PredictError`], on all ranks.
 pub fn check(world: &World, saved: &SavedModel, input: &InputSpec, output: &OutputSpec) -> Result<(), Stop> {
-    let form = Form::new(saved, &input.keep, output);
-    let exists = |path: &Path| world.rank().0 == 0 && !output.overwrite && path.symlink_metadata().is_ok();
-    let checked = form.and_then(|_| match &output.place {
-        OutputPlace::File(path) if exists(path) => Err(PredictError::OutExists { path: path.clone() }),
-        _ => Ok(()),
-    });
+    let checked = Form::new(saved, &input.keep, output).and_then(|_| check_place(world, input, output));
     Ok(world.collective_result(checked)?)
+}
+
+/// Refuses a file that exists, unless it is to be replaced, and one that holds rows of the input.
+fn check_place(world: &World, input: &InputSpec, output: &OutputSpec) -> Result<()> {
+    let OutputPlace::File(path) = &output.place else { return Ok(()) };
+    if world.rank().0 != 0 || path.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let is_path = |file: &PathBuf| fs::canonicalize(file).ok() == fs::canonicalize(path).ok();
+    // The rows report what is wrong with them.
+    if !is_address(&input.source) && files_of(&input.source).is_ok_and(|files| files.iter().any(is_path)) {
+        return Err(PredictError::Usage {
+            reason: "the predictions would replace the rows".to_owned(),
+            hint: "name another file for them".to_owned(),
+        });
+    }
+    if output.overwrite { Ok(()) } else { Err(PredictError::OutExists { path: path.clone() }) }
 }
 
 /// Predicts the rows of `input` on all ranks by `model`, or with the `votes` of others; `print` writes to stdout.
@@ -133,6 +147,7 @@ pub fn run(
         let Form { format, predicted } = Form::new(saved, &input.keep, output)?;
         let input = InputSpec { keeps_types: format == OutputFormat::Parquet, ..input.clone() };
         let pass = Pass::open(world, model, &input, block_rows)?;
+        check_place(world, &input, output)?;
         let columns: Vec<_> = pass.rows.kept.iter().chain(&predicted.columns).cloned().collect();
         Ok((format, columns, predicted, pass))
     };
@@ -160,7 +175,7 @@ pub fn run(
         }
         OutputPlace::File(path) => path,
     };
-    let mut file = OutputFile::create(world, path, format, &columns, output.overwrite, &output.unfinished)?;
+    let mut file = OutputFile::create(world, path, format, &columns, &output.unfinished)?;
     let done = write_blocks(pass, votes.as_mut(), &predicted, |number, block| file.write(number, block));
     let n_bad_rows = world.collective_result(done)?;
     let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];

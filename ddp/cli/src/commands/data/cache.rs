@@ -1,11 +1,12 @@
 //! `ddp-train data cache ls` and `clear`: the tables that `data.cache` keeps.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+use std::{fs, io};
 
 use ddp::host_memory::size;
 use ddp::report::metrics::json_line;
+use ddp::storage::user_file::FileError;
 use ddp::storage::write_error::WriteError;
 use ddp_tables::kept_tables::{Entry, entries};
 use serde::Serialize;
@@ -27,7 +28,10 @@ pub(super) fn cache(command: &CacheCommand) -> Result<()> {
     let failed = |path: &Path, source| ddp::Error::from(WriteError { path: path.to_owned(), source });
     let (CacheCommand::Ls(args) | CacheCommand::Clear(args)) = command;
     let CacheArgs { folder, json } = args;
-    let entries = entries(folder).map_err(|source| failed(folder, source))?;
+    let entries = entries(folder).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => FileError::Missing { what: "folder", path: folder.clone() },
+        _ => FileError::Unreadable { what: "folder", path: folder.clone(), source },
+    })?;
     if matches!(command, CacheCommand::Clear(_)) {
         for path in entries.iter().flat_map(|entry| &entry.paths) {
             fs::remove_file(path).map_err(|source| failed(path, source))?;
@@ -35,12 +39,12 @@ pub(super) fn cache(command: &CacheCommand) -> Result<()> {
     }
     let lines: Vec<Line<'_>> = entries.iter().map(line).collect();
     if *json {
-        return Ok(print_result(&lines.iter().map(json_line).collect::<Vec<_>>().join("\n"))?);
+        return Ok(print_result(&lines.iter().map(json_line).collect::<String>())?);
     }
     let total = size(lines.iter().map(|line| line.size_bytes).sum());
     if matches!(command, CacheCommand::Clear(_)) {
         let tables = if lines.len() == 1 { "table" } else { "tables" };
-        return Ok(print_result(&format!("removed {} {tables}, {total}", lines.len()))?);
+        return Ok(print_result(&format!("removed {} {tables}, {total}\n", lines.len()))?);
     }
     let rows = lines
         .iter()

@@ -352,6 +352,19 @@ pub enum CsvError {
     },
 }
 
+impl CsvError {
+    /// Whether it is about the names of the columns, or about a first line that is taken for a row.
+    pub fn is_of_first_line(&self) -> bool {
+        matches!(
+            self,
+            Self::NoHeader { .. }
+                | Self::UnnamedColumn { .. }
+                | Self::DuplicateColumn { .. }
+                | Self::Texts { line: 1, .. }
+        )
+    }
+}
+
 /// Most columns that a message names.
 const SHOWN: usize = 5;
 

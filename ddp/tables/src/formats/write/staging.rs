@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use ddp::storage::unfinished::is_running;
-use ddp::storage::user_file::{create_new, open_regular};
+use ddp::storage::user_file::{check_place, create_new, open_regular};
 use ddp::storage::write_error::WriteError;
 
 /// Ending of temporary names; the process id precedes it.
@@ -37,7 +37,8 @@ impl Staging {
             fs::create_dir_all(folder).map_err(|source| WriteError { path: folder.to_owned(), source })?;
         }
         let temporary = temporary_path(path);
-        let file = create_new(&temporary).map_err(|source| WriteError { path: path.to_owned(), source })?;
+        let file = check_place(path).and_then(|()| create_new(&temporary));
+        let file = file.map_err(|source| WriteError { path: path.to_owned(), source })?;
         self.files.push((temporary, path.to_owned()));
         Ok(file)
     }

@@ -41,21 +41,14 @@ impl OutputFile {
     /// Starts the output `path`; every rank calls it.
     ///
     /// # Errors
-    /// [`PredictError::OutExists`] unless `overwrite`; [`PredictError::Write`].
+    /// [`PredictError::Write`].
     pub(crate) fn create(
         world: &World,
         path: &Path,
         format: OutputFormat,
         columns: &[OutputColumn],
-        overwrite: bool,
         unfinished: &Unfinished,
     ) -> Result<Self, Stop> {
-        let checked = if world.rank().0 == 0 && !overwrite && path.exists() {
-            Err(PredictError::OutExists { path: path.to_owned() })
-        } else {
-            Ok(())
-        };
-        world.collective_result(checked)?;
         // Agree on a name for the temporary files.
         let processes = gather(world, &std::process::id().to_le_bytes())?;
         let process = processes[0].as_slice().try_into().map_or(0, u32::from_le_bytes);

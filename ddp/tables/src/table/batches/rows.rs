@@ -272,8 +272,9 @@ fn texts_of(array: &dyn Array) -> StringArray {
     texts.collect()
 }
 
-/// Appends the values of a column as text.
+/// Appends the values of a column as text; of a time with a zone, which is UTC here, that too.
 pub(super) fn put_kept(array: &dyn Array, kept: Kept, texts: &mut Texts) {
+    let has_zone = matches!(array.data_type(), DataType::Timestamp(_, Some(_)));
     let mut text = Vec::new();
     for row in 0..array.len() {
         text.clear();
@@ -284,6 +285,9 @@ pub(super) fn put_kept(array: &dyn Array, kept: Kept, texts: &mut Texts) {
                     text::put(&list, element, &mut text);
                 }
             }
+        }
+        if has_zone && text.last().is_some_and(u8::is_ascii_digit) {
+            text.push(b'Z');
         }
         texts.push(&String::from_utf8_lossy(&text));
     }
@@ -563,5 +567,23 @@ impl Cells<'_> {
         self.require_all("fill in the weight, or remove those rows")?;
         to_f32(self.array, out);
         checks::weights(out, &checks::Columns { rows: &[], place: &|row| self.place(row) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::TimestampMicrosecondArray;
+
+    use super::*;
+
+    #[test]
+    fn kept_times_with_a_zone_say_that_they_are_utc() {
+        let times = TimestampMicrosecondArray::from(vec![Some(1_000_000), None, Some(i64::MAX)]);
+        for (times, ending) in [(times.clone().with_timezone("+01:00"), "Z"), (times, "")] {
+            let mut texts = Texts::default();
+            put_kept(&times, Kept { root: 0, element: None }, &mut texts);
+            let first = format!("1970-01-01 00:00:01{ending}");
+            assert_eq!([0, 1, 2].map(|row| texts.get(row).to_owned()), [&first, "", "infinity"]);
+        }
     }
 }
