@@ -5,9 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use ddp::config::Config;
+use ddp::kernels::hint::with_hint;
+use ddp_tables::fit::scan::column_stats;
 use ddp_tables::fit::stats::ColumnStats;
 use ddp_tables::source::SourceSpec;
-use ddp_tables::fit::scan::column_stats;
 use libfuzzer_sys::fuzz_target;
 
 /// File name endings; `tests/nightly` and `seeds.rs` refer to them by index, from 0.
@@ -44,8 +45,8 @@ fn read(path: &Path, name: &str, memory_bytes: u64) -> Result<ColumnStats, Strin
     }
     let config = Config::load(None, &sets).expect("good settings");
     let dataset = SourceSpec { memory_bytes, ..SourceSpec::train(&config.data) }.open();
-    let dataset = dataset.map_err(|error| error.to_string())?;
+    let dataset = dataset.map_err(|error| with_hint(&error))?;
     assert!(dataset.len() < MAX_ROWS, "{} rows", dataset.len());
-    dataset.fingerprint().map_err(|error| error.to_string())?;
-    column_stats(&*dataset, 0..dataset.len()).map_err(|error| error.to_string())
+    dataset.fingerprint().map_err(|error| with_hint(&error))?;
+    column_stats(&*dataset, 0..dataset.len()).map_err(|error| with_hint(&error))
 }
