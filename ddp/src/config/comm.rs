@@ -8,7 +8,6 @@ use super::raw::RawConfig;
 use super::section::section;
 use super::setting::Setting;
 use super::value::{ConfigEnum, ConfigValue, config_enum};
-use super::watchdog::WatchdogConfig;
 
 config_enum!(impl RegisterBuffers { Off = "off", Auto = "auto", On = "on" });
 
@@ -64,7 +63,7 @@ section! {
             .may_change();
 
         /// Copies of each shard on other ranks: 0 or 1.
-        zero_copies: usize [zero_copies(raw)?] = count(0, 1)
+        zero_copies: usize = count(0, 1)
             .help("With zero: 1 keeps a copy of each rank's shard of the optimizer's state on the next rank, so that the loss of a rank loses no step")
             .default("0")
             .example("1")
@@ -78,19 +77,6 @@ section! {
             .example(r#""off""#)
             .synonyms(&["nccl_ub", "use_user_buffers"])
             .may_change();
-    }
-}
-
-/// Refuses copies that no rank would save after a loss.
-fn zero_copies(raw: &RawConfig) -> Result<usize> {
-    let n_copies = raw.get("comm.zero_copies")?;
-    match raw.given("comm.zero_copies") {
-        Some(setting) if n_copies > 0 && WatchdogConfig::read(raw)?.save_limit().is_none() => {
-            let hint =
-                "set watchdog.save_s above 0 and watchdog.enabled = true, or leave out comm.zero_copies";
-            Err(setting.bad("0 where no rank saves after a loss", hint))
-        }
-        _ => Ok(n_copies),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use super::class_order;
-use super::data_sources::{EvalSource, Sources, TaskSetting};
+use super::data_sources::{EvalSource, Sources, TaskSetting, class_order};
 use super::data_values::{
     Balance, Encode, ExtraColumns, FingerprintKind, Missing, MissingTarget, Normalize, NormalizeTarget,
     Placement, ShuffleMode, Task, UnknownLabel,
@@ -123,9 +122,7 @@ section! {
 
         /// Number of classes if the labels are the integers from 0; `None` derives the classes from the labels of the training
         /// rows.
-        classes: Option<usize> { classes(raw, sources.task)?, write_classes };
-
-        key classes = count(2, MAX_WIDTH)
+        classes: Option<usize> [optional] = count(2, MAX_WIDTH)
             .help("Number of classes, whose labels are the numbers from 0")
             .absent("the labels of the training rows")
             .example("10")
@@ -134,7 +131,7 @@ section! {
 
         /// Labels in the order of their classes; if empty, numbers are sorted by value, followed by strings sorted by their
         /// bytes.
-        class_order: Vec<String> { class_order::read(raw, sources.task, &sources.train)?, write_class_order };
+        class_order: Vec<String> { class_order(raw, &sources.train)?, write_class_order };
 
         key class_order = key(Kind::Texts { may_be_empty: true })
             .help("Labels in the order of their classes, the lowest first; for loss ordinal, and for reports")
@@ -178,8 +175,8 @@ section! {
             .example(r#""error""#)
             .may_change();
 
-        /// Whether `eval_fraction` takes the same fraction of each class.
-        stratify: bool [stratify(raw, &sources.eval)?] = switch()
+        /// Whether `eval_fraction` takes the same fraction of each class; if a column defines the split, it alone decides.
+        stratify: bool [raw.get::<bool>("data.stratify")? && !matches!(sources.eval, EvalSource::Split(_))] = switch()
             .help("Whether data.eval_fraction takes the same fraction of each class")
             .default("true");
 
@@ -289,7 +286,7 @@ section! {
         shuffle: bool = switch().help("Visit the training rows in a new order each epoch").default("true");
 
         /// Rows of an epoch by class.
-        balance: Balance [balance(raw, sources.task)?] = one_of(Balance::NAMES)
+        balance: Balance = one_of(Balance::NAMES)
             .help("Rows of an epoch: each training row once, or as many of each class as of the most frequent one, by repeating the others")
             .default(r#""none""#)
             .example(r#""classes""#)
@@ -486,10 +483,6 @@ pub(super) fn is_files_beside(weight: &str, format: &str) -> bool {
         || format_by_name(Path::new(weight)).is_some_and(|format| is_beside(format.name()))
 }
 
-fn write_classes(classes: &Option<usize>, writer: &mut Writer) {
-    writer.put_optional("data.classes", classes.as_ref());
-}
-
 /// Writer of a field whose value other fields write.
 fn no_key<T>(_: &T, _: &mut Writer) {}
 
@@ -501,55 +494,6 @@ fn write_class_order(order: &[String], writer: &mut Writer) {
 
 fn write_embedding_dim(dim: &Option<usize>, writer: &mut Writer) {
     writer.put("data.embedding_dim", &dim.unwrap_or(0));
-}
-
-/// Whether rows of rare classes are repeated: not together with weights that do the same, nor where rows are read in blocks.
-fn balance(raw: &RawConfig, task: Task) -> Result<Balance> {
-    let balance = raw.get("data.balance")?;
-    let Some(setting) = raw.given("data.balance").filter(|_| balance == Balance::Classes) else {
-        return Ok(balance);
-    };
-    let is = |key, value: &str| raw.given(key).is_some_and(|given| given.value.as_str() == Some(value));
-    if task != Task::Classification {
-        Err(setting.bad(
-            format!("\"none\" for task \"{task}\""),
-            "only task \"classification\" has classes to balance",
-        ))
-    } else if is("loss.class_weights", "balanced") {
-        Err(setting.bad(
-            "\"none\" next to balanced `loss.class_weights`",
-            "both even out the classes: use one of them",
-        ))
-    } else if raw.given("data.shuffle").is_some_and(|given| given.value.as_bool() == Some(false)) {
-        let hint = "without a shuffle an epoch would be sorted by class: remove `data.shuffle`, or set `loss.class_weights` = \"balanced\"";
-        Err(setting.bad("\"none\" with `data.shuffle` = false", hint))
-    } else if is("data.shuffle_mode", ShuffleMode::Blocks.name()) {
-        let hint = "rows that are repeated lie all over the file: use \"full\", or `loss.class_weights` = \"balanced\"";
-        Err(setting.bad("\"none\" with `data.shuffle_mode` = \"blocks\"", hint))
-    } else {
-        Ok(balance)
-    }
-}
-
-/// Whether rows are drawn separately from each class; if a column defines the split, it alone decides.
-fn stratify(raw: &RawConfig, eval: &EvalSource) -> Result<bool> {
-    let stratify = raw.get("data.stratify")?;
-    match (eval, raw.given("data.stratify")) {
-        (EvalSource::Split(_), Some(setting)) if stratify => Err(setting
-            .bad("false or absent next to `data.split`", "the column of the split decides, not the classes")),
-        (EvalSource::Split(_), _) => Ok(false),
-        _ => Ok(stratify),
-    }
-}
-
-fn classes(raw: &RawConfig, task: Task) -> Result<Option<usize>> {
-    match raw.given("data.classes") {
-        Some(setting) if task != Task::Classification => {
-            Err(setting
-                .bad(format!("absent for task \"{task}\""), "only task \"classification\" has classes"))
-        }
-        _ => raw.optional("data.classes"),
-    }
 }
 
 fn names_weight_files(value: Lookup<'_>) -> bool {

@@ -1,11 +1,11 @@
 //! Rows and targets of `[data]`, which decide how other keys of the section are read.
 
-use super::class_order;
 use super::data_values::Task;
 use super::error::Result;
 use super::heads::{self, HeadConfig};
 use super::loss_names::task_of_loss;
 use super::raw::RawConfig;
+use super::setting::Setting;
 use super::split::{Fold, Split};
 use super::value::ConfigEnum;
 use super::writer::Writer;
@@ -90,7 +90,6 @@ impl ConfigEnum for TaskSetting {
 fn eval(raw: &RawConfig, train: &str) -> Result<EvalSource> {
     let fold = Fold::read(raw)?;
     if let Some(split) = raw.given("data.split") {
-        let fold = fold.zip(raw.given("data.fold"));
         return Ok(EvalSource::Split(Split::read(split, raw.given("data.eval_fraction"), fold)?));
     }
     if let Some(fold) = fold {
@@ -135,9 +134,7 @@ fn task(raw: &RawConfig, train: &str) -> Result<(Task, bool)> {
         TaskSetting::Task(task) => (task, false),
         // Only classes have a count, and the targets of the built-in sets are classes.
         TaskSetting::Auto
-            if raw.given("data.classes").is_some()
-                || class_order::is_given(raw)
-                || train.starts_with("builtin:") =>
+            if raw.given("data.classes").is_some() || lists_classes(raw) || train.starts_with("builtin:") =>
         {
             (Task::Classification, false)
         }
@@ -160,4 +157,28 @@ fn target(raw: &RawConfig, task: Task, auto_task: bool) -> Result<Vec<String>> {
         ));
     }
     Ok(target)
+}
+
+/// Whether the config lists the labels.
+fn lists_classes(raw: &RawConfig) -> bool {
+    let is_list = |setting: &Setting| setting.value.as_array().is_none_or(|labels| !labels.is_empty());
+    raw.given("data.class_order").is_some_and(is_list)
+}
+
+/// The labels in the order of their classes; empty if the config does not list them.
+pub(super) fn class_order(raw: &RawConfig, train: &str) -> Result<Vec<String>> {
+    let Some(setting) = raw.given("data.class_order") else { return Ok(Vec::new()) };
+    let order: Vec<String> = raw.get("data.class_order")?;
+    if let Some(twice) = order.iter().enumerate().find(|(n, label)| order[..*n].contains(label)) {
+        return Err(setting.bad("each label once", format!("remove one \"{}\"", twice.1)));
+    }
+    if order.len() == 1 {
+        return Err(setting.bad("all labels, two or more", "list the label of each class, the lowest first"));
+    }
+    if !order.is_empty() && train.starts_with("builtin:") {
+        return Err(
+            setting.bad("absent for a built-in set", "its classes are the numbers from 0, in this order")
+        );
+    }
+    Ok(order)
 }

@@ -2,6 +2,7 @@
 
 use toml::Value;
 
+use super::conflicts;
 use super::data_values::Task;
 use super::error::{ConfigError, Result};
 use super::key::{Key, KeyDefault, Kind, Range, key, number, one_of, text};
@@ -57,20 +58,6 @@ const HEAD_KEYS: &[Key] = &[
 /// The keys of `[loss]`, which each head sets for itself.
 static LOSS: KeyTable = KeyTable::new(&[loss::KEYS]);
 
-/// Keys that `[[heads]]` replaces.
-const REPLACED: [&str; 10] = [
-    "data.target",
-    "data.task",
-    "data.classes",
-    "data.class_order",
-    "loss.kind",
-    "loss.label_smoothing",
-    "loss.class_weights",
-    "loss.gamma",
-    "loss.delta",
-    "loss.quantile",
-];
-
 /// The values of a head's `task`.
 #[derive(Clone, Copy, PartialEq)]
 struct HeadTask(Task);
@@ -85,11 +72,6 @@ impl ConfigEnum for HeadTask {
 pub(super) fn read(raw: &RawConfig) -> Result<Vec<HeadConfig>> {
     let heads: Vec<HeadConfig> = entries(raw)?.into_iter().map(|(head, _)| head).collect();
     let Some(setting) = raw.given("heads").filter(|_| !heads.is_empty()) else { return Ok(heads) };
-    if let Some(other) = REPLACED.iter().find_map(|key| raw.given(key)) {
-        return Err(
-            other.bad("absent next to `heads`", "each head has a target, a task and a loss of its own")
-        );
-    }
     let mut taken: Vec<(&String, &String)> = Vec::new();
     for (index, head) in heads.iter().enumerate() {
         if heads[..index].iter().any(|other| other.name == head.name) {
@@ -168,8 +150,10 @@ impl Table<'_> {
         if let ConfigError::BadValue { got, .. } | ConfigError::WrongType { got, .. } = &mut error {
             *got += &format!(" in {}", self.place);
         }
-        if let ConfigError::BadValue { key: "loss.kind", hint, .. } = &mut error {
-            *hint = "set the `task` of the head to the one you mean, or leave its `loss` out".to_owned();
+        if let ConfigError::BadValue { expected, hint, .. } = &mut error {
+            for words in [expected, hint] {
+                *words = words.replace("`data.task`", "the `task` of the head");
+            }
         }
         error
     }
@@ -190,6 +174,8 @@ impl Table<'_> {
         };
         let raw = self.place().section("loss", values, &LOSS)?;
         let loss = Loss::read(&raw, task, false, None).map_err(|error| self.within(error))?;
+        let resolved = [("data.task", Some(task.name())), ("loss.kind", Some(loss.kind_in(&raw)?))];
+        conflicts::check(&raw, &resolved).map_err(|error| self.within(error))?;
         match raw.given("loss.class_weights") {
             Some(setting) if loss.is_balanced() => {
                 let error = setting.bad("a list of numbers", "give one weight for each class of the head");

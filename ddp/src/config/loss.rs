@@ -3,7 +3,7 @@
 use ddp_kernels::ops::ElementLoss;
 use toml::Value;
 
-use super::data_values::{NormalizeTarget, Task};
+use super::data_values::Task;
 use super::error::Result;
 use super::key::{Key, Kind, Lookup, Range, key, number, one_of};
 use super::loss_names::{AUTO, NAMES, loss_name, losses_of};
@@ -51,12 +51,6 @@ pub enum ClassWeights {
     /// One positive weight per class.
     PerClass(Vec<f32>),
 }
-
-/// Keys that are valid only for losses of classes.
-const OF_CLASSES: [&str; 2] = ["loss.label_smoothing", "loss.class_weights"];
-/// Keys that are valid for only one kind of loss.
-const OWNERS: [(&str, &str); 3] =
-    [("loss.gamma", "focal"), ("loss.delta", "huber"), ("loss.quantile", "quantile")];
 
 const BALANCED: &str = "balanced";
 
@@ -108,18 +102,6 @@ impl Loss {
         let is_focal = kind == "focal";
         let is_of_classes =
             matches!(kind, AUTO | "cross_entropy") || (is_focal && task == Task::Classification);
-        if !is_of_classes && let Some(setting) = OF_CLASSES.iter().find_map(|key| raw.given(key)) {
-            let expected = "absent unless the loss is \"cross_entropy\", or \"focal\" on classes";
-            return Err(setting.bad(expected, "remove it, or set `loss.kind` to \"cross_entropy\""));
-        }
-        for (key, owner) in OWNERS {
-            if kind != owner
-                && let Some(setting) = raw.given(key)
-            {
-                let expected = format!("absent unless the loss is \"{owner}\"");
-                return Err(setting.bad(expected, format!("remove it, or set `loss.kind` to \"{owner}\"")));
-            }
-        }
         Ok(match kind {
             _ if is_of_classes => Loss::CrossEntropy {
                 label_smoothing: raw.get("loss.label_smoothing")?,
@@ -161,24 +143,6 @@ impl Loss {
             Self::Element(ElementLoss::Quantile { quantile }) => writer.put("loss.quantile", quantile),
             // Heads are written together with their targets.
             Self::Element(_) | Self::Ordinal | Self::Heads(_) => {}
-        }
-    }
-
-    /// The normalization of the targets: none for a loss that uses the targets as they are.
-    pub(super) fn normalize_target(
-        &self,
-        raw: &RawConfig,
-        given: NormalizeTarget,
-    ) -> Result<NormalizeTarget> {
-        if !self.predicts_logarithms() {
-            return Ok(given);
-        }
-        match raw.given("data.normalize_target") {
-            Some(setting) if given == NormalizeTarget::Standard => Err(setting.bad(
-                format!("\"none\" or absent for the loss \"{}\"", self.name()),
-                "counts are not standardized: the model predicts the logarithm of their rate",
-            )),
-            _ => Ok(NormalizeTarget::None),
         }
     }
 
@@ -228,6 +192,12 @@ impl Loss {
             *weights = ClassWeights::PerClass(counts.iter().map(weight).collect());
         }
         loss
+    }
+
+    /// The value of `loss.kind` that this loss was read from, with `auto` resolved.
+    pub(super) fn kind_in(&self, raw: &RawConfig) -> Result<&'static str> {
+        let given = loss_name(raw)?;
+        Ok(if given == AUTO { self.name() } else { given })
     }
 
     /// The name in the config.

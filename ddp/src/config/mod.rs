@@ -5,7 +5,8 @@
 //! defaults, `document` writes; `reference` and `schema` describe the keys. `table` holds the rows of all sections; the files
 //! that sections import know no section and take the table as an argument.
 //!
-//! To add a key, edit the file of its section: the field, the row, and one line each in `read` and `write`.
+//! To add a key, edit the file of its section: the field, the row, and one line each in `read` and `write`. To refuse it next to
+//! another one, add a row to [`conflicts`].
 //!
 //! ```
 //! use ddp::config::Config;
@@ -18,7 +19,6 @@
 //! # Ok::<(), ddp::config::ConfigError>(())
 //! ```
 
-pub mod conflicts;
 #[doc(hidden)]
 pub mod table_options;
 mod data_values;
@@ -31,15 +31,16 @@ mod origin;
 mod error;
 mod overrides;
 pub mod precision;
-pub mod reference;
 mod section;
 mod setting;
-mod reader;
 mod value;
+mod reader;
 mod eval_metric;
 mod raw;
+mod conflict_values;
+pub mod conflicts;
+pub mod reference;
 mod rows_memory;
-mod class_order;
 mod watchdog;
 mod comm;
 pub mod gpu_features;
@@ -235,7 +236,8 @@ impl Config {
     }
 
     /// Checks the settings; a run without a name is called `named`, as its folder or its config file.
-    fn resolve(raw: &RawConfig, named: Option<&str>) -> Result<Self> {
+    fn resolve(given: &RawConfig, named: Option<&str>) -> Result<Self> {
+        let raw = &model::without_replaced(given);
         let mut data = DataConfig::read(raw)?;
         if data.normalize == Normalize::Auto && model::is_periodic_mlp(raw)? {
             data.normalize = Normalize::Robust;
@@ -244,13 +246,15 @@ impl Config {
             Task::Heads => Loss::Heads(heads::losses(raw)?),
             task => Loss::read(raw, task, data.auto_task, data.classes)?,
         };
-        data.normalize_target = loss.normalize_target(raw, data.normalize_target)?;
+        if loss.predicts_logarithms() {
+            data.normalize_target = NormalizeTarget::None;
+        }
         let train = TrainConfig::read(raw, &data)?;
-        Ok(Config {
+        let config = Config {
             name: name::read(raw, named, &data)?,
             model: ModelConfig::read(raw)?,
             optimizer: OptimizerConfig::read(raw)?,
-            schedule: ScheduleConfig::read(raw, Some(&data))?,
+            schedule: ScheduleConfig::read(raw)?,
             comm: CommConfig::read(raw)?,
             checkpoint: CheckpointConfig::read(raw, &data, &train)?,
             train,
@@ -259,8 +263,16 @@ impl Config {
             run: RunConfig::read(raw)?,
             data,
             loss,
-            given: Given { raw: raw.clone(), is_folder_name: false },
-        })
+            given: Given { raw: given.clone(), is_folder_name: false },
+        };
+        config.check_conflicts(raw, None)?;
+        Ok(config)
+    }
+
+    /// Refuses settings that exclude each other; `eval` is the value of `data.eval` where it is unset.
+    fn check_conflicts(&self, raw: &RawConfig, eval: Option<&str>) -> Result<()> {
+        let task = ("data.task", Some(self.data.task.name()));
+        conflicts::check(raw, &[task, ("loss.kind", Some(self.loss.kind_in(raw)?)), ("data.eval", eval)])
     }
 
     /// This config with the task that the targets decided on, which all other keys must fit.
@@ -279,14 +291,12 @@ impl Config {
     /// # Errors
     /// The setting that needs them, with its place.
     pub fn check_unset_eval(&self) -> Result<()> {
-        let is_loss = |metric: &JudgeMetric| *metric == EvalMetric::Loss.into();
-        let needs_eval = self.train.needs_eval()
-            || matches!(self.schedule.shape, ScheduleShape::Plateau { .. })
-            || !self.checkpoint.keep_best.as_ref().is_none_or(is_loss);
-        if self.data.eval == EvalSource::Unset && needs_eval {
-            self.with_setting("data.eval=\"none\"")?;
+        match self.data.eval {
+            EvalSource::Unset => {
+                self.check_conflicts(&model::without_replaced(&self.given.raw), Some("none"))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks the settings that this config was read from again, with one `--set` argument laid over them.

@@ -2,6 +2,7 @@
 
 use ddp_kernels::ops::Activation;
 
+use super::conflicts::{self, Values};
 use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch};
 use super::layers::{self, LAYER_KEYS, LayerEntry, MAX_LAYERS};
@@ -81,10 +82,6 @@ pub(super) const KEYS: &[Key] = &[
     switch("model.bias").help("Give linear layers a bias").default("true"),
 ];
 
-/// The keys that a list of layers replaces.
-const REPLACED: [&str; 5] =
-    ["model.kind", "model.activation", "model.dropout", "model.norm", "model.residual"];
-
 impl ModelConfig {
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let hidden: Vec<usize> = raw.get("model.hidden")?;
@@ -103,31 +100,18 @@ impl ModelConfig {
             layers: Vec::new(),
         };
         let kind = kind(raw)?;
-        let given_kind = raw.given("model.kind");
-        if let Some(setting) = raw.given("model.layers")
-            && !given_kind.is_some_and(|kind| overrides(kind, setting))
-        {
-            refuse(raw, &REPLACED, setting, "model.layers")?;
+        if let Some(setting) = raw.given("model.layers") {
             return Ok(ModelConfig::from_layers(layers::read(setting, perceptron.bias)?, perceptron.bias));
         }
         let ModelConfig { ref hidden, activation, dropout, bias, .. } = perceptron;
         let preset = Preset { hidden, activation, dropout, bias };
-        let (layers, unused): (_, &[&str]) = match kind {
+        let layers = match kind {
             ModelKind::Mlp => return Ok(perceptron),
-            ModelKind::ResMlp => (preset.res_mlp(), &["model.norm", "model.residual"]),
-            ModelKind::PeriodicMlp => (preset.periodic_mlp(), &["model.norm", "model.residual"]),
-            ModelKind::SwiGlu => (preset.swi_glu(), &["model.activation", "model.norm", "model.residual"]),
+            ModelKind::ResMlp => preset.res_mlp(),
+            ModelKind::PeriodicMlp => preset.periodic_mlp(),
+            ModelKind::SwiGlu => preset.swi_glu(),
         };
-        if let Some(setting) = given_kind {
-            refuse(raw, unused, setting, &format!("model.kind = \"{kind}\""))?;
-        }
-        match raw.given("model.hidden") {
-            Some(setting) if hidden.is_empty() => {
-                Err(setting
-                    .bad("the widths of blocks", "give a width for each block, or leave out model.kind"))
-            }
-            _ => Ok(ModelConfig::from_layers(layers, bias)),
-        }
+        Ok(ModelConfig::from_layers(layers, bias))
     }
 
     /// Makes a model of these layers followed by the output layer, with or without a bias.
@@ -191,17 +175,18 @@ pub(super) fn is_periodic_mlp(raw: &RawConfig) -> Result<bool> {
     Ok(kind == ModelKind::PeriodicMlp && raw.given("model.layers").is_none())
 }
 
-/// Refuses keys that have no effect because of `setting`, which messages call `words`. A key in the config file is ignored
-/// instead if `setting` is given on the command line.
-fn refuse(raw: &RawConfig, keys: &[&str], setting: &Setting, words: &str) -> Result<()> {
-    let mut given = keys.iter().filter_map(|key| raw.given(key));
-    match given.find(|other| !overrides(setting, other)) {
-        Some(other) => Err(other.bad(
-            format!("absent next to `{words}`"),
-            "what it says is part of the list of layers or of the preset",
-        )),
-        None => Ok(()),
-    }
+/// The settings without those of a file that the command line replaces: by a list of layers, or by a preset.
+pub(super) fn without_replaced(raw: &RawConfig) -> RawConfig {
+    let is_over = |upper: &str, lower: &str| match (raw.given(upper), raw.given(lower)) {
+        (Some(upper), Some(lower)) => overrides(upper, lower),
+        _ => false,
+    };
+    let is_by_kind = is_over("model.kind", "model.layers");
+    let in_effect = if is_by_kind { raw.without("model.layers") } else { raw.clone() };
+    let replaced = conflicts::excluded(&in_effect, &[]).filter(|(row, ..)| {
+        row.key.starts_with("model.") && row.value == Values::Any && is_over(row.with, row.key)
+    });
+    replaced.fold(in_effect.clone(), |left, (row, ..)| left.without(row.key))
 }
 
 /// Whether `upper` was given on the command line and `lower` in a file.

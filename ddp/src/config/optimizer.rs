@@ -3,12 +3,13 @@
 use ddp_kernels::ops::{OptimizerDefaults, OptimizerKind, OptimizerParams};
 use toml::Value;
 
+use super::conflicts;
 use super::error::Result;
 use super::key::{Key, Kind, Range, key, number, one_of, switch, text};
 use super::key_table::KeyTable;
 use super::nested::Place;
 use super::raw::RawConfig;
-use super::schedule::{self, ScheduleConfig};
+use super::schedule::{self, ScheduleConfig, ScheduleShape};
 use super::setting::{Setting, as_number};
 use super::value::{ConfigEnum, ConfigValue, list};
 use super::writer::Writer;
@@ -329,7 +330,16 @@ fn group_schedule(place: Place<'_>, item: &Value) -> Result<ScheduleConfig> {
         let hint = format!("for example schedule = {}", GROUP_KEYS[3].example);
         return Err(place.wrong("groups whose `schedule` is a table".to_owned(), &item.to_string(), hint));
     };
-    ScheduleConfig::read(&place.section("schedule", table, &SCHEDULE)?, None)
+    let raw = place.section("schedule", table, &SCHEDULE)?;
+    let schedule = ScheduleConfig::read(&raw)?;
+    conflicts::check(&raw, &[])?;
+    match raw.given("schedule.kind") {
+        Some(setting) if matches!(schedule.shape, ScheduleShape::Plateau { .. }) => {
+            let hint = "groups follow the reductions of `[schedule]` by their `lr_scale`";
+            Err(setting.bad("another one than \"plateau\" in a group", hint))
+        }
+        _ => Ok(schedule),
+    }
 }
 
 impl ParamGroup {

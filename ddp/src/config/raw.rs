@@ -51,10 +51,20 @@ impl RawConfig {
         RawConfig { settings, table: self.table }
     }
 
+    /// Whether the table has a row for this key.
+    pub(super) fn has_row(&self, name: &str) -> bool {
+        self.table.find(name).is_some()
+    }
+
+    /// Whether this key was given; the table may have no row for it.
+    pub(super) fn is_given(&self, name: &str) -> bool {
+        self.settings.contains_key(name)
+    }
+
     /// The setting that was given for this key, if any.
     pub(super) fn given(&self, name: &str) -> Option<&Setting> {
         let setting = self.settings.get(name);
-        debug_assert!(setting.is_some() || self.table.find(name).is_some(), "the config has no row `{name}`");
+        debug_assert!(setting.is_some() || self.has_row(name), "the config has no row `{name}`");
         setting
     }
 

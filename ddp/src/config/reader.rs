@@ -13,6 +13,7 @@ use super::key_table::KeyTable;
 use super::origin::Origin;
 use super::overrides::Overrides;
 use super::setting::Setting;
+use super::value::typed;
 use crate::storage::user_file;
 use crate::storage::user_file::FileError;
 
@@ -128,11 +129,7 @@ fn set_argument(table: &'static KeyTable, arg: &str) -> Result<Setting> {
         let hint = table.hint(name);
         return Err(ConfigError::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
     };
-    let value = match ValueDeserializer::parse(raw).ok().and_then(|value| Value::deserialize(value).ok()) {
-        Some(value) => value,
-        None => Value::String(raw.to_owned()),
-    };
-    let setting = Setting { key, value, raw: Some(raw.to_owned()), origin };
+    let setting = Setting { key, value: typed(raw), raw: Some(raw.to_owned()), origin };
     let digits = raw.trim_start_matches(['+', '-']);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     // A number that TOML can't represent: its integers are signed 64-bit.

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::conflicts::{self, CONFLICTS, Conflict};
+use super::conflicts::{self, CONFLICTS, Conflict, Values};
 use super::key::{Key, KeyDefault, Kind, OnResume};
 
 /// The keys for a terminal, three lines per key.
@@ -80,7 +80,10 @@ fn conflict_table() -> String {
                      exclude them. Heads, `schedule` of a group and `loss` of a head have the conflicts of the keys that they hold.\n\n\
                      | Key | Value | Not with | Because |\n|---|---|---|---|\n"
         .to_owned();
-    let or_any = |words: &str| if words.is_empty() { "any".to_owned() } else { words.to_owned() };
+    let or_any = |values: &Values| match values {
+        Values::Any => "any".to_owned(),
+        _ => values.to_string(),
+    };
     for Conflict { key, value, with, when, reason, .. } in CONFLICTS {
         table += &format!("| `{key}` | {} | `{with}`: {} | {reason} |\n", or_any(value), or_any(when));
     }

@@ -1,7 +1,5 @@
 //! `[schedule]`: the learning rate of each step. The formulas are in the room `optim`, `schedule.rs`.
 
-use super::data::DataConfig;
-use super::data_sources::EvalSource;
 use super::error::Result;
 use super::key::{Key, Kind, Range, count, key, number, one_of};
 use super::limits::MAX_STEPS;
@@ -125,25 +123,9 @@ config_enum!(impl ScheduleKind {
     Wsd = "wsd",
 });
 
-/// Keys that are valid only for some schedules.
-const OWNERS: [(&str, &[ScheduleKind]); 8] = {
-    use ScheduleKind::{Cosine, CosineRestarts, Exponential, Linear, OneCycle, Plateau, Step, Wsd};
-    [
-        ("schedule.final_fraction", &[Linear, Cosine, OneCycle, CosineRestarts, Plateau, Wsd]),
-        ("schedule.decay_steps", &[Wsd]),
-        ("schedule.decay_fraction", &[Wsd]),
-        ("schedule.step_every_steps", &[Step, Exponential, CosineRestarts]),
-        ("schedule.step_every_fraction", &[Step, Exponential, CosineRestarts]),
-        ("schedule.step_factor", &[Step, Exponential, Plateau]),
-        ("schedule.restart_growth", &[CosineRestarts]),
-        ("schedule.plateau_patience", &[Plateau]),
-    ]
-};
-
 const FRACTION: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
 const STEPS_HINT: &str = "steps of the optimizer";
 const FRACTION_HINT: &str = "0.1 is a tenth of the run's steps";
-const EVAL_HINT: &str = "it follows the evaluations: give rows in `data.eval`, or take a fraction of the training rows with `data.eval_fraction`, such as 0.1";
 const STEPS_OR_FRACTION: &str = "one counts optimizer steps, the other is a fraction of the run's steps";
 
 pub(super) const KEYS: &[Key] = &[
@@ -229,24 +211,9 @@ impl ScheduleConfig {
         shape: ScheduleShape::Constant,
     };
 
-    /// Reads `[schedule]`, or with `data: None` the schedule of a group.
-    pub(super) fn read(raw: &RawConfig, data: Option<&DataConfig>) -> Result<Self> {
+    /// Reads `[schedule]`, or the schedule of a group.
+    pub(super) fn read(raw: &RawConfig) -> Result<Self> {
         let kind = raw.get("schedule.kind")?;
-        check_owners(raw, kind)?;
-        if let (ScheduleKind::Plateau, Some(setting)) = (kind, raw.given("schedule.kind")) {
-            match data {
-                None => {
-                    let hint = "groups follow the reductions of `[schedule]` by their `lr_scale`";
-                    return Err(setting.bad("another one than \"plateau\" in a group", hint));
-                }
-                Some(data) if data.eval == EvalSource::None => {
-                    return Err(
-                        setting.bad("another one than \"plateau\" without rows to evaluate on", EVAL_HINT)
-                    );
-                }
-                Some(_) => {}
-            }
-        }
         // The defaults of torch.optim.lr_scheduler.OneCycleLR: pct_start, 1 / div_factor, and 1 / div_factor / final_div_factor.
         let (length, start, end) = match kind {
             ScheduleKind::OneCycle => (Span::Fraction(0.3), Some(1.0 / 25.0), 1.0 / 25.0 / 1e4),
@@ -339,23 +306,6 @@ impl ScheduleConfig {
             }
         }
     }
-}
-
-/// Refuses keys that the schedule does not use.
-fn check_owners(raw: &RawConfig, kind: ScheduleKind) -> Result<()> {
-    for (key, owners) in OWNERS {
-        if !owners.contains(&kind)
-            && let Some(setting) = raw.given(key)
-        {
-            let names: Vec<_> = owners.iter().map(|kind| kind.config_name()).collect();
-            let names = names.join("\" or \"");
-            return Err(setting.bad(
-                format!("absent unless `schedule.kind` is \"{names}\""),
-                format!("remove it, or set `schedule.kind` to \"{names}\""),
-            ));
-        }
-    }
-    Ok(())
 }
 
 impl Span {

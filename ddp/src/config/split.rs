@@ -63,10 +63,6 @@ impl Fold {
         let text: String = raw.get("data.fold")?;
         let numbers = text.split_once('/').map(|(number, of)| (number.trim().parse(), of.trim().parse()));
         match numbers {
-            _ if raw.given("data.eval_fraction").is_some() => Err(setting.bad(
-                "absent next to `data.eval_fraction`",
-                "a fold of K has a K-th of the rows: remove one of the two",
-            )),
             Some((Ok(number), Ok(of))) if (2..=MAX_FOLDS).contains(&of) && (1..=of).contains(&number) => {
                 Ok(Some(Fold { number, of }))
             }
@@ -105,11 +101,7 @@ const ONE_OF: &str = "a table with one of `column`, `group` and `time`";
 
 impl Split {
     /// Reads the table; `fraction` is `data.eval_fraction`, and `fold` `data.fold`.
-    pub(super) fn read(
-        setting: &Setting,
-        fraction: Option<&Setting>,
-        fold: Option<(Fold, &Setting)>,
-    ) -> Result<Self> {
+    pub(super) fn read(setting: &Setting, fraction: Option<&Setting>, fold: Option<Fold>) -> Result<Self> {
         let Some(table) = setting.value.as_table() else {
             return Err(setting.bad(ONE_OF, example()));
         };
@@ -122,16 +114,8 @@ impl Split {
             return Err(setting.bad(format!("a table whose `{kind}` is the name of a column"), example()));
         };
         let column = column.to_owned();
-        if let Some((_, fold)) = fold.filter(|_| kind == "column") {
-            let expected = "absent where `data.split` names a `column`";
-            return Err(fold.bad(expected, "folds are drawn from single rows, from groups or by time"));
-        }
         let (eval, train) = (values(setting, table, "eval")?, values(setting, table, "train")?);
         if kind == "column" {
-            if let Some(fraction) = fraction {
-                let expected = "absent where `data.split` names a `column`";
-                return Err(fraction.bad(expected, "the values of that column say which rows are evaluated"));
-            }
             if let Some(both) = eval.iter().find(|value| train.contains(value)) {
                 let expected = format!("different values in `eval` and `train`, and \"{both}\" is in both");
                 return Err(setting.bad(expected, "a row is evaluated or trained on"));
@@ -142,7 +126,7 @@ impl Split {
             let expected = format!("a table without `eval` and `train` where it names a `{kind}`");
             return Err(setting.bad(expected, "`data.eval_fraction` says how many rows are evaluated"));
         }
-        if let Some((fold, _)) = fold {
+        if let Some(fold) = fold {
             return Ok(match kind {
                 "group" => Split::Group { column, fraction: 1.0 / fold.of as f64, fold: Some(fold) },
                 _ => Split::Time { column, fraction: 1.0 / (fold.of + 1) as f64, fold: Some(fold) },

@@ -5,7 +5,6 @@ use toml::Value;
 
 use super::bad_steps::{BadStep, BadSteps, Spike};
 use super::data::DataConfig;
-use super::data_sources::EvalSource;
 use super::data_values::Task;
 use super::error::{ConfigError, Result};
 use super::eval_metric::{self, EvalMetric, JudgeMetric, MetricSet};
@@ -23,7 +22,6 @@ const MAX_ROWS: u64 = 1 << 31;
 const MAX_MICRO_SHARDS: u64 = 1 << 12;
 const MAX_LOSS_SCALE: f64 = (1u64 << 30) as f64;
 const ROWS_HINT: &str = "32 is a good start";
-const EVAL_HINT: &str = "give rows in `data.eval`, or take a fraction of the training rows with `data.eval_fraction`, such as 0.1";
 
 /// Initialization of the weights of linear layers. All but the first initialize biases to 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +217,7 @@ section! {
             .may_change();
 
         /// Runs that produce identical bits.
-        deterministic: Determinism [determinism(raw)?] = key(Kind::BoolOr("world"))
+        deterministic: Determinism = key(Kind::BoolOr("world"))
             .help("Same bits in runs on the same number of ranks (true), or on any number (\"world\")")
             .default("false")
             .example("true")
@@ -233,7 +231,7 @@ section! {
             .hint("8 trains alike on 1, 2, 4 and 8 ranks");
 
         /// Steps between two evaluations within an epoch; 0 evaluates only after epochs.
-        eval_every_steps: u64 [eval_every_steps(raw, data)?] = count(0, MAX_STEPS)
+        eval_every_steps: u64 = count(0, MAX_STEPS)
             .help("Optimizer steps between two evaluations within an epoch; 0 evaluates after each epoch only")
             .default("0")
             .example("1000")
@@ -262,7 +260,7 @@ section! {
             .synonyms(&["monitor"]);
 
         /// Number of evaluations without improvement after which training stops; 0 disables early stopping.
-        early_stop_patience: u64 [early_stop_patience(raw, data)?] = count(0, MAX_EPOCHS)
+        early_stop_patience: u64 = count(0, MAX_EPOCHS)
             .help("Evaluations without improvement after which training stops; 0 for never")
             .default("0")
             .example("5")
@@ -364,13 +362,6 @@ impl TrainConfig {
         [of(&named).union(of_all.without_costly()), of(&named).union(of_all)]
     }
 
-    /// Whether a setting requires evaluation rows. The loss does not count: it is the default metric, which saved configs hold.
-    pub(super) fn needs_eval(&self) -> bool {
-        self.eval_every_steps > 0
-            || self.early_stop_patience > 0
-            || self.early_stop_metric != EvalMetric::Loss.into()
-    }
-
     /// Rows of one optimizer step over all ranks and micro-batches, `G`; `None` if the product overflows.
     pub fn global_rows(&self, world_size: usize) -> Option<usize> {
         match self.batch {
@@ -439,19 +430,6 @@ impl ConfigValue for Determinism {
     }
 }
 
-fn determinism(raw: &RawConfig) -> Result<Determinism> {
-    let Some(setting) = raw.setting("train.deterministic") else { return Ok(Determinism::Off) };
-    let deterministic = Determinism::read(&setting)?;
-    let grad_accum_steps: usize = raw.get("train.grad_accum_steps")?;
-    if deterministic == Determinism::World && grad_accum_steps > 1 {
-        return Err(setting.bad(
-            format!("false or true where `train.grad_accum_steps` is {grad_accum_steps}"),
-            "its `train.micro_shards` cut the batch already: set `train.grad_accum_steps` to 1 and raise those",
-        ));
-    }
-    Ok(deterministic)
-}
-
 fn micro_shards(raw: &RawConfig) -> Result<usize> {
     let n_shards: usize = raw.get("train.micro_shards")?;
     match raw.given("train.micro_shards") {
@@ -459,16 +437,6 @@ fn micro_shards(raw: &RawConfig) -> Result<usize> {
             Err(setting.bad("a power of two", format!("{} is the next one", n_shards.next_power_of_two())))
         }
         _ => Ok(n_shards),
-    }
-}
-
-fn eval_every_steps(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
-    let every = raw.get("train.eval_every_steps")?;
-    match raw.given("train.eval_every_steps") {
-        Some(setting) if every > 0 && !has_eval(data) => {
-            Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
-        }
-        _ => Ok(every),
     }
 }
 
@@ -487,17 +455,7 @@ fn early_stop_metric(raw: &RawConfig, data: &DataConfig) -> Result<JudgeMetric> 
     }
 }
 
-fn early_stop_patience(raw: &RawConfig, data: &DataConfig) -> Result<u64> {
-    let patience = raw.get("train.early_stop_patience")?;
-    match raw.given("train.early_stop_patience") {
-        Some(setting) if patience > 0 && !has_eval(data) => {
-            Err(setting.bad("0 without rows to evaluate on", EVAL_HINT))
-        }
-        _ => Ok(patience),
-    }
-}
-
-/// Returns `metric` if evaluations of the run measure it.
+/// Returns `judge` if evaluations of the task give it.
 pub(super) fn check_metric(setting: &Setting, judge: JudgeMetric, data: &DataConfig) -> Result<JudgeMetric> {
     let JudgeMetric { head, metric } = &judge;
     let (task, place) = match head {
@@ -514,12 +472,7 @@ pub(super) fn check_metric(setting: &Setting, judge: JudgeMetric, data: &DataCon
     };
     // The metric is checked again once the targets have determined the task.
     if data.auto_task || fits(*metric) {
-        // The loss is the default, which saved configs hold; it needs no evaluation.
-        return if judge == EvalMetric::Loss.into() || has_eval(data) {
-            Ok(judge)
-        } else {
-            Err(setting.bad("absent without rows to evaluate on", EVAL_HINT))
-        };
+        return Ok(judge);
     }
     let fitting = EvalMetric::ALL.iter().filter(|metric| fits(**metric));
     let names: Vec<_> = fitting.map(|metric| format!("{place}{metric}")).collect();
@@ -542,9 +495,4 @@ fn no_such_head(setting: &Setting, name: &str, data: &DataConfig) -> ConfigError
         None => "write the name of a head, a point and a metric".to_owned(),
     };
     setting.bad(format!("a metric of one of the heads {}", names.join(", ")), hint)
-}
-
-/// Whether there may be evaluation rows: in some formats the training source contains them.
-fn has_eval(data: &DataConfig) -> bool {
-    data.eval != EvalSource::None
 }

@@ -169,6 +169,12 @@ impl<T: ConfigEnum> ConfigValue for T {
     }
 }
 
+/// Parses a value as typed: TOML, or a word.
+pub(super) fn typed(text: &str) -> Value {
+    let parsed = ValueDeserializer::parse(text).and_then(Value::deserialize);
+    parsed.unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
 /// Parses TOML text of a row, or text that this crate wrote.
 pub(super) fn parse(text: &str) -> Value {
     ValueDeserializer::parse(text).and_then(Value::deserialize).expect("rows and saved values are TOML")

@@ -132,9 +132,9 @@ fn a_list_and_the_keys_that_it_replaces_exclude_each_other() {
     }
     assert_refused(
         from_sets(&["model.kind=swiglu", "model.activation=tanh"]),
-        &["`model.activation` must be absent next to `model.kind = \"swiglu\"`"],
+        &["`model.activation` must be absent where `model.kind` is \"swiglu\""],
     );
-    assert_refused(from_sets(&["model.kind=resmlp", "model.hidden=[]"]), &["the widths of blocks"]);
+    assert_refused(from_sets(&["model.kind=resmlp", "model.hidden=[]"]), &["give a width for each block"]);
     // Settings of the command line replace those of the file.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.toml");

@@ -74,7 +74,10 @@ fn schedules_are_read_with_their_defaults() {
     );
     assert_refused(
         from_sets(&["schedule.kind=plateau", "data.eval=none"]),
-        &["without rows to evaluate on", "`data.eval_fraction`"],
+        &[
+            "`schedule.kind` must be other than \"plateau\" where `data.eval` is \"none\"",
+            "hint: there are no rows to evaluate on: give rows in `data.eval`, or take a fraction",
+        ],
     );
     assert_refused(
         from_text("[[optimizer.groups]]\nmatch = \"*\"\nschedule = { kind = \"plateau\" }"),
@@ -84,7 +87,8 @@ fn schedules_are_read_with_their_defaults() {
         from_text("[schedule]\nkind = \"linear\"\nstep_factor = 0.1"),
         &[
             "line 3",
-            "`schedule.step_factor` must be absent unless `schedule.kind` is \"step\" or \"exponential\" or \"plateau\"",
+            "`schedule.step_factor` must be absent where `schedule.kind` is \"linear\"",
+            "or set `schedule.kind` to \"step\", \"exponential\" or \"plateau\"",
         ],
     );
     assert_refused(from_sets(&["schedule.warmup_steps=3", "schedule.warmup_fraction=0.1"]), &["both given"]);
@@ -145,7 +149,7 @@ fn what_stops_a_run_and_what_is_kept() {
     );
     assert_refused(
         from_sets(&["data.eval=none", "train.early_stop_patience=2"]),
-        &["must be 0 without rows to evaluate on"],
+        &["must be 0 where `data.eval` is \"none\""],
     );
     for key in ["train.early_stop_metric", "checkpoint.keep_best"] {
         let regression = ["data.task=regression", "data.train=x.csv", &format!("{key}=eval_r2")];
@@ -154,7 +158,8 @@ fn what_stops_a_run_and_what_is_kept() {
         assert_refused(
             from_sets(&[&regression[..], &["data.eval=none"]].concat()),
             &[
-                &format!("`{key}` must be absent without rows to evaluate on"),
+                &format!("`{key}` must be \"eval_loss\""),
+                "where `data.eval` is \"none\"",
                 "`data.eval_fraction`, such as 0.1",
             ],
         );
@@ -200,15 +205,19 @@ fn keys_that_do_not_fit_together() {
     let regression = "data.task=regression";
     assert_refused(
         from_sets(&[regression, "data.classes=3"]),
-        &["`data.classes` must be absent for task \"regression\""],
+        &["`data.classes` must be absent where `data.task` is \"regression\""],
     );
     assert_refused(
         from_sets(&[regression, "loss.class_weights=[1,2]"]),
-        &["absent unless the loss is \"cross_entropy\""],
+        &["`loss.class_weights` must be absent where `data.task` is \"regression\""],
     );
     assert_refused(
-        from_sets(&[regression, "loss.label_smoothing=0.1"]),
-        &["absent unless the loss is \"cross_entropy\""],
+        from_sets(&["data.train=a.csv", "loss.kind=huber", "loss.label_smoothing=0.1"]),
+        &["where `loss.kind` is \"huber\"", "or set `loss.kind` to \"cross_entropy\" or \"focal\""],
+    );
+    assert_refused(
+        from_sets(&[regression, "loss.gamma=1"]),
+        &["`loss.gamma` must be absent where `loss.kind` is \"mse\" by default"],
     );
     assert_refused(
         from_sets(&["data.classes=3", "loss.class_weights=[1,2]"]),
@@ -310,12 +319,12 @@ fn targets_may_decide_on_the_task() {
     assert_eq!((&classes.loss, classes.loss.name()), (&want, "focal"));
     assert_eq!(of_task("multilabel", &[]).unwrap().loss, Loss::Element(ElementLoss::Focal { gamma: 2.0 }));
     let smoothed = of_task("multilabel", &["loss.label_smoothing=0.1"]);
-    assert_refused(smoothed, &["`loss.label_smoothing` must be absent", "\"focal\" on classes"]);
+    assert_refused(smoothed, &["`loss.label_smoothing` must be absent where `data.task` is \"multilabel\""]);
     let poisson = [csv, "loss.kind=poisson"];
     assert_eq!(from_sets(&poisson).unwrap().data.normalize_target, NormalizeTarget::None);
     assert_refused(
         from_sets(&[poisson[0], poisson[1], "data.normalize_target=standard"]),
-        &["`data.normalize_target` must be \"none\" or absent for the loss \"poisson\""],
+        &["`data.normalize_target` must be other than \"standard\" where `loss.kind` is \"poisson\""],
     );
     // A saved config without the key has its default.
     let saved = Config::from_saved("[data]\ntrain = \"a.csv\"\n", Path::new("saved")).unwrap();
@@ -339,7 +348,7 @@ fn a_decided_config_is_the_one_that_names_its_task() {
     // Rows to evaluate on are looked for where the rows are.
     assert_refused(
         config.check_unset_eval().map(|()| config.clone()),
-        &["`--set train.eval_every_steps=5`", "must be 0"],
+        &["`--set train.eval_every_steps=5`", "must be 0 where `data.eval` is \"none\" by default"],
     );
     config.data.eval = EvalSource::Source("a.csv".to_owned());
     config.check_unset_eval().unwrap();
@@ -365,7 +374,7 @@ fn the_order_of_classes_is_that_of_the_config() {
     assert!(from_sets(&[csv, "data.class_order=[]"]).unwrap().data.auto_task);
     for (more, parts) in [
         ("data.classes=3", "`data.class_order` must be absent next to `data.classes`"),
-        ("data.task=regression", "`data.class_order` must be absent for task \"regression\""),
+        ("data.task=regression", "`data.class_order` must be absent where `data.task` is \"regression\""),
         ("data.train=builtin:digits", "`data.class_order` must be absent for a built-in set"),
         ("data.class_order=[\"a\", \"a\"]", "must be each label once"),
         ("data.class_order=a", "must be all labels, two or more"),

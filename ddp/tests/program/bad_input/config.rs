@@ -171,10 +171,10 @@ fn far_more_micro_batches_than_rows() {
 #[test]
 fn keys_that_need_rows_to_evaluate_on() {
     let keys = [
-        ("train.eval_every_steps", "3", "must be 0 without rows to evaluate on"),
-        ("train.early_stop_patience", "2", "must be 0 without rows to evaluate on"),
-        ("train.early_stop_metric", "\"eval_r2\"", "must be absent without rows to evaluate on"),
-        ("checkpoint.keep_best", "\"eval_r2\"", "must be absent without rows to evaluate on"),
+        ("train.eval_every_steps", "3", "must be 0 where `data.eval` is \"none\" by default"),
+        ("train.early_stop_patience", "2", "must be 0 where `data.eval` is \"none\" by default"),
+        ("train.early_stop_metric", "\"eval_r2\"", "must be \"eval_loss\" where `data.eval` is \"none\""),
+        ("checkpoint.keep_best", "\"eval_r2\"", "must be \"eval_loss\" or \"none\" where `data.eval` is"),
     ];
     for (key, value, expected) in keys {
         let (section, short) = key.split_once('.').unwrap();
