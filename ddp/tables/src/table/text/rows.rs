@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ddp::data::column_kind::SeenKinds;
 use ddp::data::error::Result;
-use memchr::{memchr, memchr2};
+use memchr::memchr3_iter;
 
 use crate::formats::error::CellProblem;
 use crate::formats::table::source::TextSource;
@@ -143,16 +143,24 @@ struct Skipped {
 /// The lines of `text`, up to `max_rows` rows and up to the first one that may be part of a longer record, or several records.
 fn plain_rows(text: &[u8], delimiter: u8, max_rows: usize) -> Skipped {
     let mut skipped = Skipped { n_rows: 0, n_lines: 0, n_bytes: 0 };
-    while skipped.n_rows < max_rows {
-        let rest = &text[skipped.n_bytes..];
-        let Some(end) = memchr(b'\n', rest) else { break };
-        let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
-        if memchr2(b'"', b'\r', line).is_some() && len_of_line(rest, delimiter) != Some(end + 1) {
+    let mut may_be_longer = false;
+    // One pass: a search per line would begin anew as often as there are lines.
+    for at in memchr3_iter(b'\n', b'"', b'\r', text) {
+        if text[at] != b'\n' {
+            may_be_longer |= text[at] == b'"' || text.get(at + 1) != Some(&b'\n');
+            continue;
+        }
+        let line = &text[skipped.n_bytes..at];
+        if may_be_longer && len_of_line(&text[skipped.n_bytes..], delimiter) != Some(line.len() + 1) {
             break;
         }
-        skipped.n_rows += usize::from(!line.is_empty());
+        skipped.n_rows += usize::from(!matches!(line, b"" | b"\r"));
         skipped.n_lines += 1;
-        skipped.n_bytes += end + 1;
+        skipped.n_bytes = at + 1;
+        may_be_longer = false;
+        if skipped.n_rows == max_rows {
+            break;
+        }
     }
     skipped
 }
