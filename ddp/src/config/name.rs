@@ -31,12 +31,12 @@ pub(super) fn read(raw: &RawConfig, named: Option<&str>, data: &DataConfig) -> R
 
 fn default(named: Option<&str>, data: &DataConfig) -> String {
     let source = data.train.strip_prefix("builtin:").unwrap_or(&data.train);
-    let stem = Path::new(source).file_stem().unwrap_or_default().to_string_lossy();
-    let clean: String = named
-        .unwrap_or(&stem)
-        .chars()
-        .map(|c| if c.is_alphanumeric() || "_-".contains(c) { c } else { '-' })
-        .take(25)
-        .collect();
-    if clean.is_empty() { "run".to_owned() } else { clean }
+    let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    // The folder's, where a pattern names all files of it.
+    let folder = Path::new(source).parent().map(stem);
+    let stems = [named.map(str::to_owned), Some(stem(Path::new(source))), folder].into_iter().flatten();
+    let clean = |stem: String| -> String {
+        stem.chars().map(|c| if c.is_alphanumeric() || "_-".contains(c) { c } else { '-' }).take(25).collect()
+    };
+    stems.map(clean).find(|name| name.contains(char::is_alphanumeric)).unwrap_or_else(|| "run".to_owned())
 }

@@ -4,7 +4,7 @@
 //! therefore the time per step that it is busy outside of collectives, beyond that of the median rank: no clocks need to agree.
 
 use ddp_comm::World;
-use ddp_kernels::DType;
+use ddp_kernels::{DType, Device};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DataConfig, ShuffleMode};
@@ -150,18 +150,21 @@ impl Comparison {
 
     /// The bottleneck of the run in a sentence, with what to try.
     ///
+    /// - `device`: that of the ranks; only between GPUs do gradients travel in bf16
     /// - `data_advice`: what helps a run that waits for rows
-    pub(crate) fn bound(&self, data_advice: impl FnOnce() -> String) -> String {
+    pub(crate) fn bound(&self, device: Device, data_advice: impl FnOnce() -> String) -> String {
         let split = self.split();
         let late = self.late_rank();
         let hint = |part: Part| match part {
             Part::Data => data_advice(),
             Part::CopyToGpu => "try features stored as f16, bf16 or u8".to_owned(),
-            Part::Exchange => {
+            Part::Exchange if device != Device::Cpu => {
                 "try a larger `train.batch_size`, `train.grad_accum_steps` or `comm.dtype = \"bf16\"`"
                     .to_owned()
             }
-            Part::Update => "try a larger `train.batch_size` or `train.grad_accum_steps`".to_owned(),
+            Part::Exchange | Part::Update => {
+                "try a larger `train.batch_size` or `train.grad_accum_steps`".to_owned()
+            }
             Part::Evaluation => {
                 "try a larger `train.eval_every_steps`, or fewer rows to evaluate on".to_owned()
             }
@@ -258,7 +261,7 @@ mod tests {
     }
 
     fn bound(ranks: &[RankTimes]) -> String {
-        Comparison(ranks.to_vec()).bound(|| "try more threads".to_owned())
+        Comparison(ranks.to_vec()).bound(Device::Cpu, || "try more threads".to_owned())
     }
 
     #[test]
@@ -267,7 +270,10 @@ mod tests {
         let computing = TimeSplit { forward: 3.0, backward: 6.5, ..TimeSplit::default() };
         assert_eq!(of(computing), "bound by computing (95%): nothing else stands out");
         assert!(of(times(4.0, 2.0, 0.0)).starts_with("bound by waiting for data (40%): try more threads"));
-        assert!(of(times(0.1, 2.0, 3.1)).starts_with("bound by exposed communication (31%): "));
+        let exchanging = of(times(0.1, 2.0, 3.1));
+        assert!(
+            exchanging.starts_with("bound by exposed communication (31%): ") && !exchanging.contains("bf16")
+        );
         for (part, split) in [
             ("copies to the GPU", TimeSplit { h2d: 2.0, ..TimeSplit::default() }),
             ("the update", TimeSplit { update: 4.0, forward: 3.0, backward: 2.5, ..TimeSplit::default() }),

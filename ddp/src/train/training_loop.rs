@@ -262,7 +262,7 @@ impl<'a> TrainingLoop<'a> {
         let data_advice = || data_advice(&self.loader, &*data.train, &config.data);
         let time = compared.map(|compared| EndTime {
             split: compared.split(),
-            bound: compared.bound(data_advice),
+            bound: compared.bound(trainer.model().device(), data_advice),
             ranks: compared.ranks(),
         });
         let (eval, last) = self.evaluations.evaluate_model(&self.state);

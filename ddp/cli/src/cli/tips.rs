@@ -210,8 +210,13 @@ fn positional_tip(word: &str, command: &Command, args: &[OsString]) -> Option<St
     }
     if takes_run(command) && is_rows(Path::new(word)) {
         return Some(format!(
-            "'--eval {word}' evaluates on these rows; '--data FILE FILE' trains on several files"
+            "'--eval {word}' evaluates on these rows; a pattern, such as --data '{{a,b}}.csv', trains on several files"
         ));
+    }
+    // A flag that needs no value was taken before the word.
+    let set = args.iter().position(|arg| arg == word).and_then(|at| args.get(at.checked_sub(1)?)?.to_str());
+    if let Some(key) = set.and_then(|set| find_key(set.trim_start_matches("--set=").split_once('=')?.0)) {
+        return Some(key_tip(key, Some(word)));
     }
     if takes_run(command) {
         return Some(format!("the column to predict is named by a flag: '--target {word}'"));

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use ddp::config::{Config, EvalSource, Overrides, Split, Task};
+use ddp::config::{Config, Decimal, EvalSource, Overrides, Split, Task};
 use ddp::report::notes::warn_of_all_ranks;
 use ddp_comm::World;
 use tracing::info;
@@ -76,6 +76,10 @@ fn suggested(plain: &Config, overrides: &Overrides) -> Option<String> {
     // The targets decide as they do in every run, and say why. Where two tasks are possible, the line names the other one.
     if !text.lines().any(|line| line.starts_with("task = ") && line.contains("  # or ")) {
         data.remove("task");
+    }
+    // Where numbers can be read by either mark, the reader asks for the key.
+    if plain.data.decimal == Decimal::Auto {
+        data.remove("decimal");
     }
     // The names of the command line join those of the rows.
     let names = |of: Option<&toml::Value>| -> Vec<String> {
@@ -151,6 +155,8 @@ fn report(world: &World, text: &str) {
         list("categorical").map(|names| format!("categories {names}")),
         text_of("missing").map(|by| format!("missing values filled by the {by}")),
         text_of("datetime").map(|_| "dates in parts".to_owned()),
+        value("data", "missing_values").map(|marks| format!("missing_values = {marks}")),
+        text_of("encode").map(|kind| format!("encode = \"{kind}\"")),
         list("drop").map(|names| format!("left out {names}")),
         text_of("missing_target").map(|_| "rows without a target left out".to_owned()),
         value("data", "eval_fraction")

@@ -113,6 +113,8 @@ fn set_lays_over_the_file() {
     assert_eq!((config.model.hidden, config.model.activation), (vec![64, 32], Activation::Gelu));
     assert_eq!((config.data.eval, config.model.bias), (EvalSource::None, false));
     assert_eq!(from_sets(&["name=2024"]).unwrap().name, "2024", "a number can be a text");
+    assert_eq!(from_sets(&["data.train=cold/*.csv"]).unwrap().name, "cold", "the folder of a pattern");
+    assert_eq!(from_sets(&["data.train=*.csv"]).unwrap().name, "run");
     assert_eq!(from_sets(&["data.train=/tmp/a b.csv", "data.eval=1.5"]).unwrap().data.train, "/tmp/a b.csv");
 }
 

@@ -1,11 +1,10 @@
 //! Compares the columns of an array with those of a model. The columns of an array keep their places, so the order matters.
 
-use ddp::data::Dataset as _;
+use ddp::data::Dataset;
 use ddp::data::datasets::dataset::numbered_columns;
 use ddp::data::error::{DataError, Result};
 use ddp::data::vocabulary::Vocabulary;
 
-use crate::arrays::rows::RawRows;
 use crate::error::TableError;
 use crate::source::KnownFeatures;
 
@@ -13,7 +12,7 @@ use crate::source::KnownFeatures;
 ///
 /// # Errors
 /// [`TableError::ColumnsDiffer`] for a different number, different names or order of names, and different categories.
-pub fn same_columns(rows: &RawRows, known: KnownFeatures<'_>) -> Result<()> {
+pub fn same_columns(rows: &dyn Dataset, known: KnownFeatures<'_>) -> Result<()> {
     let layout = rows.layout();
     let (n, n_known) = (layout.n_features(), known.names.len());
     let differ = |difference: String| {

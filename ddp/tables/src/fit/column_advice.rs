@@ -216,7 +216,7 @@ pub fn has_one_label(row: impl Iterator<Item = f64>) -> bool {
 }
 
 /// Advice about a multilabel target whose rows all have one.
-pub const ONE_HOT: &str = "each row has exactly one label: if they are classes, save their numbers, numpy.save(\"labels.npy\", y.argmax(1))";
+pub const ONE_HOT: &str = "each row has exactly one label: if they are classes, write them as one column, in pandas frame[labels].idxmax(axis=1), or save their numbers, numpy.save(\"labels.npy\", y.argmax(1))";
 
 /// Warns of features that differ much in size, by the largest value of each in a sample of the rows.
 fn sizes(train: &dyn Dataset) -> Result<Option<String>> {

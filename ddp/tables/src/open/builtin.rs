@@ -7,6 +7,7 @@ use ddp::data::error::{DataError, Result};
 use ddp::data::labels::LabelVocabulary;
 use ddp::data::{ResidentRows, TargetLayout, digits};
 
+use crate::arrays::same_columns;
 use crate::error::TableError;
 use crate::formats::arrays::reader::SplitSide;
 use crate::source::SourceSpec;
@@ -41,6 +42,9 @@ pub(crate) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
         SplitSide::Train => train,
         SplitSide::Test => test,
     };
+    if let Some(known) = spec.features {
+        same_columns(&rows, known)?;
+    }
     rows.layout.labels = Some(Arc::new(LabelVocabulary::numbers(n_classes)));
     rows.layout.targets = TargetLayout::Classes { n_classes };
     Ok(rows)

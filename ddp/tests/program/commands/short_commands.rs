@@ -201,3 +201,28 @@ fn held_out_rows_are_proposed_in_one_line() {
     assert_eq!(shown("rows.csv --plain --epochs 1 --out b --eval-fraction 0.2"), 0);
     assert_eq!(shown("rows.csv --plain --epochs 1 --out c --quiet"), 0);
 }
+
+/// A table without a config says what is chosen, and asks for what only its owner knows.
+#[test]
+fn a_bare_table_guesses_nothing_in_silence() {
+    let folder = temp_dir();
+    let rows = |cell: &dyn Fn(usize) -> String| {
+        (0..60).map(|i| format!("{};{}\n", cell(i), i % 2)).collect::<String>()
+    };
+    let thousands = rows(&|i| format!("{},{:03}", 1 + i % 9, 100 + 13 * i % 900));
+    write(folder.path(), "de.csv", &format!("preis;ziel\n{thousands}"));
+    refused(folder.path(), "de.csv --target ziel --epochs 1", &["data.decimal"]);
+    run_line_ok(folder.path(), "de.csv --target ziel --epochs 1 --set data.decimal=,");
+
+    let stray = rows(&|i| if i == 7 { "#DIV/0!".to_owned() } else { format!("{}.5", i % 11) });
+    write(folder.path(), "stray.csv", &format!("a;ziel\n{stray}"));
+    let chosen = run_line_ok(folder.path(), "stray.csv --target ziel --epochs 1 --out first").stderr;
+    assert!(chosen.contains("missing_values = [\"#DIV/0!\"]"), "{chosen}");
+    // The model decides how rows are read, so nothing has to be named again.
+    run_line_ok(folder.path(), "stray.csv --target ziel --init-from first --epochs 1 --out second");
+    let digits = "predict first builtin:digits --out digits.csv";
+    refused(folder.path(), digits, &["its 64 feature columns differ from the 1 of the model"]);
+    let swept =
+        run_line_ok(folder.path(), "sweep stray.csv --target ziel --epochs 1 --seeds 1 --out s").stderr;
+    assert!(swept.contains("each run chooses settings for these rows"), "{swept}");
+}

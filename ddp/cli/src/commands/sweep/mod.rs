@@ -65,6 +65,12 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let is_bare = base.args.run.names_rows() && config.data.eval == EvalSource::Unset;
     let bare = match args.prune {
         Some(_) if is_bare => Some(bare_table::load_config(world, &base.args.run, &overrides, None)?),
+        None if is_bare && !base.args.run.plain => {
+            info!(
+                "each run chooses settings for these rows, which its config.toml lists (--plain: none of it)"
+            );
+            None
+        }
         _ => None,
     };
     let mut judges = args.prune.map(|_| Judges::new(bare.as_ref()));

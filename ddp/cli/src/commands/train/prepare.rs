@@ -129,6 +129,8 @@ impl<'w> Run<'w> {
             graph = pin_device::turn_off_named(choice.device, &without, graph)?;
         }
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
+        let config =
+            if resumed.is_none() { world.collective_result(start.as_in_model(config))? } else { config };
         let data = start.load_data(world, log, args, &config, resumed.as_ref())?;
         let plan = Plan::new(world, args, config, &data, resumed.as_ref());
         let plan = world.agreed_result(plan, Plan::entries)?;
@@ -384,6 +386,23 @@ impl Start {
             Ok(Start { init_from, fitted })
         };
         Ok(world.agreed_result(start(), |start| start.entries(args))?)
+    }
+
+    /// The config with what decides, in that of the initial model, how rows are read, where neither a file nor a flag gives it.
+    fn as_in_model(&self, mut config: Config) -> Result<Config> {
+        let Some(file) = self.init_from.as_ref().filter(|_| self.fitted.is_some()) else { return Ok(config) };
+        let saved = file.info().ok().and_then(|info| Config::from_saved(&info.config, file.path()).ok());
+        let Some(Config { data: saved, .. }) = saved else { return Ok(config) };
+        let given: Vec<_> = config.given_keys().into_iter().map(|(section, key, _)| (section, key)).collect();
+        let marks = toml::Value::from(saved.missing_values).to_string();
+        let settings =
+            [("missing", saved.missing.name()), ("encode", saved.encode.name()), ("missing_values", &marks)];
+        for (key, value) in settings {
+            if !given.contains(&("data", key)) {
+                config = config.with_setting(&format!("data.{key}={value}"))?;
+            }
+        }
+        Ok(config)
     }
 
     fn entries(&self, args: &TrainArgs) -> Vec<(String, String)> {
