@@ -16,8 +16,6 @@ const PROBABILITIES: &str = "probabilities";
 const LABEL: &str = "label";
 /// Name of the output of quantities.
 const PREDICTION: &str = "prediction";
-/// All output names.
-const NAMES: [&str; 3] = [PROBABILITIES, LABEL, PREDICTION];
 
 /// Meaning of the last layer's outputs.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,16 +62,15 @@ impl Head {
         (name, outputs, head)
     }
 
-    /// The names that the graph's outputs may have.
+    /// Names of the graph's outputs.
     pub(super) fn names(&self) -> Vec<String> {
         match self {
-            Head::Several(heads) => {
-                let of_head = |(name, ..): &(String, Range<usize>, Head)| {
-                    NAMES.map(|output| format!("{name}.{output}"))
-                };
-                heads.iter().flat_map(of_head).collect()
-            }
-            _ => NAMES.map(str::to_owned).to_vec(),
+            Head::Several(heads) => heads
+                .iter()
+                .flat_map(|(name, _, head)| head.names().into_iter().map(move |of| format!("{name}.{of}")))
+                .collect(),
+            Head::Values(_) => vec![PREDICTION.to_owned()],
+            _ => vec![PROBABILITIES.to_owned(), LABEL.to_owned()],
         }
     }
 

@@ -3,7 +3,7 @@
 use ddp::config::precision::Precision;
 use ddp::config::{ElementLoss, Loss, Task};
 use ddp::data::vocabulary::Vocabulary;
-use ddp::data::{Label, LabelVocabulary};
+use ddp::data::{Label, LabelVocabulary, Normalizer};
 use ddp::model::layer::Sizes;
 use ddp::model::layers::{ActivationLayer, Linear};
 use ddp::model::linear_spec::LinearSpec;
@@ -197,7 +197,7 @@ fn columns_may_be_called_like_outputs_and_weights() {
     let model = exported(&network, &preprocessor).unwrap();
     let graph = graph(&model);
     let inputs: Vec<_> = graph.input.iter().map(|input| input.name.as_str()).collect();
-    assert_eq!(inputs, ["label_2", "prediction_2", "layers.0.weight", "numbers", "_", "kind"]);
+    assert_eq!(inputs, ["label", "prediction_2", "layers.0.weight", "numbers", "_", "kind"]);
     let mut written: Vec<_> = graph.node.iter().flat_map(|node| &node.output).collect();
     written.extend(graph.input.iter().map(|input| &input.name));
     written.extend(graph.initializer.iter().map(|tensor| &tensor.name));
@@ -207,7 +207,40 @@ fn columns_may_be_called_like_outputs_and_weights() {
     assert_eq!(written.len(), n, "each value has one origin");
     let metadata = &model.proto.metadata_props;
     let of_inputs = &metadata.iter().find(|entry| entry.key == "ddp_train.inputs").unwrap().value;
-    assert!(of_inputs.contains(r#""label_2":["label"]"#) && of_inputs.contains(r#""_":[""]"#), "{of_inputs}");
+    assert!(
+        of_inputs.contains(r#""prediction_2":["prediction"]"#) && of_inputs.contains(r#""_":[""]"#),
+        "{of_inputs}"
+    );
+}
+
+#[test]
+fn an_input_is_renamed_only_for_an_output_of_its_name() {
+    let columns = ["label", "prediction", "probabilities", "far"].map(str::to_owned);
+    let inputs = |task, n_outputs| {
+        let plan = ColumnCodes::plain(columns.to_vec());
+        // An offset gives each column an input of its own.
+        let offset = Some(vec![0.0, 0.0, 0.0, 1e9]);
+        let normalizer = Some(Normalizer { offset, shift: vec![0.0; 4], scale: vec![1.0; 4] });
+        let preprocessor =
+            Preprocessor { plan, normalizer, target_scale: None, labels: None, heads: Vec::new() };
+        let spec = ModelSpec::plain(&[4, n_outputs], Activation::Relu);
+        let network = Network::new(spec, 4, Device::Cpu, Precision::F32).unwrap();
+        let model = OnnxModel::new(Trained {
+            preprocessor: &preprocessor,
+            layers: &network.layers().collect::<Vec<_>>(),
+            parameters: TrainedParam::from_network(&network).unwrap(),
+            task,
+            loss: &Loss::Element(ElementLoss::Mse),
+            targets: &[],
+            config: "",
+            origin: "",
+        });
+        graph(&model.unwrap()).input.into_iter().map(|input| input.name).collect::<Vec<_>>()
+    };
+    assert_eq!(inputs(Task::Regression, 1), ["label", "prediction_2", "probabilities", "far"]);
+    for task in [Task::Classification, Task::Multilabel] {
+        assert_eq!(inputs(task, 2), ["label_2", "prediction", "probabilities_2", "far"]);
+    }
 }
 
 #[test]
