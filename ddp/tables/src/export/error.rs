@@ -45,6 +45,10 @@ pub enum ExportError {
         /// Number of features that the layers expect.
         expected: String,
     },
+    /// A column, by its name, of integers that only u64 holds, of which ONNX runtimes compute no differences.
+    #[error("column \"{0}\" has numbers that int64 lacks and float64 rounds")]
+    #[diagnostic(help("train on the column less a number near its mean"))]
+    Unsigned(String),
     /// The number of classes differs from the number of outputs.
     #[error("the model has {got} labels for {expected} outputs")]
     #[diagnostic(help("the file was changed, or belongs to a different model"))]

@@ -7,6 +7,7 @@
 use ddp::data::Normalizer;
 use ddp::data::vocabulary::Vocabulary;
 
+use crate::export::error::{ExportError, Result};
 use crate::export::graph::{Attribute, Graph, Value};
 use crate::export::proto::ElementType;
 use crate::fit::preprocess::{Column, ColumnCodes, Preprocessor};
@@ -17,6 +18,9 @@ const X: &str = "x";
 const MISSING_INTEGER: i64 = i64::MIN;
 /// Largest magnitude up to which f64 represents all integers exactly.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+/// The first integers that i64 and u64 lack.
+const END_OF_I64: f64 = i64::MAX as f64;
+const END_OF_U64: f64 = u64::MAX as f64;
 
 /// Features of the model, computed from the inputs.
 pub(super) struct Features {
@@ -40,10 +44,13 @@ pub(super) struct Input {
 }
 
 /// Adds inputs and preprocessing to the graph.
-pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
+///
+/// # Errors
+/// See [`element`].
+pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Result<Features> {
     let plan = &preprocessor.plan;
     let encoded = plan.compiled();
-    let (inputs, columns) = declare(graph, preprocessor);
+    let (inputs, columns) = declare(graph, preprocessor)?;
 
     let fill = |encoded: &Column| match *encoded {
         Column::Number { column, fill } => Some((column, fill)),
@@ -77,7 +84,7 @@ pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Features {
     }
     let n_values = plan.n_features() - codes.len();
     let values = (!values.is_empty()).then(|| graph.side_by_side(&values, "features"));
-    Features { values, n_values, codes, inputs }
+    Ok(Features { values, n_values, codes, inputs })
 }
 
 /// The columns of the data as values of the graph.
@@ -89,7 +96,7 @@ enum Columns {
 }
 
 /// Declares one input for all columns if f32 can hold all of them, else one input per column.
-fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Columns) {
+fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> Result<(Vec<Input>, Columns)> {
     let plan = &preprocessor.plan;
     let offsets = preprocessor.column_offsets();
     let declare = |graph: &mut Graph, name: &str, columns: &[String], element| {
@@ -105,17 +112,12 @@ fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Colum
     };
     if plan.vocabularies.is_empty() && offsets.iter().all(|offset| *offset == 0.0) {
         let (input, x) = declare(graph, X, &plan.columns, ElementType::Float);
-        return (vec![input], Columns::Matrix(x));
+        return Ok((vec![input], Columns::Matrix(x)));
     }
     let is_category = |column: &String| plan.vocabularies.iter().any(|known| known.name() == column);
     let (mut inputs, mut values) = (Vec::new(), Vec::new());
     for (column, &offset) in plan.columns.iter().zip(&offsets) {
-        let element = match offset {
-            _ if is_category(column) => ElementType::String,
-            0.0 => ElementType::Float,
-            _ if offset.abs() >= MAX_EXACT => ElementType::Int64,
-            _ => ElementType::Double,
-        };
+        let element = if is_category(column) { ElementType::String } else { element(column, offset)? };
         let (input, value) = declare(graph, column, std::slice::from_ref(column), element);
         inputs.push(input);
         let value = match element {
@@ -125,7 +127,20 @@ fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> (Vec<Input>, Colum
         };
         values.push(value);
     }
-    (inputs, Columns::Each(values))
+    Ok((inputs, Columns::Each(values)))
+}
+
+/// The type that holds the numbers of a column as exactly as `predict` reads them: f64 beyond u64, where it has no integers either.
+///
+/// # Errors
+/// [`ExportError::Unsigned`] between the ends of i64 and u64.
+fn element(column: &str, offset: f64) -> Result<ElementType> {
+    Ok(match offset {
+        0.0 => ElementType::Float,
+        END_OF_I64..END_OF_U64 => return Err(ExportError::Unsigned(column.to_owned())),
+        _ if (MAX_EXACT..=END_OF_I64).contains(&offset.abs()) => ElementType::Int64,
+        _ => ElementType::Double,
+    })
 }
 
 /// Subtracts the offset from the values and converts them to f32.

@@ -74,13 +74,13 @@ impl OnnxModel {
     ///
     /// # Errors
     /// [`ExportError::UnknownLayer`] for a layer of a custom kind; [`ExportError::Parameter`] and [`ExportError::Features`] for
-    /// weights and columns of another model.
+    /// weights and columns of another model; [`ExportError::Unsigned`].
     pub fn new(trained: Trained<'_>) -> Result<Self> {
         let Trained { preprocessor, layers, parameters, task, loss, targets, config, origin } = trained;
         let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
         let head = Head::new(task, loss, preprocessor, n_outputs);
         let mut graph = Graph::new("ddp-train", &head.names());
-        let features = inputs::add(&mut graph, preprocessor);
+        let features = inputs::add(&mut graph, preprocessor)?;
         check_width(&features, layers)?;
         let mut parameters = Parameters::new(parameters);
         let outputs = layers::add(&mut graph, &features, layers, &mut parameters)?;

@@ -244,6 +244,35 @@ fn an_input_is_renamed_only_for_an_output_of_its_name() {
 }
 
 #[test]
+fn a_column_far_from_0_has_the_type_that_holds_its_numbers() {
+    let element = |offset: f64| {
+        let normalizer = Some(Normalizer { offset: Some(vec![offset]), shift: vec![0.0], scale: vec![1.0] });
+        let preprocessor = Preprocessor { normalizer, ..plain(1) };
+        let spec = ModelSpec::plain(&[1, 1], Activation::Relu);
+        let network = Network::new(spec, 4, Device::Cpu, Precision::F32).unwrap();
+        exported(&network, &preprocessor).map(|model| model.signature())
+    };
+    for (offset, expected) in [
+        (1.7e9, "float64"),
+        (1.7e18, "int64"),
+        (-1.7e18, "int64"),
+        (-9_223_372_036_854_775_808.0, "int64"),
+        (-1e19, "float64"),
+        (1.9e19, "float64"),
+        (2.687e25, "float64"),
+        (-2.687e25, "float64"),
+    ] {
+        let signature = element(offset).unwrap();
+        assert!(signature.starts_with(&format!("c0 [N, 1] {expected} -> ")), "{offset}: {signature}");
+    }
+    for offset in [9_223_372_036_854_775_808.0, 1.2e19] {
+        let error = element(offset).unwrap_err();
+        assert!(matches!(error, ExportError::Unsigned(_)), "{error}");
+        assert!(error.to_string().contains("column \"c0\""), "{error}");
+    }
+}
+
+#[test]
 fn large_weights_lie_in_a_second_file() {
     let network =
         Network::new(ModelSpec::plain(&[300, 7, 1], Activation::Relu), 4, Device::Cpu, Precision::F32);
