@@ -88,6 +88,21 @@ pub fn category_text(value: &str) -> Cow<'_, str> {
     }
 }
 
+/// A number whose shortest spelling has an exponent as Python and C spell it, with a sign and two digits: `1e+16` for `1e16`.
+pub fn python_exponent(shortest: &str) -> Option<String> {
+    let (mantissa, exponent) = shortest.split_once('e')?;
+    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+    Some(format!("{mantissa}e{sign}{digits:0>2}"))
+}
+
+/// Spellings of a lower-case word of ASCII in small and capital letters.
+pub fn cases(word: &str) -> Vec<String> {
+    let letter = |mask: u32, (at, letter): (usize, char)| {
+        if mask >> at & 1 == 1 { letter.to_ascii_uppercase() } else { letter }
+    };
+    (0..1 << word.len()).map(|mask| word.char_indices().map(|of| letter(mask, of)).collect()).collect()
+}
+
 /// A truth value as Python spells it.
 pub fn truth_text(value: bool) -> &'static str {
     if value { "True" } else { "False" }

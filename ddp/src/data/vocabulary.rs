@@ -1,6 +1,6 @@
 //! The known values of a categorical column.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -107,22 +107,28 @@ impl Vocabulary {
         find(value).or_else(truth).or_else(other).unwrap_or(0)
     }
 
-    /// Usual spellings of truth values and whole numbers that are not listed, with their numbers: `1.0` of `1`.
+    /// Spellings of truth values, in any case, and usual ones of numbers that are not listed, with their numbers: `1.0` and `1.00` of `1`,
+    /// `1.50` of `1.5`, `1e+16` of `1e16`.
     pub fn other_spellings(&self) -> Vec<(String, i64)> {
-        let words = [truth_text(false), truth_text(true), "No", "Yes"].into_iter();
-        let spellings = words.flat_map(|word| [word.to_owned(), word.to_lowercase(), word.to_uppercase()]);
-        let wholes =
-            self.values.iter().map(|value| without_fraction(value)).filter(|value| is_integer(value));
-        let has_fraction = |value: &&String| value.contains('.') && !is_integer(without_fraction(value));
-        let fractions = self.values.iter().filter(has_fraction).flat_map(|value| {
-            // As a format of two digits writes them, and as programs do.
-            [category_text(value).into_owned(), format!("{value}0")]
+        let words = ["false", "true", "no", "yes"].into_iter().filter(|_| self.truths.is_some());
+        let numbers = self.values.iter().flat_map(|value| {
+            let shortest = category_text(value).into_owned();
+            if is_integer(without_fraction(value)) {
+                return vec![format!("{shortest}.0"), format!("{shortest}.00"), shortest];
+            }
+            let is_fraction = value.contains('.') && !shortest.contains('e');
+            let longer = is_fraction.then(|| [format!("{value}0"), format!("{shortest}0")]);
+            let of_python = spelling::python_exponent(&shortest);
+            of_python.into_iter().chain(longer.into_iter().flatten()).chain([shortest]).collect()
         });
-        let spellings = spellings
-            .chain(fractions)
-            .chain(wholes.flat_map(|whole| [whole.to_owned(), format!("{whole}.0")]));
-        let others = spellings.filter(|word| self.find(word, self.hasher.hash_one(word.as_str())).is_none());
-        others
+        let mut seen = HashSet::new();
+        let is_new = |word: &String| {
+            self.find(word, self.hasher.hash_one(word.as_str())).is_none() && seen.insert(word.clone())
+        };
+        words
+            .flat_map(spelling::cases)
+            .chain(numbers)
+            .filter(is_new)
             .map(|word| (self.code(&word), word))
             .filter(|(code, _)| *code > 0)
             .map(|(code, word)| (word, code.into()))
@@ -201,7 +207,7 @@ mod tests {
         );
         let others = known.other_spellings();
         let others: Vec<_> = others.iter().map(|(text, code)| (text.as_str(), *code)).collect();
-        assert_eq!(others, [("1.0", 1), ("2", 2)]);
+        assert_eq!(others, [("1.0", 1), ("1.00", 1), ("2.00", 2), ("2", 2)]);
     }
 
     #[test]
@@ -230,6 +236,32 @@ mod tests {
         let versions = of(["3.1", "3.10"]);
         assert_eq!(["3.1", "3.10"].map(|v| versions.code(v)), [1, 2]);
         assert!(versions.other_spellings().iter().all(|(word, code)| versions.code(word) == *code as u32));
+    }
+
+    #[test]
+    fn usual_spellings_are_listed_with_the_codes_that_they_have() {
+        let of = |values: &[&str]| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            let vocabulary = Vocabulary::new("k".to_owned(), values);
+            let others = vocabulary.other_spellings();
+            assert!(
+                others.iter().all(|(word, code)| i64::from(vocabulary.code(word)) == *code),
+                "{others:?}"
+            );
+            others.into_iter().map(|(word, _)| word).collect::<Vec<_>>()
+        };
+        let contains = |values: &[&str], words: &[&str]| {
+            let others = of(values);
+            words.iter().for_each(|word| assert!(others.contains(&(*word).to_owned()), "{word}: {others:?}"));
+        };
+        // As Python's str, and formats of one and two digits.
+        contains(&["1e16", "1.5e-5", "-2e-7"], &["1e+16", "1.5e-05", "-2e-07"]);
+        contains(&["1e+16", "1.5e-05", "1e+100"], &["1e16", "1.5e-5", "1e100"]);
+        contains(&["2", "3.0", "1.5", "1.20"], &["2.0", "2.00", "3", "3.00", "1.50", "1.2", "1.200"]);
+        contains(&["False", "True"], &["tRuE", "fALSE", "nO", "yEs", "no", "YES"]);
+        // All spellings of four words, but the two that are values.
+        assert_eq!(of(&["False", "True"]).len(), 32 + 16 + 4 + 8 - 2);
+        assert_eq!(of(&["a", "true", "1e3", "v1.0"]), Vec::<String>::new());
     }
 
     #[test]
