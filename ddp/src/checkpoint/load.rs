@@ -6,6 +6,7 @@
 //! ranks, a rank also reads bytes that another rank verifies: this detects faults on the disk, not on the way to one host.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use ddp_kernels::cpu::threads;
 use rayon::prelude::*;
@@ -103,9 +104,10 @@ impl Checkpoint {
         files.into_par_iter().map(read).collect::<Result<(), Fault>>().map_err(damaged)
     }
 
-    /// Whether it has a file of the weights of the best evaluation.
-    pub(crate) fn lists_best_weights(&self) -> bool {
-        self.manifest().files.iter().any(|entry| entry.name == BEST_FILE)
+    /// The model file of the best evaluation, if the checkpoint has one besides its own.
+    pub fn best_path(&self) -> Option<PathBuf> {
+        let path = self.path().join(BEST_FILE);
+        self.manifest().files.iter().any(|entry| entry.name == BEST_FILE).then_some(path)
     }
 
     /// Reads the weights of the best evaluation into a flat buffer of the layout, followed by its statistics, if the checkpoint has
@@ -114,10 +116,7 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Damaged`].
     pub fn best_weights(&self, layout: &ParamLayout) -> Result<Option<Vec<f32>>, CheckpointError> {
-        if !self.lists_best_weights() {
-            return Ok(None);
-        }
-        self.weights_and_statistics(layout, BEST_FILE).map(Some)
+        self.best_path().map(|_| self.weights_and_statistics(layout, BEST_FILE)).transpose()
     }
 
     /// Reads the weights of the best evaluation from their own file or, if the checkpoint is of that step, from its model's, and compares
@@ -126,11 +125,11 @@ impl Checkpoint {
     /// # Errors
     /// [`CheckpointError::Damaged`].
     pub fn weights_of_best(&self, layout: &ParamLayout) -> Result<Vec<f32>, CheckpointError> {
-        let name = if self.lists_best_weights() { BEST_FILE } else { MODEL_FILE };
+        let name = self.best_path().map_or(MODEL_FILE, |_| BEST_FILE);
         let mut entries = self.manifest().files.iter().filter(|entry| entry.name == name);
         let verified = entries.try_for_each(|entry| self.verify_file(entry, Caching::Keep));
         verified.map_err(|fault| self.damaged(fault))?;
-        self.best_weights(layout)?.map_or_else(|| self.weights_and_statistics(layout, MODEL_FILE), Ok)
+        self.weights_and_statistics(layout, name)
     }
 
     fn weights_and_statistics(&self, layout: &ParamLayout, name: &str) -> Result<Vec<f32>, CheckpointError> {

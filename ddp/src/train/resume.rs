@@ -124,7 +124,7 @@ impl Resumed {
 
     /// Whether the checkpoint has the weights of this evaluation: they are its own, or it has a file of them.
     fn lists_weights_of(&self, best: &Best) -> bool {
-        best.step == self.state().step || self.checkpoint.lists_best_weights()
+        best.step == self.state().step || self.checkpoint.best_path().is_some()
     }
 
     /// Interval of evaluations in steps before the run was resumed, which may have changed.

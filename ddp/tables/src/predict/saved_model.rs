@@ -256,8 +256,9 @@ pub fn is_active(world: &World, path: &Path) -> Result<bool> {
     Ok(world.group().all_gather_bytes(&[u8::from(is_active)])?[0] == [1])
 }
 
-/// Resolves `path` to a model file and, if it is in a checkpoint, to that verified checkpoint. A run folder resolves to its model
-/// file if it exists, else, and while a run is in progress there, to its newest checkpoint.
+/// Resolves `path` to a model file and, if it is the one of a checkpoint, to that verified checkpoint. A run folder resolves to its model
+/// file if it exists, else, and while a run is in progress there, to its newest checkpoint; `best` to the file of the best evaluation, where
+/// its checkpoint has one.
 fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)> {
     let path = &*remote::local_run(path, Take::Model)?;
     let inside = path.join(MODEL_FILE);
@@ -269,7 +270,12 @@ fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)>
     match Checkpoint::find(path) {
         Ok(search) => {
             let found = search.found.expect("`find` fails if there is none");
-            Ok((found.model_path(), Some(found)))
+            // A file that comes here is a marker.
+            let is_best = path.is_file() && path.ends_with("best");
+            Ok(match found.best_path().filter(|_| is_best) {
+                Some(best) => (best, None),
+                None => (found.model_path(), Some(found)),
+            })
         }
         // For a folder without model and checkpoints, report the missing model file.
         Err(CheckpointError::NotFound { .. }) if path.is_dir() => Ok((inside, None)),

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crate::common::{Run, largest_gap, run_ok, single, train};
+use std::path::Path;
+
+use crate::common::{Run, largest_gap, read_weights, run_ok, single, train};
 use serde_json::Value;
 
 const DIGITS: &str = "[data]\ntrain = \"builtin:digits\"\n[model]\nhidden = [32]\n[optimizer]\nlr = 0.003\n";
@@ -18,8 +20,11 @@ fn run(base: &str, train_keys: &str, n_ranks: usize) -> Run {
 
 /// Metrics of the run's model by `ddp-train eval`.
 fn evaluated(run: &Run, metric: &str) -> f64 {
-    let out = run.out();
-    let outcome = run_ok(single(&["eval", "--checkpoint", out.to_str().unwrap(), "--json"]));
+    evaluated_at(&run.out(), metric)
+}
+
+fn evaluated_at(path: &Path, metric: &str) -> f64 {
+    let outcome = run_ok(single(&["eval", "--checkpoint", path.to_str().unwrap(), "--json"]));
     let line: Value = serde_json::from_str(outcome.stdout.trim()).unwrap();
     line[metric].as_f64().unwrap_or_else(|| panic!("no {metric} in {line}"))
 }
@@ -57,6 +62,34 @@ fn the_better_weights_are_the_model() {
     let warnings = kept.events("end")[0]["warnings"].to_string();
     assert!(warnings.contains("of the last weights: train.ema_decay=0.999 chose it"), "{warnings}");
     assert!((evaluated(&kept, "eval_accuracy") - kept.end("eval_accuracy")).abs() < 1e-9);
+}
+
+/// The best weights of a run that keeps an average are in a file of their own, next to the weights of the step and the average.
+#[test]
+fn the_best_checkpoint_is_the_best_evaluation() {
+    let batch_norm = BATCH_NORM.replace("[checkpoint]\nkeep_best = \"none\"\n", "");
+    let slow = "ema_decay = 0.999\nema_warmup = false";
+    for (base, keys, is_last) in [(DIGITS, slow, true), (&batch_norm, "ema_decay = 0.9", false)] {
+        let run = run(&format!("{base}[checkpoint]\nevery_epochs = 1\n"), keys, 1);
+        let best = run.events("end")[0]["best"].clone();
+        assert_eq!(best["is_last"].as_bool().unwrap_or(false), is_last, "{best}");
+        let value = best["value"].as_f64().unwrap();
+        let marker = run.out().join("checkpoints/best");
+        let got = evaluated_at(&marker, "eval_loss");
+        assert!((got - value).abs() < 1e-6 * value, "{got}, {best}");
+        // Its export is the model of the run, and so is what a run begins with.
+        let [file, next] = ["best.safetensors", "next"].map(|name| run.out().join(name));
+        let [marker, out] = [&marker, &next].map(|path| path.to_str().unwrap());
+        run_ok(single(&["checkpoint", "export", marker, "--out", file.to_str().unwrap()]));
+        assert!(read_weights(&file) == run.weights(), "the export differs from the model of the run");
+        if is_last {
+            let config = run.out().join("config.toml");
+            let args = ["train", config.to_str().unwrap(), "--out", out, "--init-from", marker, "--quiet"];
+            run_ok(single(&[&args[..], &["--set", "optimizer.lr=1e-30"]].concat()));
+            let (gap, place) = largest_gap(&read_weights(&next.join("model.safetensors")), &run.weights());
+            assert!(gap < 1e-6, "{place}");
+        }
+    }
 }
 
 #[test]

@@ -79,8 +79,8 @@ struct Source {
 }
 
 impl Source {
-    /// Resolves `path`. A run folder resolves to its model file if it exists, as in `eval`, unless the choice of weights requires
-    /// a checkpoint.
+    /// Resolves `path`. A run folder resolves to its model file if it exists, and `best` to that of the best evaluation, as in `eval`, unless
+    /// the choice of weights requires a checkpoint.
     fn find(path: &Path, choice: WeightsChoice) -> Result<Self> {
         let of_run = path.join(MODEL_FILE);
         let is_run = of_run.exists() && !path.join(MANIFEST_FILE).exists();
@@ -92,7 +92,11 @@ impl Source {
             return Ok(Source { file: path.to_owned(), checkpoint: None });
         }
         let checkpoint = one_at(path)?;
-        Ok(Source { file: checkpoint.model_path(), checkpoint: Some(checkpoint) })
+        let is_best = path.is_file() && path.ends_with("best") && choice == WeightsChoice::Auto;
+        Ok(match checkpoint.best_path().filter(|_| is_best) {
+            Some(file) => Source { file, checkpoint: None },
+            None => Source { file: checkpoint.model_path(), checkpoint: Some(checkpoint) },
+        })
     }
 }
 
