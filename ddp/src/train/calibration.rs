@@ -63,7 +63,7 @@ pub enum NoFit {
         "the log loss is lowest at the limit of the search, temperature {0}: these rows are too few, or the model knows too little about them"
     )]
     AtLimit(f64),
-    /// The model fits the rows as it is.
+    /// The model fits the rows as it is, to within the interval at which the search ends.
     #[error("no temperature makes the log loss smaller")]
     NoneIsBetter,
     /// The log loss of the model as it was is infinite or not a number.
@@ -147,7 +147,7 @@ fn no_fit(middle: f64, before: &EvalMetrics, after: &EvalMetrics) -> Option<NoFi
         Some(NoFit::AllRight)
     } else if is_at_limit {
         Some(NoFit::AtLimit(if middle < 0.0 { MAX_TEMPERATURE.recip() } else { MAX_TEMPERATURE }))
-    } else if log_loss(after) < log_loss(before) {
+    } else if middle.abs() > TOLERANCE && log_loss(after) < log_loss(before) {
         None
     } else {
         Some(NoFit::NoneIsBetter)
@@ -186,6 +186,11 @@ mod tests {
         };
         assert_eq!(of(0.7, (0.9, 0.4), 0.3), None);
         assert_eq!(of(0.7, (0.9, 0.3), 0.3), Some(NoFit::NoneIsBetter));
+        // The search cannot tell such a temperature from 1.
+        for middle in [TOLERANCE / 2.0, -TOLERANCE / 2.0] {
+            assert_eq!(of(middle, (0.9, 0.300_001), 0.3), Some(NoFit::NoneIsBetter));
+        }
+        assert_eq!(of(2.0 * TOLERANCE, (0.9, 0.300_001), 0.3), None);
         for middle in [-limit + TOLERANCE / 2.0, -limit + TOLERANCE / 3.0] {
             assert_eq!(of(middle, (1.0, 0.2), 0.0), Some(NoFit::AllRight));
             assert_eq!(of(middle, (0.9, 0.2), 0.1), Some(NoFit::AtLimit(0.05)));
