@@ -90,7 +90,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
             preprocessor: &preprocessor,
             loading: &loading,
         };
-        let subject = Subject { data: &config.data, skipped_rows, model: &path };
+        let subject = Subject { skipped_rows, model: &path };
         return measure(world, log, args, setup, metric, &subject);
     }
     let partition = EvalPartition::for_ranks(world.world_size());

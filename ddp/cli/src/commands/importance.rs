@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use ddp::config::{
-    Config, DataConfig, Datetime, EvalMetric, HeadConfig, JudgeMetric, MetricSet, MetricTable, Task,
-    UnknownMetric, nearest,
+    Config, EvalMetric, HeadConfig, JudgeMetric, MetricSet, MetricTable, Task, UnknownMetric, nearest,
 };
 use ddp::report::metrics::json_line;
 use ddp_comm::World;
@@ -112,7 +111,6 @@ fn short(metric: EvalMetric) -> &'static str {
 
 /// Rows and model of a measurement, for its report.
 pub(super) struct Subject<'a> {
-    pub(super) data: &'a DataConfig,
     pub(super) skipped_rows: Option<usize>,
     pub(super) model: &'a Path,
 }
@@ -128,7 +126,7 @@ pub(super) fn measure(
 ) -> Result<(), Stop> {
     let rows = setup.rows.clone();
     let n_rows = rows.len();
-    let columns = user_columns(rows.layout(), subject.data.datetime == Datetime::Parts);
+    let columns = user_columns(rows.layout());
     let options = ImportanceOptions { metric, n_repeats: args.repeats, seed: args.seed };
     let n_evaluations = 1 + columns.len() * options.n_repeats;
     let mut bar = None;

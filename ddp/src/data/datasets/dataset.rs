@@ -255,6 +255,8 @@ pub struct RowLayout {
     pub categories: Vec<CategoryColumn>,
     /// Kind of the values of each feature column, `None` for columns of several kinds; empty where no kinds are known.
     pub kinds: Vec<Option<ColumnKind>>,
+    /// Places of the first features of dates that were read in parts.
+    pub dates: Vec<usize>,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
     /// Scale of the targets, if gathered targets are standardized; a prediction is in the user's units after
@@ -366,6 +368,7 @@ impl RowLayout {
             has_weights: false,
             categories: Vec::new(),
             kinds: Vec::new(),
+            dates: Vec::new(),
             has_missing: false,
             target_scale: None,
             left_out: Vec::new(),

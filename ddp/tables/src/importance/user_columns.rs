@@ -3,20 +3,21 @@
 use ddp::data::RowLayout;
 
 use crate::importance::permuted_columns::UserColumn;
-use crate::values::time::{PARTS, date_of_parts};
+use crate::values::time::PARTS;
 
-/// The user's columns that the features of `layout` come from, in order.
-///
-/// - `has_parts`: whether dates were read in parts, which are one column of the user
-pub fn user_columns(layout: &RowLayout, has_parts: bool) -> Vec<UserColumn> {
+/// The user's columns that the features of `layout` come from, in order; the parts of a date are one column.
+pub fn user_columns(layout: &RowLayout) -> Vec<UserColumn> {
     let names = &layout.features;
     let mut columns = Vec::new();
     let mut start = 0;
     while start < names.len() {
-        let date = date_of_parts(&names[start..]).filter(|_| has_parts);
-        let n = if date.is_some() { PARTS.len() } else { 1 };
-        let name = date.unwrap_or(&names[start]).to_owned();
-        columns.push(UserColumn { name, columns: start..start + n });
+        let name = &*names[start];
+        let (name, n) = if layout.dates.contains(&start) {
+            (name.strip_suffix(PARTS[0]).unwrap_or(name), PARTS.len())
+        } else {
+            (name, 1)
+        };
+        columns.push(UserColumn { name: name.to_owned(), columns: start..start + n });
         start += n;
     }
     columns
@@ -30,17 +31,14 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_date_are_one_column() {
-        let mut names = vec!["a".to_owned()];
-        names.extend(PARTS.map(|part| format!("when{part}")));
-        names.push("b.year".to_owned());
-        let layout = RowLayout::new(names, TargetLayout::Classes { n_classes: 2 });
-        let names = |has_parts| -> Vec<_> {
-            user_columns(&layout, has_parts).into_iter().map(|c| (c.name, c.columns)).collect()
-        };
-        assert_eq!(
-            names(true),
-            [("a".to_owned(), 0..1), ("when".to_owned(), 1..8), ("b.year".to_owned(), 8..9)]
-        );
-        assert_eq!(names(false).len(), 9);
+        let mut features = vec!["a".to_owned()];
+        features.extend(PARTS.map(|part| format!("when{part}")));
+        features.push("b.year".to_owned());
+        let mut layout = RowLayout::new(features, TargetLayout::Classes { n_classes: 2 });
+        // Columns of the names that parts of a date have.
+        assert_eq!(user_columns(&layout).len(), 9);
+        layout.dates = vec![1];
+        let columns: Vec<_> = user_columns(&layout).into_iter().map(|c| (c.name, c.columns)).collect();
+        assert_eq!(columns, [("a".to_owned(), 0..1), ("when".to_owned(), 1..8), ("b.year".to_owned(), 8..9)]);
     }
 }

@@ -167,6 +167,7 @@ impl HeadRows {
             targets: TargetLayout::Heads { heads: heads.into() },
             categories: categories.collect(),
             kinds: features.iter().filter_map(|column| inner.kinds.get(*column).copied()).collect(),
+            dates: inner.dates.iter().filter_map(|column| place(*column)).collect(),
             has_missing: spec.may_miss(),
             ..inner.clone()
         };

@@ -264,6 +264,12 @@ impl ColumnPlan {
         self.roles.iter().copied().chain(of_folders).collect()
     }
 
+    /// Places of the first features of dates.
+    pub(crate) fn dates(&self) -> Vec<usize> {
+        let first = |of| if let Role::Date(first) = of { Some(first) } else { None };
+        self.all_roles().into_iter().filter_map(first).collect()
+    }
+
     /// The name of the first target among the columns of the file.
     pub(crate) fn target_name(&self) -> &str {
         let target = self.roles.iter().position(|role| matches!(role, Role::Target(_)));
@@ -375,15 +381,14 @@ fn extra_features(path: &Path, there: &[String], expected: &[String], of: &str) 
         let others = set(others);
         names.iter().filter(|name| !others.contains(name.as_str())).cloned().collect()
     };
-    let (there, expected) = (&users_columns(there), &users_columns(expected));
     let extra = without(there, expected);
-    let Some(missing) = without(expected, there).into_iter().next() else { return Ok(extra) };
+    let Some(missing) = users_columns(&without(expected, there)).into_iter().next() else { return Ok(extra) };
     let near = nearest(&missing, extra.iter().map(String::as_str)).or(extra.first().map(String::as_str));
     let difference = match near {
         Some(extra) => format!("\"{missing}\" is missing, \"{extra}\" is extra"),
         None => format!("\"{missing}\" is missing"),
     };
-    Err(columns_differ(path, there.len(), expected.len(), of, difference))
+    Err(columns_differ(path, [there, expected], of, difference))
 }
 
 /// Fails for columns that the model `known` does not know, unless they are left out.
@@ -397,21 +402,15 @@ fn check_extra(
     match treatment {
         ExtraColumns::Ignore => Ok(()),
         ExtraColumns::Error => {
-            let (n_there, n_known) = (users_columns(there).len(), users_columns(known.names).len());
-            Err(columns_differ(path, n_there, n_known, known.of, format!("\"{}\" is extra", extra[0])))
+            Err(columns_differ(path, [there, known.names], known.of, format!("\"{}\" is extra", extra[0])))
         }
     }
 }
 
-fn columns_differ(path: &Path, n_columns: usize, n_other: usize, of: &str, difference: String) -> DataError {
-    let source_name = path.display().to_string();
-    DataError::from(TableError::ColumnsDiffer {
-        source_name,
-        n_columns,
-        other: of.to_owned(),
-        n_other,
-        difference,
-    })
+fn columns_differ(path: &Path, features: [&[String]; 2], of: &str, difference: String) -> DataError {
+    let [n_columns, n_other] = features.map(|names| users_columns(names).len());
+    let (source_name, other) = (path.display().to_string(), of.to_owned());
+    DataError::from(TableError::ColumnsDiffer { source_name, n_columns, other, n_other, difference })
 }
 
 /// The note on columns that `of` does not know.
@@ -424,21 +423,13 @@ fn extra_note(extra: &[String], of: &str) -> String {
     }
 }
 
-/// The user's columns that features come from: a date is one column and seven features.
-fn users_columns(features: &[String]) -> Vec<String> {
+/// The columns that features of these names may come from: a date is one column and seven features.
+fn users_columns(mut features: &[String]) -> Vec<String> {
     let mut columns = Vec::new();
-    let mut rest = features;
-    while let [first, others @ ..] = rest {
-        match date_of_parts(rest) {
-            Some(date) => {
-                columns.push(date.to_owned());
-                rest = &rest[PARTS.len()..];
-            }
-            None => {
-                columns.push(first.clone());
-                rest = others;
-            }
-        }
+    while let [first, ..] = features {
+        let (name, n) = date_of_parts(features).map_or((&**first, 1), |of| (of, PARTS.len()));
+        columns.push(name.to_owned());
+        features = &features[n..];
     }
     columns
 }

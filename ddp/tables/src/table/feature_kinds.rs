@@ -9,7 +9,8 @@ use tracing::info;
 
 use crate::error::TableError;
 use crate::source::SourceSpec;
-use crate::values::time::{Moment, date_of_parts};
+use crate::table::columns::ColumnPlan;
+use crate::values::time::{Moment, PARTS};
 
 /// Kinds of the values of all features.
 #[derive(Debug)]
@@ -111,8 +112,7 @@ impl FeatureKinds {
                 () => continue,
             };
             if !std::mem::replace(&mut self.are_named[feature], true) {
-                let name = date_of_parts(&names[feature..]).unwrap_or(&names[feature]);
-                note_zones(path, name, has, &self.of);
+                note_zones(path, date_name(&names[feature]), has, &self.of);
             }
         }
         for (feature, name) in names.iter().enumerate() {
@@ -145,15 +145,21 @@ impl FeatureKinds {
     }
 
     /// Reports dates beyond the calendar.
-    pub(crate) fn note(&mut self, names: &[String], source: &str) {
+    pub(crate) fn note(&mut self, plan: &ColumnPlan, source: &str) {
         for (feature, n) in self.n_infinite.iter_mut().enumerate().filter(|(_, n)| **n > 0) {
-            let name = date_of_parts(&names[feature..]).unwrap_or(&names[feature]);
+            let name = &plan.features[feature];
+            let name = if plan.dates().contains(&feature) { date_name(name) } else { name };
             let (values, are) =
                 if *n == 1 { ("date", "is a missing value") } else { ("dates", "are missing values") };
             info!("{source}: {n} infinite {values} of \"{name}\" {are}");
             *n = 0;
         }
     }
+}
+
+/// The name of a date, of that of its first part.
+fn date_name(of: &str) -> &str {
+    of.strip_suffix(PARTS[0]).unwrap_or(of)
 }
 
 fn note_zones(path: &Path, name: &str, [here, there]: [&str; 2], of: &str) {

@@ -316,7 +316,8 @@ impl TableRows {
         layout.has_missing = self.may_miss;
         layout.has_weights = self.weights.is_some();
         layout.left_out.clone_from(&plan.left_out);
-        self.kinds.note(&plan.features, spec.source);
+        layout.dates = plan.dates();
+        self.kinds.note(plan, spec.source);
         layout.kinds = self.kinds.found();
         let targets = match self.targets {
             TargetCells::Classes(labels) => {

@@ -66,6 +66,7 @@ struct StoredLayout {
     categories: Vec<CategoryColumn>,
     #[serde(serialize_with = "column_kind::to_letters", deserialize_with = "column_kind::from_letters")]
     kinds: Vec<Option<ColumnKind>>,
+    dates: Vec<usize>,
     has_missing: bool,
     left_out: Vec<String>,
 }
@@ -278,6 +279,7 @@ impl StoredLayout {
             has_weights: layout.has_weights,
             categories: layout.categories.clone(),
             kinds: layout.kinds.clone(),
+            dates: layout.dates.clone(),
             has_missing: layout.has_missing,
             left_out: layout.left_out.clone(),
         }
@@ -302,6 +304,7 @@ impl StoredLayout {
             has_weights: self.has_weights,
             categories: self.categories,
             kinds: self.kinds,
+            dates: self.dates,
             has_missing: self.has_missing,
             left_out: self.left_out,
             ..RowLayout::new(self.features, targets)

@@ -105,7 +105,7 @@ impl TableStream {
     ) -> Result<usize> {
         let n_read = self.each_file(max_rows, spec, |reader, n_rows| reader.read(rows, n_rows))?;
         if n_read < max_rows {
-            rows.kinds.note(&self.plan.features, spec.source);
+            rows.kinds.note(&self.plan, spec.source);
         }
         Ok(n_read)
     }

@@ -128,6 +128,45 @@ fn columns_have_the_importance_and_the_names_of_the_table() {
     }
 }
 
+/// A table may have columns of the names that the parts of a date would have.
+#[test]
+fn columns_are_parts_of_a_date_where_the_table_has_the_date() {
+    const PARTS: [&str; 7] = ["p.year", "p.month", "p.day", "p.weekday", "p.hour", "p.minute", "p.second"];
+    let csv = |names: &[&str]| {
+        let mut csv = format!("{},born,y\n", names.join(","));
+        for row in 0..60 {
+            let value = |name: &str| (row + name.len()) % 7;
+            names.iter().for_each(|name| write!(csv, "{},", value(name)).unwrap());
+            writeln!(csv, "{}-0{}-11,{}", 2020 + row % 3, 1 + row % 9, row % 2).unwrap();
+        }
+        csv
+    };
+    let model = Model::from_table(
+        &csv(&PARTS),
+        "target = [\"y\"]\ndatetime = \"parts\"\neval_fraction = 0.5\n[train]\nepochs = 1\n",
+    );
+    let names = |args: &[&str]| {
+        let report = model.importance(args);
+        let mut names: Vec<String> = columns(&report).iter().map(|(name, ..)| (*name).to_owned()).collect();
+        names.sort();
+        names
+    };
+    let mut expected = [&["born"], &PARTS[..]].concat();
+    expected.sort_unstable();
+    assert_eq!(names(&[]), expected);
+    // Columns are found in any order, and one that is missing is named.
+    let mut reversed = PARTS;
+    reversed.reverse();
+    let other = write(model.folder.path(), "other.csv", &csv(&reversed));
+    assert_eq!(names(&["--data", text(&other)]), expected);
+    let fewer = write(model.folder.path(), "fewer.csv", &csv(&PARTS[1..]));
+    let refused = model.refused(&["--data", text(&fewer)]);
+    assert!(
+        refused.contains("its 7 feature columns differ from the 2 of the model: \"p.year\" is missing"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn the_table_is_sorted_and_says_what_the_numbers_mean() {
     let model = Model::from_table(&pets(), PETS);

@@ -114,6 +114,7 @@ pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
     layout.has_missing = spec.may_miss();
     layout.has_weights = spec.data.weight.is_some();
     layout.kinds = columns.kinds();
+    layout.dates = columns.plan.dates();
     layout.left_out.clone_from(&columns.plan.left_out);
     layout
 }
