@@ -210,7 +210,7 @@ impl Columns {
         lists.map(list).collect()
     }
 
-    /// Kinds of the values of the features by the types of their columns; `None` for texts whose first value is missing.
+    /// Kinds of the values of the features by the types of their columns; `None` for texts whose first value is missing, and without values.
     pub(in crate::table) fn kinds(&self) -> Vec<Option<ColumnKind>> {
         let mut kinds = vec![Some(ColumnKind::Number); self.plan.features.len()];
         for column in &self.needed {
@@ -322,7 +322,7 @@ impl Column {
             (Kind::Text, Role::Feature(_) | Role::Date(_)) if self.has_usable_texts(is_known) => {
                 return Ok(());
             }
-            (_, Role::Date(_)) if !is_date(&self.data_type) => {
+            (_, Role::Date(_)) if !is_date(&self.data_type) && !is_empty(&self.data_type) => {
                 ("dates", "write them as text, such as 2024-05-31, or as a type of dates")
             }
             (Kind::Number, _) | (Kind::List, Role::Feature(_)) | (Kind::Text, Role::Category { .. }) => {
@@ -354,6 +354,7 @@ impl Column {
             Some(TextMeaning::Time) => Some(ColumnKind::Time),
             Some(TextMeaning::Missing) => None,
             Some(TextMeaning::Number | TextMeaning::Other) => Some(ColumnKind::Number),
+            None if is_empty(&self.data_type) => None,
             None => Some(kinds_of(&self.data_type).kind().unwrap_or(ColumnKind::Number)),
         }
     }
@@ -469,6 +470,14 @@ pub(super) fn is_date(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(_, of) => is_date(of),
         other => matches!(other, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..)),
+    }
+}
+
+/// Whether each value of the type is missing, as of a column that a program found empty.
+fn is_empty(of: &DataType) -> bool {
+    match of {
+        DataType::Dictionary(_, of) => is_empty(of),
+        of => of.is_null(),
     }
 }
 

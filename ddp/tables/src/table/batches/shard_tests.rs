@@ -4,11 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{types, *};
+use ddp::config::Config;
 use ddp::data::Dataset;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::error::Result;
 
+use crate::source::{KnownFeatures, SourceSpec};
+use crate::table::batches::arrays::to_date_parts;
 use crate::table::large::tests::{all, assert_refused, open_whole, write};
+use crate::values::time::PARTS;
 
 /// Opens a folder of two files whose column "x" is `a` and `b`, in both orders; the labels follow the rows.
 fn both(a: ArrayRef, b: ArrayRef, sets: &[&str]) -> [Result<Arc<dyn Dataset>>; 2] {
@@ -184,4 +188,36 @@ fn texts_of_dates_are_dates() {
         open_x(folder.path(), times, &[]),
         &["row 0, column \"x\": the value is missing", "infinity"],
     );
+}
+
+/// pandas and polars write a column without any value as one of no type.
+#[test]
+fn dates_that_are_all_missing_have_no_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.parquet");
+    let labels = Int64Array::from(vec![0, 1]);
+    write(&path, vec![("x", Arc::new(NullArray::new(2))), ("label", Arc::new(labels))], 10);
+    let parts = PARTS.map(|part| format!("x{part}"));
+    let open = |names: &[String], kinds: &[Option<ColumnKind>], missing: &str| {
+        let sets =
+            [&format!("data.train={}", path.display()), "data.target=label", "data.datetime=parts", missing];
+        let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
+        let known = KnownFeatures { names, vocabularies: &[], kinds, of: "the model" };
+        SourceSpec { features: Some(known), ..SourceSpec::train(&config.data) }.open()
+    };
+    let numbers = [Some(ColumnKind::Number); 7];
+    let rows = open(&parts, &numbers, "data.missing=zero").unwrap();
+    let x = all(&*rows).0;
+    assert!(x.len() == 14 && x.iter().all(|part| part.is_nan()), "{x:?}");
+    assert_eq!(rows.layout().dates, [0]);
+    let rows = open(&["x".to_owned()], &[Some(ColumnKind::Date)], "data.missing=zero").unwrap();
+    assert!(all(&*rows).0.iter().all(|x| x.is_nan()));
+    let refused = open(&parts, &numbers, "data.missing=error");
+    assert_refused(refused, &["row 0, column \"x\": the value is missing"]);
+    // Of a file of Arrow.
+    let keys = Int8Array::from(vec![Some(0), None]);
+    let dictionary = DictionaryArray::<types::Int8Type>::new(keys, Arc::new(NullArray::new(1)));
+    let mut x = vec![0.0; 14];
+    to_date_parts(&dictionary, &mut x);
+    assert!(x.iter().all(|part| part.is_nan()), "{x:?}");
 }
