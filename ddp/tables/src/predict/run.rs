@@ -1,5 +1,6 @@
 //! Predicts all rows of an input and writes the predictions to an output.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -97,6 +98,7 @@ impl Form {
                 PredictedColumns::for_heads(heads, with_probabilities, threshold)?
             }
         };
+        check_names(&predicted)?;
         check_kept(keep, &predicted, format, &output.place)?;
         Ok(Form { format, predicted })
     }
@@ -219,6 +221,18 @@ fn write_blocks(
         write(of.number, &block)
     })?;
     Ok(n_bad_rows)
+}
+
+/// Refuses two predicted columns of one name: the names of a head and of its classes may make that of another.
+fn check_names(predicted: &PredictedColumns) -> Result<()> {
+    let mut seen = HashSet::new();
+    match predicted.columns.iter().find(|column| !seen.insert(&column.name)) {
+        Some(column) => Err(PredictError::Usage {
+            reason: format!("--proba: two heads of the model have a column \"{}\"", column.name),
+            hint: "remove --proba; for probabilities, rename a target and train again".to_owned(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// Returns an error for columns that can't be kept.

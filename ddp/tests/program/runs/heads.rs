@@ -384,6 +384,28 @@ fn the_importance_of_columns_is_measured_by_the_metric_of_a_head() {
     }
 }
 
+/// The class `b_c` of target `a` and the class `c` of target `a_b` have one name.
+#[test]
+fn columns_of_probabilities_that_have_one_name_are_refused() {
+    let folder = temp_dir();
+    let rows: String =
+        (0..40).map(|row| format!("{row},{},{}\n", ["b_c", "z"][row % 2], ["c", "y"][row / 20])).collect();
+    let rows = write(folder.path(), "rows.csv", &format!("x,a,a_b\n{rows}"));
+    let heads = "[[heads]]\nname = \"one\"\ntask = \"classification\"\ntarget = \"a\"\n\
+        [[heads]]\nname = \"two\"\ntask = \"classification\"\ntarget = \"a_b\"\n";
+    let run = train(1, &format!("[data]\ntrain = {}\n[train]\nepochs = 1\n{heads}", quoted(&rows)), &[]);
+    for out in ["out.csv", "out.parquet", "-"] {
+        let line = format!("predict --checkpoint {} --data rows.csv --out {out}", run.out().display());
+        refused(
+            folder.path(),
+            &format!("{line} --proba"),
+            &["\"proba_a_b_c\"", "remove --proba", "rename a target"],
+        );
+        assert!(!folder.path().join(out).exists());
+        run_line_ok(folder.path(), &line);
+    }
+}
+
 #[test]
 fn what_heads_can_not_be_is_refused() {
     let folder = temp_dir();
