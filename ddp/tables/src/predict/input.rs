@@ -1,6 +1,6 @@
 //! Rows to predict: blocks of an array, or blocks read from a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -343,13 +343,15 @@ pub(crate) struct StreamedRows {
 pub(crate) struct StreamedBlock {
     rows: ExactRows,
     pub(crate) kept: Vec<KeptValues>,
-    /// Rows with values that can't be used.
+    /// Rows with values that can't be used, ascending.
     pub(crate) bad_rows: Vec<usize>,
 }
 
 impl StreamedRows {
     /// Moves the rows out of `rows`.
     fn publish(&self, first: usize, rows: &mut TableRows) {
+        let mut bad_rows = rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default();
+        bad_rows.sort_unstable();
         let block = StreamedBlock {
             rows: ExactRows {
                 rows: ResidentRows {
@@ -363,7 +365,7 @@ impl StreamedRows {
                 exact_targets: ExactColumns::new(0, false),
             },
             kept: rows.kept.iter_mut().map(KeptValues::take).collect(),
-            bad_rows: rows.bad_rows.as_mut().map(std::mem::take).unwrap_or_default(),
+            bad_rows,
         };
         lock(&self.in_use).insert(first, Arc::new(block));
     }
@@ -390,6 +392,17 @@ impl StreamedRows {
             start += n;
         }
         Ok(())
+    }
+
+    /// Rows among `rows` with values that can't be used.
+    pub(crate) fn bad_among(&self, rows: &[usize]) -> ddp::data::error::Result<HashSet<usize>> {
+        let mut bad = HashSet::new();
+        self.by_block(rows, |places, block, numbers| {
+            let both = rows[places].iter().zip(numbers);
+            bad.extend(both.filter(|(_, n)| block.bad_rows.binary_search(n).is_ok()).map(|(row, _)| *row));
+            Ok(())
+        })?;
+        Ok(bad)
     }
 
     /// Takes the block that starts at row `first`, which frees its memory.

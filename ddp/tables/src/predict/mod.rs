@@ -16,14 +16,14 @@
 //! ```
 
 mod error;
-#[doc(hidden)]
-pub mod observed_rows;
 pub(crate) mod output;
 mod predictions;
 mod columns;
 mod saved_model;
 #[doc(hidden)]
 pub mod input;
+#[doc(hidden)]
+pub mod observed_rows;
 mod predictor;
 mod pass;
 mod scale;

@@ -1,7 +1,7 @@
 //! Observes rows on their way to the model: counts values that differ from those of training, and finds rows that can't be
 //! predicted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,6 +13,7 @@ use ddp_kernels::{DType, Device, Tensor};
 use crate::error::TableError;
 use crate::fit::preprocess::ColumnCodes;
 use crate::formats::error::{ColumnError, RowsError};
+use crate::predict::input::{Input, StreamedRows};
 
 /// Counts of values in a column that differ from those of training.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct ColumnCounts {
 #[derive(Debug)]
 pub(crate) struct ObservedRows {
     of: Arc<dyn Dataset>,
+    /// The table behind them, which knows rows that can't be predicted.
+    table: Option<Arc<StreamedRows>>,
     columns: Vec<Watch>,
     /// Whether the model fills in missing values.
     fills: bool,
@@ -55,7 +58,7 @@ enum Watch {
 }
 
 impl ObservedRows {
-    pub(crate) fn new(of: Arc<dyn Dataset>, plan: &ColumnCodes, skips_bad_rows: bool) -> Self {
+    pub(crate) fn new(input: &Input, plan: &ColumnCodes, skips_bad_rows: bool) -> Self {
         let is_category =
             |name: &String| plan.vocabularies.iter().any(|vocabulary| vocabulary.name() == name);
         let watch = |(index, name): (usize, &String)| {
@@ -63,7 +66,14 @@ impl ObservedRows {
         };
         let columns: Vec<Watch> = plan.columns.iter().enumerate().map(watch).collect();
         let seen = Seen { counts: vec![ColumnCounts::default(); columns.len()], ..Seen::default() };
-        ObservedRows { of, columns, fills: plan.fills_missing(), skips_bad_rows, seen: Mutex::new(seen) }
+        ObservedRows {
+            of: input.rows.clone(),
+            table: input.table.clone().filter(|_| skips_bad_rows),
+            columns,
+            fills: plan.fills_missing(),
+            skips_bad_rows,
+            seen: Mutex::new(seen),
+        }
     }
 
     /// Counts per column so far, in the order of the columns.
@@ -83,15 +93,22 @@ impl ObservedRows {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the values of rows, `[n_rows, columns]`; `number(n)` is the index of the n-th row in the dataset.
-    fn watch(&self, values: &[f32], number: impl Fn(usize) -> usize) {
+    /// Counts the values of rows, `[n_rows, columns]`, except for rows that can't be predicted: those in `bad`, and those that lack a value
+    /// which nothing replaces. `number(n)` is the index of the n-th row in the dataset.
+    fn watch(&self, values: &[f32], number: impl Fn(usize) -> usize, bad: &HashSet<usize>) {
         let mut counts = vec![ColumnCounts::default(); self.columns.len()];
         let mut bad_rows = Vec::new();
         for (n, row) in values.chunks_exact(self.columns.len()).enumerate() {
+            let lacks_value = !self.fills && row.iter().any(|value| value.is_nan());
+            if lacks_value {
+                bad_rows.push(number(n));
+            }
+            if lacks_value || !bad.is_empty() && bad.contains(&number(n)) {
+                continue;
+            }
             for ((value, column), counts) in row.iter().zip(&self.columns).zip(&mut counts) {
                 match column {
                     Watch::Category => counts.n_unseen += u64::from(*value == 0.0),
-                    Watch::Number(_) if value.is_nan() && !self.fills => bad_rows.push(number(n)),
                     Watch::Number(_) if value.is_nan() => counts.n_filled += 1,
                     Watch::Number(Some([min, max])) => {
                         counts.n_outside += u64::from(value < min || value > max);
@@ -109,8 +126,8 @@ impl ObservedRows {
         seen.bad_rows.extend(bad_rows);
     }
 
-    /// Gathers row by row; rows with an error become zeros and are recorded.
-    fn gather_each(&self, rows: &[usize], out: BatchMut<'_>) -> Result<()> {
+    /// Gathers row by row; rows with an error become zeros, are recorded and added to `bad`.
+    fn gather_each(&self, rows: &[usize], out: BatchMut<'_>, bad: &mut HashSet<usize>) -> Result<()> {
         const OP: &str = "gather";
         let layout = self.of.layout();
         let mut x = Tensor::zeros(&[1, layout.n_features()], layout.dtype, Device::Cpu)?;
@@ -124,6 +141,7 @@ impl ObservedRows {
                 Err(_) => {
                     bytes.fill(0);
                     self.lock().bad_rows.insert(row);
+                    bad.insert(row);
                 }
             }
         }
@@ -150,15 +168,17 @@ impl DatasetWrapper for ObservedRows {
     fn gather(&self, rows: &[usize], mut out: BatchMut<'_>) -> Result<()> {
         const OP: &str = "gather";
         let views = BatchMut { x: out.x.reborrow(), targets: out.targets.reborrow(), weights: None };
+        let mut bad =
+            self.table.as_ref().map_or_else(|| Ok(HashSet::new()), |table| table.bad_among(rows))?;
         match self.of.gather(rows, views) {
             Err(error) if self.skips_bad_rows && is_bad_value(&error) => {
                 let views = BatchMut { x: out.x.reborrow(), targets: out.targets, weights: None };
-                self.gather_each(rows, views)?;
+                self.gather_each(rows, views, &mut bad)?;
             }
             gathered => gathered?,
         }
         if self.of.layout().dtype == DType::F32 {
-            self.watch(out.x.into_slice::<f32>(OP, "x")?, |n| rows[n]);
+            self.watch(out.x.into_slice::<f32>(OP, "x")?, |n| rows[n], &bad);
         }
         Ok(())
     }
@@ -177,7 +197,8 @@ impl DatasetWrapper for ObservedRows {
             std::mem::replace(&mut seen.in_place_end, end).clamp(rows.start, rows.end)
         };
         let values = batch.x.as_slice::<f32>("gather", "x")?;
-        self.watch(&values[(first_new - rows.start) * self.columns.len()..], |n| first_new + n);
+        let new = &values[(first_new - rows.start) * self.columns.len()..];
+        self.watch(new, |n| first_new + n, &HashSet::new());
         Ok(Some(batch))
     }
 }

@@ -62,7 +62,7 @@ impl<'a> Pass<'a> {
         let share = Share { rank: world.rank().0, world_size: world.world_size(), block_rows };
         let rows = Input::open(saved, input, share)?;
         let plan = &saved.preprocessor.plan;
-        let observed = Arc::new(ObservedRows::new(rows.rows.clone(), plan, input.skips_bad_rows));
+        let observed = Arc::new(ObservedRows::new(&rows, plan, input.skips_bad_rows));
         Ok(Pass { rows, observed, predictor, loading, watchdog: world.watchdog() })
     }
 

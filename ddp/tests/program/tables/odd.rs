@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::common::{Outcome, read_weights, run_line, run_line_ok, same_bits, temp_dir};
+use crate::data::files::{Element, npy};
 use crate::data::formats::in_format;
 
 const QUICK: &str = "--device cpu --epochs 2 --batch-size 8 --hidden 4";
@@ -513,4 +514,41 @@ fn a_date_that_is_missing_is_named_as_in_the_table() {
     // Empty in training too, so it is not "unseen".
     let eval = run_line_ok(folder, "eval --checkpoint o --data x.csv --device cpu");
     assert_shows(&eval, &["categories that are empty or that training saw too rarely or never: \"city\" 13"]);
+}
+
+/// Faults of a row that gets no prediction are not counted a second time.
+#[test]
+fn rows_without_a_prediction_are_in_no_count() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let mut text = "a,b,city,y\n".to_owned();
+    (0..60).for_each(|n| {
+        writeln!(text, "{},{},{},{}", 10 + n % 10, 20 + n % 7, ["Bern", "Rome"][n % 2], n % 2).unwrap()
+    });
+    fs::write(folder.join("train.csv"), text).unwrap();
+    let train = "train train.csv --target y --set data.normalize=standard --epochs 1 --device cpu -q";
+    run_line_ok(folder, &format!("{train} --set data.categorical=city --out run"));
+    // The cell in place of "oops" is outside the range, 99 and Oslo are next to one that is bad.
+    fs::write(
+        folder.join("rows.csv"),
+        "a,b,city\noops,22,Rome\n99,oops,Oslo\n,99,Lima\n12,22,Rome\n98,22,Paris\n",
+    )
+    .unwrap();
+    let of_table =
+        run_line_ok(folder, "predict --checkpoint run --data rows.csv --bad-rows null --out rows.out.csv");
+    for line in ["outside the range of training: \"a\" 1\n", "never: \"city\" 1\n"] {
+        assert!(of_table.stderr.contains(line), "{line}: {}", of_table.stderr);
+    }
+    run_line_ok(folder, &format!("{train} --set data.drop=city --out arrays"));
+    let rows = [f64::NAN, 22.0, 99.0, f64::NAN, f64::INFINITY, 22.0, 12.0, 22.0, 98.0, 22.0];
+    fs::write(folder.join("rows.npy"), npy(Element::F32, false, &[5, 2], &rows)).unwrap();
+    let of_array =
+        run_line_ok(folder, "predict --checkpoint arrays --data rows.npy --bad-rows null --out array.csv");
+    assert!(of_array.stderr.contains("outside the range of training: \"a\" 1\n"), "{}", of_array.stderr);
+    for name in ["rows.out.csv", "array.csv"] {
+        let predicted = fs::read_to_string(folder.join(name)).unwrap();
+        let are_empty: Vec<bool> =
+            predicted.lines().skip(1).map(|line| line.is_empty() || line == "\"\"").collect();
+        assert_eq!(are_empty, [true, true, true, false, false], "{name}: {predicted}");
+    }
 }
