@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use ddp::report::visible::shell_word;
+
 /// Flags that determine where a run starts, and whether they take a value. A restart replaces them by the newest checkpoint.
 const START_FLAGS: [(&str, bool); 6] = [
     ("--out", true),
@@ -82,7 +84,7 @@ impl Training<'_> {
 
     /// Words that continue the run in `out`, after the user's words.
     pub(crate) fn resume_words(&self, out: &Path) -> String {
-        let out = self.address.map_or(out, Path::new).display();
+        let out = shell_word(self.address.map_or(out, Path::new));
         if self.names_folder { "--resume auto".to_owned() } else { format!("--out {out} --resume auto") }
     }
 
@@ -140,6 +142,8 @@ mod tests {
         let resume = |line: &str| training(&words(line)).resume_words(Path::new("runs/a"));
         assert_eq!(resume("run.toml --out x"), "--resume auto");
         assert_eq!(resume("run.toml"), "--out runs/a --resume auto");
+        let blank = training(&words("run.toml")).resume_words(Path::new("my runs/a"));
+        assert_eq!(blank, "--out 'my runs/a' --resume auto");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::{fmt, io};
 
 use super::names::{Marker, folder_of, step_of};
+use crate::report::visible::shell_word;
 use crate::run_folder::folder::{CHECKPOINTS, CONFIG_FILE, METRICS_FILE, MODEL_FILE};
 use crate::storage::user_file::missing_hint;
 
@@ -54,18 +55,19 @@ impl Absence {
     pub(super) fn hint(&self, path: &Path) -> String {
         const NAME: &str = "name a run's folder, its checkpoints folder, or a step-N folder inside";
         let folder = folder_of(path);
-        let is_model = || path.extension().is_some_and(|ending| ending == "safetensors");
         match self {
             Absence::Nothing if holds_checkpoints(folder) => {
-                format!("`ddp-train checkpoint ls {}` lists the existing checkpoints", folder.display())
+                format!("`ddp-train checkpoint ls {}` lists the existing checkpoints", shell_word(folder))
             }
             Absence::Nothing => missing_hint(path),
             Absence::Unreadable(_) => "check who may read there".to_owned(),
-            Absence::File if is_model() => format!("{NAME}; --init-from starts a new run from weights alone"),
+            Absence::File if path.extension().is_some_and(|ending| ending == "safetensors") => {
+                format!("{NAME}; --init-from starts a new run from weights alone")
+            }
             Absence::Marker => "name the run's folder, or a step-N folder".to_owned(),
             Absence::Run if path.join(MODEL_FILE).is_file() => format!(
-                "name another run; `--init-from {}` starts a new run from its weights",
-                path.join(MODEL_FILE).display()
+                "name another run; `--init-from {}` starts another from its weights",
+                shell_word(path.join(MODEL_FILE))
             ),
             Absence::Run => {
                 "name another run: this one has saved no checkpoint yet, or all were deleted".to_owned()
@@ -91,6 +93,6 @@ impl fmt::Display for Absence {
 
 /// Whether a folder of this name holds checkpoints, by their folders' names.
 fn holds_checkpoints(folder: &Path) -> bool {
-    let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    names.into_iter().any(|name| name.to_str().is_some_and(|name| step_of(name).is_some()))
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_str().is_some_and(|name| step_of(name).is_some()))
 }

@@ -9,6 +9,7 @@ use super::fault::{Fault, Newest, Room};
 use super::names::folder_of;
 use crate::config::AGAINST_DIVERGENCE;
 use crate::exit_code;
+use crate::report::visible::shell_word;
 use crate::storage::write_error::{FILE_TOO_LARGE, is_out_of_inodes};
 
 /// An error of saving, finding or reading a checkpoint.
@@ -97,7 +98,10 @@ pub enum CheckpointError {
     },
     /// A checkpoint that can't be used.
     #[error("checkpoint `{}` can't be used: {fault}", path.display())]
-    #[diagnostic(help("`ddp-train checkpoint verify {}` lists the usable ones", folder_of(path).display()))]
+    #[diagnostic(help(
+        "`ddp-train checkpoint verify {}` lists the usable ones",
+        shell_word(folder_of(path))
+    ))]
     Damaged { path: PathBuf, fault: Fault },
     /// No checkpoint at the given path.
     #[error("no checkpoint at `{}`: {}", path.display(), Absence::of(path))]

@@ -1,6 +1,8 @@
-//! Makes untrusted strings, such as labels and column names, safe to print: no control characters and no invisible ones.
+//! Makes untrusted strings, such as labels and column names, safe to print: no control characters and no invisible ones. Words of commands
+//! that a message names are quoted for a shell.
 
 use std::borrow::Cow;
+use std::path::Path;
 
 /// The string of one cell, with control characters and invisible characters escaped, such as `\n`, `\u{1b}` or `\u{200b}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
@@ -9,12 +11,11 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 
 /// Same as [`visible`], for messages: line breaks and tabs are kept.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
-    written_out(text, |c| (c.is_control() && c != '\n' && c != '\t') || is_invisible(c))
+    written_out(text, is_hidden)
 }
 
 /// The text of a result on stdout: hidden characters are escaped as JSON and TOML escape them in texts, so that either stays valid.
 pub fn visible_result(text: &str) -> Cow<'_, str> {
-    let is_hidden = |c: char| (c.is_control() && c != '\n' && c != '\t') || is_invisible(c);
     if !text.contains(is_hidden) {
         return text.into();
     }
@@ -23,6 +24,18 @@ pub fn visible_result(text: &str) -> Cow<'_, str> {
         if is_hidden(c) { shown.push_str(&format!("\\u{:04x}", u32::from(c))) } else { shown.push(c) }
     }
     shown.into()
+}
+
+/// Whether a character of a text of several lines is not shown.
+fn is_hidden(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t') || is_invisible(c)
+}
+
+/// A word of a command, in single quotes if a shell would split or expand it otherwise.
+pub fn shell_word(word: impl AsRef<Path>) -> String {
+    let word = word.as_ref().display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
+    if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 /// The text of a message, in which names from files may be of any length: a word, a component of a path or what stands in double quotes is
@@ -88,6 +101,17 @@ fn written_out(text: &str, is_hidden: impl Fn(char) -> bool) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_with_blanks_and_marks_are_quoted() {
+        for plain in ["runs/a", "s3://b/x-1_2.csv", "optimizer.lr=1e-3", "lr=1e-3,seed=0", "größe"] {
+            assert_eq!(shell_word(plain), plain);
+        }
+        assert_eq!(
+            ["sp ace", "shards/*.npy", "it's"].map(shell_word),
+            ["'sp ace'", "'shards/*.npy'", r"'it'\''s'"]
+        );
+    }
 
     #[test]
     fn what_a_terminal_obeys_or_hides_is_written_out() {

@@ -14,6 +14,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::visible::shell_word;
+
 /// Rows that a message lists.
 const SHOWN_ROWS: usize = 10;
 
@@ -88,9 +90,7 @@ impl fmt::Display for Findings {
         rows.sort_unstable();
         rows.dedup();
         if !rows.is_empty() {
-            let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%".contains(c);
-            let quoted = format!("'{}'", self.source.replace('\'', r"'\''"));
-            let source = if self.source.chars().all(is_plain) { &self.source } else { &quoted };
+            let source = shell_word(&self.source);
             write!(f, "\n`ddp-train data show {source} --rows {}` prints these rows", list(&rows))?;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Findings about a model that predicts no better than a constant or a guess, or worse than the last weights of its run.
 
 use crate::config::{Balance, DataConfig, ElementLoss, EvalMetric, Loss, Task};
+use crate::report::visible::shell_word;
 use crate::train::review::Judged;
 
 /// Least rows of an evaluation that says whether a model guesses.
@@ -97,7 +98,10 @@ impl Judge<'_> {
     fn hint(&self) -> String {
         const SHOWN: usize = 5;
         let look = match &self.data.drop[..] {
-            [] => format!("look at labels and columns with `ddp-train data inspect {}`", self.source),
+            [] => format!(
+                "look at labels and columns with `ddp-train data inspect {}`",
+                shell_word(self.source)
+            ),
             dropped => {
                 let names: Vec<String> =
                     dropped.iter().take(SHOWN).map(|name| format!("\"{name}\"")).collect();

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use ddp::data::DataError;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::error::SourceError;
+use ddp::report::visible::shell_word;
 use ddp_kernels::DType;
 
 use self::split_error::SplitError;
@@ -112,7 +113,8 @@ pub enum TableError {
     /// A filter that leaves out all rows.
     #[error("`data.filter` keeps none of the {n_rows} rows of {source_name}")]
     #[diagnostic(help(
-        "`ddp-train data inspect {source_name}` lists the values of the columns to compare with"
+        "`ddp-train data inspect {}` lists the values of the columns to compare with",
+        shell_word(source_name)
     ))]
     FilterKeepsNone { source_name: String, n_rows: u64 },
     /// Files that were changed while they were read.
@@ -207,7 +209,7 @@ pub enum TableError {
     #[error("`{}` is the folder of a run and holds no data", path.display())]
     #[diagnostic(help(
         "its config is `{0}/config.toml`; `ddp-train checkpoint show {0}` shows its model, `ddp-train train {0}/config.toml --resume auto --out {0}` continues it",
-        path.display()
+        shell_word(path)
     ))]
     FolderOfRun { path: PathBuf },
     /// A folder with files of several formats.

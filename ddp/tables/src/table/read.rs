@@ -8,6 +8,7 @@ use ddp::data::datasets::dataset::Dataset;
 use ddp::data::datasets::resident::ResidentRows;
 use ddp::data::datasets::subset::with_targets;
 use ddp::data::error::{DataError, Result};
+use ddp::report::visible::shell_word;
 use tracing::info;
 
 use crate::error::TableError;
@@ -190,14 +191,14 @@ fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {
                 let max_rows = spec.data.max_rows.map(|n| format!(" --set data.max_rows={n}"));
                 format!(
                     "raise the limit, set `data.shuffle_mode` to \"blocks\" for a file of text, or write the rows that are kept to a file and train on it without these keys: `ddp-train data convert {} kept.parquet{}{}`",
-                    spec.source,
+                    shell_word(spec.source),
                     filter.unwrap_or_default(),
                     max_rows.unwrap_or_default(),
                 )
             }
             None => format!(
                 "set `data.shuffle_mode` to \"blocks\", which keeps the rows in a file for the run (`ddp-train data convert {} rows.parquet` makes one that stays), or raise the limit",
-                spec.source
+                shell_word(spec.source)
             ),
         },
     })

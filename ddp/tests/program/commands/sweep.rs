@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::common::{
-    children, kill_9, mpirun, refused, run, run_line, run_line_ok, signal, single, start, temp_dir, write,
+    children, kill_9, mpirun, refused, run, run_line, run_line_ok, run_ok, signal, single, start, temp_dir,
+    write,
 };
 use crate::virtual_gpu::command_under_virtual_gpus;
 
@@ -24,6 +25,23 @@ fn models_without_held_out_rows_are_compared_with_a_note() {
     write(folder.path(), "rows.csv", "x,y\n1,0\n2,1\n3,0\n4,1\n");
     let shown = run_line_ok(folder.path(), &format!("sweep rows.csv --target y --out s {FAST}")).stdout;
     assert!(shown.contains("train_loss") && shown.contains("note: the loss of training rows"), "{shown}");
+}
+
+#[test]
+fn commands_that_are_shown_quote_folders_with_blanks() {
+    let folder = temp_dir();
+    let in_folder = |line: &str| {
+        let words = line.split(' ').map(|word| if word == "DIR" { "my sweep/seed=0" } else { word });
+        let words: Vec<_> = words.map(|word| if word == "OUT" { "my sweep" } else { word }).collect();
+        let mut command = single(&words);
+        command.current_dir(folder.path());
+        run_ok(command)
+    };
+    let shown = in_folder(&format!("sweep --seeds 1 --out OUT {FAST}")).stdout;
+    assert!(shown.contains("\nnext: ddp-train eval --checkpoint 'my sweep/seed=0'\n"), "{shown}");
+    let said = in_folder("train --resume DIR --device cpu").stderr;
+    assert!(said.contains("my sweep/seed=0 is complete after 12 steps"), "{said}");
+    assert!(said.contains("hint: `ddp-train eval --checkpoint 'my sweep/seed=0'` evaluates it"), "{said}");
 }
 
 /// Waits until `is_so`, at most 60 s.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use ddp::config::{Config, EvalSource, Length};
 use ddp::exit_code;
+use ddp::report::visible::shell_word;
 use ddp::run_folder::FolderError;
 use ddp::run_folder::folder::REPORT_FILE;
 use ddp::train::stop_signals::StopSignals;
@@ -140,7 +141,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
         && write_page(&folders, &page).inspect_err(|error| warn!("no page of the runs: {error}")).is_ok();
     let page = has_page.then_some(&*page);
     let next = args.folds.map(|_| {
-        let out = args.out.display();
+        let out = shell_word(&args.out);
         format!(
             "next: ddp-train predict {out} NEW_ROWS --out predictions.csv\nnext: ddp-train predict {out} --out-of-fold --out out_of_fold.csv\n"
         )

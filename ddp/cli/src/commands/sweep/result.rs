@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ddp::config::EvalMetric;
+use ddp::report::visible::shell_word;
 use ddp::run_folder::folder::METRICS_FILE;
 use serde::Serialize;
 use serde_json::json;
@@ -170,7 +171,7 @@ impl Outcome {
             text += "note: the loss of training rows says little about new ones; --eval-fraction 0.2 judges on a fifth of them\n";
         }
         if let Some(best) = self.best() {
-            let eval = || format!("next: ddp-train eval --checkpoint {}\n", best.path);
+            let eval = || format!("next: ddp-train eval --checkpoint {}\n", shell_word(&best.path));
             text += &format!("best run: {}\n{}", best.path, next.unwrap_or_else(eval));
         }
         page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));

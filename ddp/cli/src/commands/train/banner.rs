@@ -10,6 +10,7 @@ use ddp::data::order::partition::PartitionKind;
 use ddp::data::{Dataset, Label, LabelVocabulary, Loaded, Summary};
 use ddp::model::{EmbeddingSpec, Layer, ModelSpec, layers};
 use ddp::report::units::grouped;
+use ddp::report::visible::shell_word;
 use ddp::train::metrics::request::MetricRequest;
 use ddp::train::setup::BatchPartition;
 use ddp::train::trainer::{ExchangeBytes, Trainer};
@@ -318,7 +319,7 @@ pub(crate) fn alone(world: &World, device: Device, args: &TrainArgs) -> Option<S
     if world.world_size() > 1 || world.launcher().is_some() {
         return None;
     }
-    let run = args.run.run.as_ref().map_or("...".to_owned(), |run| run.display().to_string());
+    let run = args.run.run.as_ref().map_or("...".to_owned(), shell_word);
     let n_tasks = std::env::var("SLURM_NTASKS").ok().and_then(|n| n.trim().parse::<usize>().ok());
     if let Some(n_tasks) = n_tasks.filter(|n| *n > 1) {
         return Some(format!(

@@ -9,6 +9,7 @@ use ddp::model::file;
 use ddp::model::file::ModelInfo;
 use ddp::report::EventStream;
 use ddp::report::metrics::{Event, MetricsSink, ResumeEvent};
+use ddp::report::visible::shell_word;
 use ddp::run_folder::done::{DONE_FILE, Done};
 use ddp::run_folder::error::FolderError;
 use ddp::run_folder::folder::{Existing, RunDir};
@@ -83,11 +84,12 @@ pub(super) fn is_complete(
             Done { job_id: args.job_id.clone(), ..done }.write(run)?;
         }
         let run = shown(run);
-        let run = run.display();
         info!(
-            "{run} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {run}` evaluates it; more `--epochs` \
+            "{} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {}` evaluates it; more `--epochs` \
              continue it, and `--out` or `--overwrite` without --resume starts anew",
-            state.step
+            run.display(),
+            state.step,
+            shell_word(&run),
         );
         Ok(())
     });
@@ -215,11 +217,7 @@ pub(crate) fn train_command(world: &World, args: &TrainArgs, words: &[String]) -
         (None, _) => format!("mpirun -n {n} ddp-train train"),
     };
     let mut command = start;
-    for word in words {
-        let is_plain = word.chars().all(|c| c.is_alphanumeric() || "/._-+=:@%,".contains(c));
-        let word = if is_plain { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) };
-        command += &format!(" {word}");
-    }
+    words.iter().for_each(|word| command += &format!(" {}", shell_word(word)));
     if args.device != "auto" {
         command += &format!(" --device {}", args.device);
     }

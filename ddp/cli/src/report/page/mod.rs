@@ -15,6 +15,7 @@ mod details;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ddp::report::visible::shell_word;
 use ddp::run_folder::folder::{METRICS_FILE, REPORT_FILE};
 use ddp::storage::atomic_write::write_atomic;
 use maud::{DOCTYPE, Markup, html};
@@ -53,7 +54,7 @@ pub(crate) fn write_complete(run: &Path, shown: &Path) {
         Ok(_) => info!("report: {}", shown.join(REPORT_FILE).display()),
         Err(error) => warn!(
             "can't write the report of the run: {error}\nhint: `ddp-train report {}` writes it",
-            shown.display()
+            shell_word(shown)
         ),
     }
 }

@@ -1,5 +1,6 @@
 //! Faults of one cell of a table.
 
+use ddp::report::visible::shell_word;
 use miette::Diagnostic as _;
 
 use crate::values::time;
@@ -148,7 +149,7 @@ impl CellProblem {
         match self {
             CellProblem::NotANumber { text, .. } if line > 2 && !is_formatted(text) => {
                 let set =
-                    shell_word(&format!("data.missing_values=[{}]", serde_json::Value::from(text.as_str())));
+                    shell_word(format!("data.missing_values=[{}]", serde_json::Value::from(text.as_str())));
                 let else_ = hint.split("; if the text marks").next().unwrap_or_default();
                 format!("if it marks a missing value, `--set {set}` and set `data.missing`; else {else_}")
             }
@@ -177,13 +178,7 @@ fn category_setting(column: &str) -> String {
         && !["true", "false", "inf", "nan"].contains(&column);
     // Escapes of JSON are TOML's too, on one line.
     let value = if is_word { column.to_owned() } else { serde_json::Value::from(column).to_string() };
-    shell_word(&format!("data.categorical={value}"))
-}
-
-/// A text as one word of a shell's command.
-fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,=".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+    shell_word(format!("data.categorical={value}"))
 }
 
 impl CellProblem {

@@ -13,6 +13,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use cell_problem::{CellProblem, PLAIN_NOTATION, is_formatted};
+use ddp::report::visible::shell_word;
 use ddp::storage::user_file::FileError;
 use ddp::storage::write_error::WriteError;
 
@@ -201,7 +202,8 @@ pub enum ColumnError {
     )]
     #[diagnostic(help(
         "`data.categorical` = [{}] treats them as categories, `data.drop` leaves columns out; `ddp-train data inspect {}` suggests a config",
-        quoted(columns), path.display()
+        quoted(columns),
+        shell_word(path)
     ))]
     Text { path: PathBuf, columns: Vec<String> },
     /// A value in the name of a folder that does not fit the role of its column.
@@ -333,7 +335,7 @@ pub enum CsvError {
         "`data.categorical` = [{}] treats them as categories, `data.drop` leaves columns out; if a text marks a \
          missing value, list it in `data.missing_values`; `ddp-train data inspect {}` suggests a config",
         quoted_names(texts),
-        path.display()
+        shell_word(path)
     ))]
     Texts {
         path: PathBuf,

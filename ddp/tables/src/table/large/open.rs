@@ -8,6 +8,7 @@ use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use ddp::data::datasets::subset::with_targets;
 use ddp::data::error::{DataError, Result};
 use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
+use ddp::report::visible::shell_word;
 
 use crate::checks;
 use crate::error::TableError;
@@ -92,7 +93,7 @@ pub(in crate::table) fn open(paths: &[PathBuf], spec: &SourceSpec<'_>) -> Result
             limit_mib: spec.memory_bytes >> 20,
             hint: format!(
                 "write it with smaller row groups (in pandas and pyarrow `row_group_size`), convert it once: `ddp-train data convert {} rows.parquet`, or raise the limit",
-                spec.source
+                shell_word(spec.source)
             ),
         }));
     }

@@ -22,6 +22,7 @@ mod tests;
 use ddp::config::{Config, DataConfig, DataFormat, Task};
 use ddp::data::DataError;
 use ddp::report::metrics::json_line;
+use ddp::report::visible::shell_word;
 use ddp::storage::atomic_write::write_atomic;
 use ddp_tables::error::TableError;
 use ddp_tables::source::{ClassLabels, SourceSpec};
@@ -51,7 +52,7 @@ pub(super) fn inspect(args: &InspectArgs, reading: Option<ShownBar>) -> Result<(
     if let Some(path) = out.filter(|_| profile.stops_training()) {
         warn!("config saved to `{}`, but it can't train a model: see the warnings", path.display());
     } else if let Some(path) = out {
-        info!("config saved: `ddp-train {}` trains with it", path.display());
+        info!("config saved: `ddp-train {}` trains with it", shell_word(path));
     }
     Ok(())
 }
