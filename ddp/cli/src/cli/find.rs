@@ -1,8 +1,10 @@
 //! Arguments of `ddp-train find-lr` and `find-batch-size`: those of `train`, without the ones about a run's folder.
 
-use clap::{Arg, Args};
+use clap::builder::Resettable;
+use clap::{Arg, Args, ValueEnum as _};
 
-use super::{TrainArgs, count};
+use super::run_config::graph_mode_name;
+use super::{Bind, TrainArgs, count};
 
 /// `ddp-train find-lr`
 #[derive(Debug, Clone, Args)]
@@ -63,18 +65,38 @@ const OF_FOLDER: [&str; 9] = [
 
 fn without_folder(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
-        id if OF_FOLDER.contains(&id) => arg.hide(true),
+        // They are refused, so that nothing else needs to be there.
+        id if OF_FOLDER.contains(&id) => arg.hide(true).requires(Resettable::Reset),
         "json" => arg.help("Print the result as one JSON object"),
         _ => arg,
     }
 }
 
 impl TrainArgs {
+    /// Flags about the ranks and their devices, as words of a command.
+    pub(crate) fn start_words(&self) -> Vec<String> {
+        let graph = graph_mode_name(self.cuda_graph);
+        let check = self.check.check.and_then(|mode| mode.to_possible_value());
+        let flags = [
+            (self.device != "auto").then(|| format!("--device {}", self.device)),
+            self.share_gpu.then(|| "--share-gpu".to_owned()),
+            self.safe.then(|| "--safe".to_owned()),
+            (self.bind == Bind::None).then(|| "--bind none".to_owned()),
+            (graph != "auto").then(|| format!("--cuda-graph {graph}")),
+            check.map(|mode| format!("--check {}", mode.get_name())),
+            self.comm_dtype.map(|dtype| format!("--comm-dtype {dtype}")),
+            self.threads.map(|n| format!("--threads {n}")),
+        ];
+        flags.into_iter().flatten().collect()
+    }
+
     /// A flag that only one run with a folder can have, if one was given.
     pub(crate) fn flag_of_folder(&self) -> Option<&'static str> {
         let given = [
             (self.out.is_some(), "--out"),
             (self.resume.is_some(), "--resume"),
+            (self.allow_batchnorm_change, "--allow-batchnorm-change"),
+            (self.keep_schedule, "--keep-schedule"),
             (self.job_id.is_some(), "--job-id"),
             (self.dry_run, "--dry-run"),
             (self.overwrite, "--overwrite"),

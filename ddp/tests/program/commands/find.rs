@@ -64,6 +64,10 @@ fn a_table_shows_both_suggestions_and_the_next_command() {
         "{next}"
     );
     assert_eq!(next.matches("optimizer.lr").count(), 1, "it takes the place of --lr: {next}");
+    let flags = "--comm-dtype bf16 --cuda-graph off --check off --bind none --threads 1";
+    let next = run_line_ok(folder.path(), &format!("{} {flags}", line.replace("--threads 1", ""))).stdout;
+    let kept = "--device cpu --bind none --cuda-graph off --check off --comm-dtype bf16 --threads 1";
+    assert!(next.trim_end().ends_with(kept), "{next}");
     let muon = format!("{line} --set optimizer.kind=muon --set optimizer.adamw_lr=0.01 --json");
     let report: Value = serde_json::from_str(&run_line_ok(folder.path(), &muon).stdout).unwrap();
     let rate = |key: &str| {
@@ -74,6 +78,9 @@ fn a_table_shows_both_suggestions_and_the_next_command() {
     assert!((rate("optimizer.adamw_lr=") / rate("optimizer.lr=") - 0.01 / 5.0).abs() < 2e-4, "{report}");
     refused(folder.path(), "find-lr --out x", &["--out: this command makes no run", "hint: remove --out"]);
     refused(folder.path(), "find-batch-size --resume auto", &["--resume: this command makes no run"]);
+    for flag in ["--allow-batchnorm-change", "--keep-schedule"] {
+        refused(folder.path(), &format!("find-lr {flag}"), &[&format!("{flag}: this command makes no run")]);
+    }
     refused(folder.path(), "find-lr --from 1 --to 0.1", &["expected a rate above that of --from"]);
     let high = run_line(folder.path(), "find-lr --from 5 --to 50 --device cpu --threads 1");
     assert_eq!(high.status.code(), Some(1), "{high:?}");

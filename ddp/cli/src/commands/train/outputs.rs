@@ -28,7 +28,7 @@ use ddp_comm::{Launcher, World};
 use tracing::{info, warn};
 
 use crate::bucket::shown;
-use crate::cli::{Bind, TrainArgs};
+use crate::cli::TrainArgs;
 use crate::error::Result;
 use crate::exit::Stop;
 use crate::report::log::Log;
@@ -216,23 +216,8 @@ pub(crate) fn train_command(world: &World, args: &TrainArgs, words: &[String]) -
         (None, Some(Launcher::Pmi)) => format!("mpiexec -n {n} ddp-train train"),
         (None, _) => format!("mpirun -n {n} ddp-train train"),
     };
-    let mut command = start;
-    words.iter().for_each(|word| command += &format!(" {}", shell_word(word)));
-    if args.device != "auto" {
-        command += &format!(" --device {}", args.device);
-    }
-    if args.share_gpu {
-        command += " --share-gpu";
-    }
-    if args.safe {
-        command += " --safe";
-    } else if args.bind == Bind::None {
-        command += " --bind none";
-    }
-    if let Some(n_threads) = args.threads {
-        command += &format!(" --threads {n_threads}");
-    }
-    command
+    let words = words.iter().map(shell_word);
+    std::iter::once(start).chain(words).chain(args.start_words()).collect::<Vec<_>>().join(" ")
 }
 
 /// Opens the log files of all ranks in the folder `run`, which is the same path on all of them. Collective. A rank without a
