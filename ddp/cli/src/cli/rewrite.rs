@@ -197,6 +197,12 @@ impl Pass<'_> {
             return 0;
         }
         let next = rest.first().and_then(|next| next.to_str());
+        if arg.is_require_equals_set() && value.is_none() {
+            // Its value may be missing: only a number, which is no run, is one.
+            let n = next.filter(|next| next.parse::<u64>().is_ok());
+            self.push(n.map_or(flag.clone(), |n| format!("{flag}={n}")));
+            return usize::from(n.is_some());
+        }
         if long == "resume" {
             let is_latest = |typed: &str| {
                 ["latest", "last", "true", "newest", "yes", "True"].contains(&typed)
