@@ -208,18 +208,12 @@ impl Pass<'_> {
                 ["latest", "last", "true", "newest", "yes", "True"].contains(&typed)
                     && !Path::new(typed).exists()
             };
-            match value.or(next) {
-                Some(typed) if is_latest(typed) => {
-                    self.note(&format!("{flag} {typed}"), &format!("is {flag} auto"));
-                    self.out.extend(["--resume", "auto"].map(OsString::from));
-                    return usize::from(value.is_none());
-                }
-                typed if typed.is_none_or(|typed| typed.starts_with('-')) => {
-                    self.note(&flag, &format!("is {flag} auto"));
-                    self.out.extend(["--resume", "auto"].map(OsString::from));
-                    return 0;
-                }
-                _ => {}
+            let typed = value.or(next).filter(|typed| !typed.starts_with('-'));
+            if typed.is_none_or(is_latest) {
+                let words = typed.map_or(flag.clone(), |typed| format!("{flag} {typed}"));
+                self.note(&words, &format!("is {flag} auto"));
+                self.out.extend(["--resume", "auto"].map(OsString::from));
+                return usize::from(value.is_none() && typed.is_some());
             }
         }
         let Some(typed) = value.map(OsString::from).or_else(|| rest.first().cloned()) else {
@@ -314,25 +308,11 @@ impl Pass<'_> {
     ) -> Option<usize> {
         let next = rest.first().and_then(|next| next.to_str());
         let typed = value.or(next.filter(|next| is_value(next)));
-        // `--fp16 true` is `--fp16`, and `--fp16 false` changes nothing.
-        let is_off = |typed: Option<&str>| {
-            typed.is_some_and(|typed| ["false", "0", "no"].contains(&typed.to_lowercase().as_str()))
-        };
-        let switch = |typed: Option<&str>| match typed.map(str::to_lowercase).as_deref() {
-            Some("true" | "1" | "yes") => Some(usize::from(value.is_none())),
-            _ => value.is_none().then_some(0),
-        };
         let before = word.split('=').next().unwrap_or(word);
         match meaning {
             Meaning::Key(name) => self.key(word, find_key(name)?, value, rest),
             Meaning::Set(set) if sets(self.command, set) => {
-                if is_off(typed) {
-                    return Some(usize::from(value.is_none()));
-                }
-                let n = switch(typed)?;
-                self.note(before, &format!("sets {set}"));
-                self.out.extend(["--set", set].map(OsString::from));
-                Some(n)
+                self.switch(before, typed, value.is_none(), &format!("sets {set}"), &["--set", set])
             }
             Meaning::Flag(flag) => {
                 let arg = self.argument(flag.strip_prefix("--")?)?.clone();
@@ -352,16 +332,30 @@ impl Pass<'_> {
                 if first != "-vv" {
                     self.argument(first.strip_prefix("--")?)?;
                 }
-                if is_off(typed) {
-                    return Some(usize::from(value.is_none()));
-                }
-                let n = switch(typed)?;
-                self.note(before, &format!("is {words}"));
-                self.out.extend(words.split(' ').map(OsString::from));
-                Some(n)
+                let each: Vec<_> = words.split(' ').collect();
+                self.switch(before, typed, value.is_none(), &format!("is {words}"), &each)
             }
             _ => None,
         }
+    }
+
+    /// Takes a flag without a value, or with a truth value: `--fp16 true` is `--fp16`, and `--fp16 false` changes nothing.
+    fn switch(
+        &mut self,
+        before: &str,
+        typed: Option<&str>,
+        is_apart: bool,
+        meaning: &str,
+        words: &[&str],
+    ) -> Option<usize> {
+        let n_taken = match typed.map(str::to_lowercase).as_deref() {
+            Some("false" | "0" | "no") => return Some(usize::from(is_apart)),
+            Some("true" | "1" | "yes") => usize::from(is_apart),
+            _ => is_apart.then_some(0)?,
+        };
+        self.note(before, meaning);
+        self.out.extend(words.iter().map(OsString::from));
+        Some(n_taken)
     }
 
     /// Takes a flag as a key of the config, if the value fits.
@@ -372,8 +366,9 @@ impl Pass<'_> {
         if SHORT.split(' ').any(|name| name == key.name)
             && let Some(arg) = self.argument(&short).cloned()
         {
-            let typed =
-                value.or(next).filter(|typed| key.as_toml(typed).is_some() || is_other_value(key, typed))?;
+            let typed = value.or(next).filter(|typed| {
+                key.as_toml(typed).is_some() || settings_for_value(key.name, typed).is_some()
+            })?;
             self.note(&format!("{before} {typed}"), &format!("is --{short} {typed}"));
             let n_taken = usize::from(value.is_none());
             return Some(n_taken + self.known(&arg, &short, Some(typed), &rest[n_taken..]));
@@ -519,10 +514,6 @@ pub(super) fn is_value(word: &str) -> bool {
     !word.starts_with('-') || word == "-" || word.parse::<f64>().is_ok()
 }
 
-fn is_other_value(key: &Key, typed: &str) -> bool {
-    settings_for_value(key.name, typed).is_some()
-}
-
 /// The key that `--no-NAME` switches off.
 fn negated(name: &str) -> Option<&'static Key> {
     let keys = keys_of(name.strip_prefix("no-")?);
@@ -534,13 +525,12 @@ fn negated(name: &str) -> Option<&'static Key> {
 
 /// The device that other programs call `gpu` or `0`.
 fn device(typed: &str) -> Option<String> {
-    match typed.to_lowercase().as_str() {
-        "gpu" | "cuda" => Some("cuda".to_owned()),
-        "cpu" => Some("cpu".to_owned()),
-        "auto" => Some("auto".to_owned()),
-        index if index.parse::<u32>().is_ok() => Some(format!("cuda:{index}")),
+    let typed = typed.to_lowercase();
+    match typed.as_str() {
+        "gpu" => Some("cuda".to_owned()),
+        "cuda" | "cpu" | "auto" => Some(typed),
         index => {
-            index.strip_prefix("cuda:").filter(|index| index.parse::<u32>().is_ok()).map(|_| index.to_owned())
+            index.strip_prefix("cuda:").unwrap_or(index).parse::<u32>().ok().map(|n| format!("cuda:{n}"))
         }
     }
 }

@@ -110,9 +110,8 @@ fn argument_tip(word: &str, command: &Command, args: &[OsString]) -> Option<Stri
     };
     let typed = value_of(word, args).filter(|typed| is_value(typed));
     let keys = keys_of(&flag);
-    let is_name = keys
-        .first()
-        .is_some_and(|key| key.short_name().replace('_', "-") == flag || key.name.replace('_', "-") == flag);
+    let is_flag = |name: &str| name.replace('_', "-") == flag;
+    let is_name = keys.first().is_some_and(|key| is_flag(key.short_name()) || is_flag(key.name));
     let is_simple = |key: &Key| !matches!(key.kind, Kind::Tables(_) | Kind::Table(_));
     if let Some(key) = find_short(&flag).filter(|key| is_name && is_simple(key) && sets(command, key.name)) {
         return Some(key_tip(key, typed));
