@@ -32,6 +32,14 @@ impl Overrides {
         Overrides { sets: sets.to_vec(), ..Overrides::default() }
     }
 
+    /// The settings without those of `keys`.
+    pub fn without(mut self, keys: &[&str]) -> Self {
+        let stays = |key: &str| !keys.contains(&key.trim());
+        self.sets.retain(|set| stays(set.split('=').next().unwrap_or_default()));
+        self.shorts.retain(|short| stays(short.key));
+        self
+    }
+
     /// Whether nothing is set.
     pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.shorts.is_empty()

@@ -28,7 +28,7 @@ pub enum FolderError {
     /// `--resume` names a checkpoint of a run with a different config or different data.
     #[error("checkpoint `{}` belongs to a different run:\n  {differences}", path.display())]
     #[diagnostic(help(
-        "use the run's own config (omit RUN.toml), or start a new run with --init-from its model.safetensors; \
+        "use the run's own config, without these settings or a RUN.toml, or start a new run with --init-from its model.safetensors; \
          `ddp-train train --help` lists the keys that may differ"
     ))]
     OtherRun {

@@ -2,6 +2,7 @@
 //! line.
 
 use std::fs;
+use std::iter::zip;
 
 use ddp::config::{Config, Decimal, EvalSource, Overrides, Split, Task};
 use ddp::report::notes::warn_of_all_ranks;
@@ -16,6 +17,8 @@ use crate::report::log::Terminal;
 
 /// Evaluations without improvement after which a run with rows to evaluate on stops.
 const PATIENCE: u64 = 10;
+/// Lists of names, of which those of the command line join those of the rows.
+const LISTS: [&str; 2] = ["data.drop", "data.categorical"];
 /// Most names of a list in the line that reports the settings.
 const MAX_NAMES: usize = 6;
 
@@ -45,7 +48,7 @@ pub(crate) fn load_config(
     if !is_bare || text.is_empty() {
         return Ok(plain);
     }
-    match Config::load_above(&text, &without_lists(overrides)) {
+    match Config::load_above(&text, &overrides.clone().without(&LISTS)) {
         Ok(config) => {
             report(world, &text);
             Ok(config)
@@ -130,13 +133,16 @@ fn is_set(overrides: &Overrides, prefix: &str) -> bool {
         || overrides.shorts.iter().any(|short| short.key.starts_with(prefix))
 }
 
-/// The settings of the command line without those that [`suggested`] has joined with its own.
-fn without_lists(overrides: &Overrides) -> Overrides {
-    let is_list = |key: &str| ["data.drop", "data.categorical"].contains(&key);
-    let mut upper = overrides.clone();
-    upper.sets.retain(|set| !is_list(set.split('=').next().unwrap_or_default().trim()));
-    upper.shorts.retain(|short| !is_list(short.key));
-    upper
+/// The settings of the command line for a run of the config `saved` that is resumed: lists that it has already joined with those of its
+/// table stay as they are.
+pub(super) fn to_resume(run: &RunConfigArgs, overrides: Overrides, saved: &Config) -> Overrides {
+    let typed = Config::load_with(None, &overrides).ok().filter(|_| run.names_rows() && !run.plain);
+    let lists = |config: &Config| [config.data.drop.clone(), config.data.categorical.clone()];
+    let holds = |(saved, typed): (Vec<_>, Vec<_>)| typed.iter().all(|name| saved.contains(name));
+    match typed {
+        Some(typed) if zip(lists(saved), lists(&typed)).all(holds) => overrides.without(&LISTS),
+        _ => overrides,
+    }
 }
 
 /// Reports the settings in one line.

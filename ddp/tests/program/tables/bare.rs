@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::common::{Outcome, mpirun, run_line, run_line_ok, run_ok, temp_dir, write};
+use crate::common::{Outcome, mpirun, refused, run_line, run_line_ok, run_ok, temp_dir, write};
 
 const QUICK: &str = "--target bought --epochs 2 --hidden 4 --batch-size 16 --device cpu";
 
@@ -83,6 +83,45 @@ fn names_and_rows_of_the_command_line_join_those_of_the_table() {
     assert!(!run_line(folder.path(), "run.toml --out config").stderr.contains("chosen"));
     let tuned = run_line(folder.path(), &format!("train.csv {QUICK} --init-from run --out tuned"));
     assert!(!tuned.stderr.contains("chosen"), "{}", tuned.stderr);
+}
+
+#[test]
+fn a_table_with_names_of_the_command_line_is_resumed_by_the_same_line() {
+    let folder = temp_dir();
+    table(folder.path());
+    let stopped = |line: &str| {
+        let outcome = run_line(folder.path(), &format!("{line} --set train.stop_after_epochs=1"));
+        assert_eq!(outcome.status.code(), Some(85), "{line}: {outcome:?}");
+    };
+    for (out, names) in [
+        ("drop", "--drop city"),
+        ("categories", "--categorical age"),
+        ("sets", "--set data.drop=[\"since\"] --set data.categorical=[\"age\"]"),
+        ("plain", "--plain --drop id,city,since"),
+    ] {
+        let line = format!("train train.csv {QUICK} {names} --set data.missing=mean --out {out}");
+        stopped(&line);
+        let began = config(folder.path(), out)["data"].clone();
+        run_line_ok(folder.path(), &format!("{line} --resume auto"));
+        assert_eq!(config(folder.path(), out)["data"], began, "{names}");
+    }
+    // Other names make another run.
+    let line = format!("train train.csv {QUICK} --drop city --out other");
+    stopped(&line);
+    let parts = [
+        "data.drop is [\"age\"], but [\"city\", \"id\"] in the checkpoint",
+        "without these settings or a RUN.toml",
+    ];
+    let other = format!("{} --resume auto", line.replace("city", "age"));
+    refused(folder.path(), &other, &parts);
+    // A supervisor and a sweep give the same line again.
+    run_line_ok(
+        folder.path(),
+        &format!("launch -n 1 -- {} --resume auto", line.replace("train train.csv", "train.csv")),
+    );
+    let sweep = "sweep train.csv --target bought --drop city --epochs 4 --hidden 4 --batch-size 16 --grid optimizer.lr=1e-3,1e-2 --prune \
+                 --out s -- --device cpu --threads 1";
+    assert!(run_line_ok(folder.path(), sweep).stdout.contains("pruned: 1 after epoch 2"));
 }
 
 #[test]

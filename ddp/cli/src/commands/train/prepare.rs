@@ -246,7 +246,10 @@ fn config_to_resume(args: &TrainArgs, overrides: &Overrides, resumed: &Resumed) 
             }
             config => config,
         },
-        None => resumed.config(overrides)?,
+        None => {
+            let saved = resumed.config(&Overrides::default())?;
+            resumed.config(&bare_table::to_resume(&args.run, overrides.clone(), &saved))?
+        }
     })
 }
 
