@@ -170,17 +170,18 @@ impl RunConfigArgs {
 
     /// Arguments of `train` for this run with `sets`, key by value, which take the place of values given for the same keys.
     pub fn words_with(&self, sets: &[(&str, String)]) -> Vec<String> {
-        let Overrides { sets: typed, shorts, .. } = self.overrides();
-        let is_kept = |key: &str| sets.iter().all(|(of, _)| *of != key);
-        let typed = typed.into_iter().filter(|set| is_kept(set.split('=').next().unwrap_or_default().trim()));
-        // The run itself has no flag.
-        let shorts = shorts.into_iter().filter(|short| !short.flag.is_empty() && is_kept(short.key));
+        let keys: Vec<&str> = sets.iter().map(|(key, _)| *key).collect();
+        let Overrides { sets: typed, shorts, .. } = self.overrides().without(&keys);
+        let shorts = shorts.into_iter().filter(|short| short.key != "data.train");
         let shorts = shorts.map(|short| format!("{}={}", short.key, short.value));
+        // As a key it would be that of a run without settings for its rows.
+        let rows = self.short.data.iter().flat_map(|rows| ["--data".to_owned(), rows.clone()]);
         let new = sets.iter().map(|(key, value)| format!("{key}={value}"));
         let run = self.run.iter().map(|run| run.display().to_string());
         let plain = self.plain.then(|| "--plain".to_owned());
-        run.chain(plain)
-            .chain(typed.chain(shorts).chain(new).flat_map(|set| ["--set".to_owned(), set]))
+        run.chain(rows)
+            .chain(plain)
+            .chain(typed.into_iter().chain(shorts).chain(new).flat_map(|set| ["--set".to_owned(), set]))
             .collect()
     }
 }

@@ -231,3 +231,15 @@ fn checkpoint_takes_its_flags() {
         assert!(error.exit_code() == 2 && error.to_string().contains(part), "{line}: no {part:?} in {error}");
     }
 }
+
+#[test]
+fn rows_keep_their_flag_in_the_words_of_other_commands() {
+    let words = |line: &str| train(line).run.words_with(&[("optimizer.lr", "1e-2".to_owned())]).join(" ");
+    for (line, wanted) in [
+        ("train --data a.csv --target y", "--data a.csv --set data.target=\"y\" --set optimizer.lr=1e-2"),
+        ("train a.csv --plain --lr 1", "a.csv --plain --set optimizer.lr=1e-2"),
+        ("train a.toml --data b.csv --set a=1", "a.toml --data b.csv --set a=1 --set optimizer.lr=1e-2"),
+    ] {
+        assert_eq!(words(line), wanted);
+    }
+}

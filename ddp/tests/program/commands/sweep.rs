@@ -173,6 +173,10 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         "--grid checkpoint.keep_best=eval_loss,eval_accuracy",
         &["judged by eval_loss and by eval_accuracy", "judge all by one metric"],
     );
+    refuse(
+        "--lr 0.5 --set optimizer.lr=1e-3",
+        &["`--set optimizer.lr=1e-3` and `--lr 0.5` both give `optimizer.lr`"],
+    );
     refuse("-- --resume auto", &["--resume after --"]);
     refuse("-- --dry-run", &["--dry-run"]);
     refuse("-- --no-such-flag", &["--no-such-flag"]);

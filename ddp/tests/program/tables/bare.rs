@@ -124,6 +124,26 @@ fn a_table_with_names_of_the_command_line_is_resumed_by_the_same_line() {
     assert!(run_line_ok(folder.path(), sweep).stdout.contains("pruned: 1 after epoch 2"));
 }
 
+/// Without the settings for their rows they would refuse the text.
+#[test]
+fn rows_are_named_by_place_or_flag_in_sweeps_and_next_commands() {
+    let folder = temp_dir();
+    table(folder.path());
+    std::fs::copy(folder.path().join("train.csv"), folder.path().join("more.csv")).unwrap();
+    let rest = QUICK.replace("--device cpu", "");
+    for (out, run) in [("flag", "--data train.csv"), ("files", "train.csv more.csv")] {
+        run_line_ok(
+            folder.path(),
+            &format!("sweep {run} {rest} --seeds 1 --out {out} -- --device cpu --threads 1"),
+        );
+        let data = config(folder.path(), &format!("{out}/seed=0"))["data"].clone();
+        assert_eq!(data["categorical"].as_array().unwrap(), &["city".into()], "{run}: {data:?}");
+    }
+    let outcome = run_line_ok(folder.path(), &format!("find-batch-size --data train.csv {QUICK} --max 2"));
+    let next = outcome.stdout.lines().last().unwrap();
+    assert!(next.starts_with("next: ddp-train train --data train.csv --set "), "{next}");
+}
+
 #[test]
 fn ranks_agree_on_what_a_table_suggests() {
     let folder = temp_dir();

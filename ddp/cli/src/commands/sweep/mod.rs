@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use ddp::config::{Config, EvalSource, Length};
+use ddp::config::{Config, ConfigError, EvalSource, Length};
 use ddp::exit_code;
 use ddp::report::visible::shell_word;
 use ddp::run_folder::FolderError;
@@ -52,6 +52,11 @@ pub(super) fn best_runs(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
 pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) -> Result<(), Stop> {
     if let Some(launcher) = world.launcher() {
         return Err(CommandError::SweepUnderLauncher { launcher }.into());
+    }
+    let own = Config::load_with(args.run.file(), &args.run.overrides());
+    if matches!(own, Err(ConfigError::GivenTwice { .. })) {
+        // The words of the runs would give the key twice by --set, of which the last one counts.
+        own.map_err(Error::from)?;
     }
     let words = args.run.words_with(&[]).into_iter().map(OsString::from);
     let base = TrainCommand::parse(&words.chain(args.train.iter().cloned()).collect::<Vec<_>>())?;
