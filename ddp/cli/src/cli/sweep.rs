@@ -14,7 +14,7 @@ Each point is a run of this program in `--out`, named after its values; points t
 continue. SIGINT or SIGTERM lets the runs save a checkpoint and end; the same command goes on. A run that fails does not stop the others.\n\
 For example: `ddp-train sweep run.toml --grid optimizer.lr=1e-4,1e-3 --grid model.hidden=[64],[128,64] --seeds 3 --out sweeps/a`, \
 `ddp-train sweep run.toml --random 20 --range optimizer.lr=1e-5..1e-1:log --out sweeps/b -- --device cpu`.\n\
-Exit status: 0 if all points are complete, 1 if a run failed, 85 if a signal stopped the sweep.")]
+Exit status: 0 if all points are complete, 1 if a run failed, 85 if a signal stopped the sweep or a run.")]
 pub struct SweepArgs {
     /// Config or data of the runs.
     #[command(flatten)]

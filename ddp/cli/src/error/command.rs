@@ -312,12 +312,10 @@ pub enum CommandError {
         "judge all by one metric: take `checkpoint.keep_best` and `train.early_stop_metric` out of --grid, and set it with --set"
     ))]
     JudgedByTwo { first: String, other: String },
-    /// A flag that only a single run can have was given to a sweep or a finder.
-    #[error("{flag} after --: the runs of a sweep have folders of their own")]
-    #[diagnostic(help(
-        "remove it: runs that were interrupted are resumed, and --out of the sweep names their folder"
-    ))]
-    FlagOfOneRun { flag: &'static str },
+    /// A flag or key that runs of a sweep cannot have.
+    #[error("{key} in a sweep: {why}")]
+    #[diagnostic(help("remove it"))]
+    NotInSweep { key: &'static str, why: &'static str },
     /// There are not enough GPUs for the runs side by side.
     #[error("--jobs {jobs}: the GPUs here are enough for {max} runs at a time, of {ranks} {} each", if *ranks == 1 { "GPU" } else { "GPUs" })]
     #[diagnostic(help("lower --jobs or --ranks, or compute on the CPU with `-- --device cpu`"))]

@@ -159,6 +159,27 @@ fn an_interrupted_sweep_goes_on() {
 }
 
 #[test]
+fn a_run_that_was_stopped_is_neither_judged_nor_forgotten() {
+    let folder = temp_dir();
+    let line = "sweep --grid optimizer.lr=1e-3,1e-2 --epochs 18 --batch-size 8 --hidden 256,256 --set checkpoint.every_steps=100 PRUNE \
+                --out s -- --device cpu --threads 1";
+    for (prune, pruned) in [("--prune", "pruned: 1 after epoch 6"), ("", "1 of 1\n")] {
+        let _ = fs::remove_dir_all(folder.path().join("s"));
+        let line = line.replace("PRUNE", prune);
+        let job = begin(folder.path(), &line);
+        children(job.pid()).into_iter().for_each(|pid| signal("TERM", pid));
+        let outcome = job.wait();
+        assert_eq!(outcome.status.code(), Some(85), "{outcome:?}");
+        assert!(outcome.stdout.contains("lr=1e-3,seed=0: stopped\n"), "{}", outcome.stdout);
+        let end = "stopped by a signal to a run\nhint: the same command continues the sweep";
+        assert!(outcome.stderr.contains(end), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains(" continue\n"), "{}", outcome.stderr);
+        let outcome = run_line_ok(folder.path(), &line);
+        assert!(outcome.stdout.contains(pruned), "{}", outcome.stdout);
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_before_anything_starts() {
     let folder = temp_dir();
     let refuse = |line: &str, parts: &[&str]| {
@@ -177,7 +198,12 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         "--lr 0.5 --set optimizer.lr=1e-3",
         &["`--set optimizer.lr=1e-3` and `--lr 0.5` both give `optimizer.lr`"],
     );
-    refuse("-- --resume auto", &["--resume after --"]);
+    for stop in
+        ["--set train.stop_after_steps=5", "--grid train.stop_after_epochs=1,2", "-- --stop-after-steps 5"]
+    {
+        refuse(stop, &["train.stop_after_steps or _epochs in a sweep: no run would be complete"]);
+    }
+    refuse("-- --resume auto", &["--resume in a sweep: its runs have folders in --out"]);
     refuse("-- --dry-run", &["--dry-run"]);
     refuse("-- --no-such-flag", &["--no-such-flag"]);
     let mut job = mpirun(&[(2, &["sweep", "--out", "s", "--grid", "optimizer.lr=1"])]);

@@ -18,7 +18,7 @@ use crate::report::page::record::{Record, Status, folder_name};
 pub(crate) const STOP_AFTER_EPOCHS: &str = "train.stop_after_epochs";
 
 /// State and figures of a run; one JSON object.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Summary {
     /// Name of its folder.
     pub(crate) name: String,
@@ -67,15 +67,8 @@ impl Summary {
             name: folder_name(path),
             path: path.display().to_string(),
             state: "unreadable",
-            step: 0,
-            epochs: None,
-            metric: None,
-            value: None,
-            elapsed_s: None,
             written: written.map(utc),
-            error: None,
-            n_damaged_lines: 0,
-            is_at_rung: false,
+            ..Summary::default()
         };
         let run = match run {
             Ok(run) => run,

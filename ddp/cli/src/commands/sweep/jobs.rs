@@ -130,11 +130,7 @@ impl<'a> Jobs<'a> {
         rung: Option<u64>,
         bar: Option<&ShownBar>,
     ) -> Result<Ended> {
-        let folder = |run: usize| self.args.out.join(&points.runs[run].name);
-        let is_done = |run: usize| {
-            let has_reached = |rung| Summary::read(&folder(run)).has_reached(rung);
-            Done::read(&folder(run)).is_some() || rung.is_some_and(has_reached)
-        };
+        let is_done = |run: usize| self.is_done(&points.runs[run], rung);
         let (n, n_left_out) = (active.len(), points.runs.len() - active.len());
         let mut waiting: VecDeque<usize> = active.iter().copied().filter(|run| !is_done(*run)).collect();
         let mut n_ended = n - waiting.len();
@@ -158,7 +154,9 @@ impl<'a> Jobs<'a> {
             }
             while let (Some(place), true) = (free.last().copied(), Instant::now() >= next_look) {
                 // A process of a sweep that was killed may still train one.
-                let Some(at) = waiting.iter().position(|run| check_free(&folder(*run)).is_ok()) else {
+                let Some(at) =
+                    waiting.iter().position(|run| check_free(&self.folder(&points.runs[*run])).is_ok())
+                else {
                     next_look = Instant::now() + BUSY_POLL;
                     break;
                 };
@@ -194,10 +192,21 @@ impl<'a> Jobs<'a> {
         }
     }
 
+    fn folder(&self, run: &Run) -> PathBuf {
+        self.args.out.join(&run.name)
+    }
+
+    /// Whether a run is complete, or has reached the rung.
+    pub(super) fn is_done(&self, run: &Run, rung: Option<u64>) -> bool {
+        let folder = self.folder(run);
+        let has_reached = |rung| Summary::read(&folder).has_reached(rung);
+        Done::read(&folder).is_some() || rung.is_some_and(has_reached)
+    }
+
     /// Starts a run in a place; returns it with the file of its stderr.
     fn start(&self, run: &Run, rung: Option<u64>, place: usize) -> Result<(Child, PathBuf)> {
         let SweepArgs { out, ranks, .. } = self.args;
-        let (folder, path) = (out.join(&run.name), out.join(format!("{}.stderr", run.name)));
+        let (folder, path) = (self.folder(run), out.join(format!("{}.stderr", run.name)));
         let mut command = Command::new(&self.program);
         if *ranks > 1 {
             command.args(["launch", "-n", &ranks.to_string(), "--"]);
@@ -229,14 +238,13 @@ impl<'a> Jobs<'a> {
         status: ExitStatus,
         progress: &str,
     ) -> Option<String> {
-        let folder = self.args.out.join(&run.name);
         let took = duration(of.since.elapsed().as_secs_f64());
-        let (summary, is_complete) = (Summary::read(&folder), Done::read(&folder).is_some());
-        if is_complete || rung.is_some_and(|rung| summary.has_reached(rung)) {
+        if self.is_done(run, rung) {
+            let summary = Summary::read(&self.folder(run));
             let value = summary.metric.zip(summary.value);
             let value =
                 value.map_or(String::new(), |(metric, value)| format!(", {metric} {}", figure(value)));
-            match rung.filter(|_| !is_complete) {
+            match rung.filter(|_| !self.is_done(run, None)) {
                 Some(rung) => info!("{progress} has reached epoch {rung}{value} ({took})"),
                 None => info!("{progress} is complete{value} ({took})"),
             }

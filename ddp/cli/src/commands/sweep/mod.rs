@@ -61,7 +61,8 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let words = args.run.words_with(&[]).into_iter().map(OsString::from);
     let base = TrainCommand::parse(&words.chain(args.train.iter().cloned()).collect::<Vec<_>>())?;
     if let Some(flag) = base.args.flag_of_folder() {
-        return Err(CommandError::FlagOfOneRun { flag }.into());
+        let why = "its runs have folders in --out, and are resumed there";
+        return Err(CommandError::NotInSweep { key: flag, why }.into());
     }
     let mut overrides = base.args.run.overrides();
     overrides.sets.extend(args.folds.map(|of| points::fold(1, of)));
@@ -104,7 +105,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let mut active: Vec<usize> = (0..points.runs.len()).collect();
     let mut pruned: Vec<(usize, u64)> = Vec::new();
     let mut failures = BTreeMap::new();
-    let mut stopped_by = None;
+    let (mut stopped_by, mut is_unfinished) = (None, false);
     for rung in rungs.into_iter().map(Some).chain([None]) {
         let kept = match rung.and_then(|rung| decided.get(&rung)) {
             Some(names) => {
@@ -112,13 +113,15 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
             }
             None => {
                 let ended = jobs.train(signals, &points, &active, rung, bar.as_ref())?;
-                let have_all_failed = active.iter().all(|run| ended.failures.contains_key(run));
                 // A run that failed before an earlier rung may have succeeded now.
                 failures.retain(|run, _| !active.contains(run));
                 failures.extend(ended.failures);
                 stopped_by = ended.stopped_by;
-                let (Some(rung), Some(factor), None) = (rung, args.prune, stopped_by) else { break };
-                if have_all_failed {
+                is_unfinished = active
+                    .iter()
+                    .any(|run| !failures.contains_key(run) && !jobs.is_done(&points.runs[*run], rung));
+                let (Some(rung), Some(factor), false) = (rung, args.prune, is_unfinished) else { break };
+                if active.iter().all(|run| failures.contains_key(run)) {
                     // The table names their errors.
                     break;
                 }
@@ -152,7 +155,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
         )
     });
     print_result(&if args.json { outcome.to_json(page) } else { outcome.to_text(&points, next, page) })?;
-    match stopped_by {
+    match stopped_by.or(is_unfinished.then_some("a signal to a run")) {
         Some(signal) => {
             info!("stopped by {signal}\nhint: the same command continues the sweep");
             Err(Stop::Requested(signal.to_owned()))

@@ -146,7 +146,7 @@ impl Points {
     /// Builds the config of every run and checks it also by `judge`, so that a wrong key or value is refused before the first one starts.
     ///
     /// # Errors
-    /// [`ddp::Error::Config`]; [`CommandError::JudgedByTwo`]; those of `judge`.
+    /// [`ddp::Error::Config`]; [`CommandError::NotInSweep`]; [`CommandError::JudgedByTwo`]; those of `judge`.
     pub(super) fn check(
         &self,
         base: &RunConfigArgs,
@@ -158,6 +158,10 @@ impl Points {
             overrides.sets.extend(run.sets());
             let config = Config::load_with(base.file(), &overrides)?;
             filter_of(&SourceSpec::train(&config.data)).map_err(Error::from)?;
+            if config.train.stop_after_steps.or(config.train.stop_after_epochs).is_some() {
+                let why = "no run would be complete";
+                return Err(CommandError::NotInSweep { key: "train.stop_after_steps or _epochs", why }.into());
+            }
             judge(&config)?;
             let metric = config.checkpoint.keep_best.as_ref().unwrap_or(&config.train.early_stop_metric);
             let other = metric.to_string();
