@@ -294,6 +294,13 @@ fn pruned_points_stop_early_and_the_best_one_has_the_bits_of_a_run_of_its_own() 
         &["--prune needs runs of several epochs"],
     );
 
+    for grid in
+        ["--grid train.epochs=9,27", "--random 2 --range train.epochs=9..27", "--grid train.steps=90,270"]
+    {
+        let parts = ["in a sweep: with --prune all points have one length", "hint: remove it"];
+        refused(folder.path(), &format!("sweep {grid} --prune --out t"), &parts);
+    }
+
     // A run that fails is named each time, and stands in nobody's way.
     let failing =
         format!("sweep --grid optimizer.lr=1e30,1e-3,1e-2 --prune --out f --set optimizer.kind=sgd {flags}");

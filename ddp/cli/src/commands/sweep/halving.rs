@@ -17,6 +17,8 @@ use crate::error::command::CommandError;
 /// Checks of the configs of a sweep that evaluations judge its runs.
 #[derive(Debug)]
 pub(super) struct Judges {
+    /// Length of the runs, by which rungs are.
+    length: Length,
     /// Whether runs that name no rows to evaluate on hold out some of a table.
     holds_out: bool,
     /// Rows that name no others to evaluate on and hold some.
@@ -25,16 +27,20 @@ pub(super) struct Judges {
 
 impl Judges {
     /// - `bare`: config of a run that names a table and no config, with the settings for its rows
-    pub(super) fn new(bare: Option<&Config>) -> Self {
+    pub(super) fn new(length: Length, bare: Option<&Config>) -> Self {
         let holds_out = bare.is_some_and(|config| config.data.eval != EvalSource::Unset);
-        Judges { holds_out, checked: Vec::new() }
+        Judges { length, holds_out, checked: Vec::new() }
     }
 
     /// Checks the config of a run.
     ///
     /// # Errors
-    /// [`CommandError::PruneNeedsEval`]; errors of files that cannot be found.
+    /// [`CommandError::PruneNeedsEval`]; [`CommandError::NotInSweep`]; errors of files that cannot be found.
     pub(super) fn check(&mut self, config: &Config) -> Result<()> {
+        if config.train.length != self.length {
+            let why = "with --prune all points have one length";
+            return Err(CommandError::NotInSweep { key: "train.epochs or train.steps", why }.into());
+        }
         let data = &config.data;
         let has_rows = match data.eval {
             EvalSource::None => false,

@@ -80,7 +80,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
         }
         _ => None,
     };
-    let mut judges = args.prune.map(|_| Judges::new(bare.as_ref()));
+    let mut judges = args.prune.map(|_| Judges::new(config.train.length, bare.as_ref()));
     points.check(&base.args.run, |config| judges.as_mut().map_or(Ok(()), |judges| judges.check(config)))?;
     let rungs =
         args.prune.map_or(Ok(Vec::new()), |factor| halving::rungs(&config, points.n, factor as usize))?;
@@ -88,10 +88,8 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let jobs = Jobs::new(world, args, &base, points.share_rows(holds_out))?;
     let unwritable = |source| FolderError::Unwritable { path: args.out.clone(), source };
     std::fs::create_dir_all(&args.out).map_err(unwritable)?;
-    let n_epochs = match config.train.length {
-        Length::Epochs(n) => n as u64,
-        Length::Steps(_) => 0,
-    };
+    // Runs of epochs alone are pruned.
+    let (Length::Epochs(n_epochs) | Length::Steps(n_epochs)) = config.train.length;
     let decided = record::check_and_write(&args.out, &config, &points, &rungs)?;
 
     let (runs, of) = (count(points.runs.len(), "run"), count(points.n, "point"));
@@ -137,7 +135,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
         active = kept;
     }
     drop(bar);
-    let outcome = Outcome::new(&points, &args.out, failures, &pruned, n_epochs);
+    let outcome = Outcome::new(&points, &args.out, failures, &pruned, n_epochs as u64);
     if let Some((best, grows)) = outcome.best_point() {
         // The table matters more.
         let _ = record::set_best(&args.out, &points, best, grows)
