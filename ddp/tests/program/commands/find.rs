@@ -112,12 +112,18 @@ fn the_largest_batch_is_tried_and_the_same_on_two_ranks() {
         let rows = if key.contains("global") { rows * n_ranks as u64 } else { rows };
         assert!(report["command"].as_str().unwrap().contains(&format!("--set {key}{rows}")), "{report}");
     }
-    // Few steps of the largest batch are too short for the schedule.
-    let wsd = "--set schedule.kind=wsd --set schedule.warmup_steps=5 --set schedule.decay_steps=5";
-    run_line_ok(
-        folder.path(),
-        &format!("find-batch-size --device cpu --threads 1 --batch-size 8 --epochs 1 {wsd}"),
-    );
+    // Few steps of the larger batches, of which the fastest is one, are too short for the schedule: an epoch of 8 rows has 180 steps.
+    for schedule in [
+        "--set schedule.kind=wsd --set schedule.warmup_steps=100 --set schedule.decay_steps=70",
+        "--set optimizer.groups=[{match=\"*.bias\",schedule={kind=\"wsd\",warmup_steps=100,decay_steps=70}}]",
+    ] {
+        let line = format!("find-batch-size --device cpu --threads 1 --batch-size 8 --epochs 1 {schedule}");
+        let shown = run_line_ok(folder.path(), &line).stdout;
+        let why = "suggested: 8, the largest with steps enough for the schedule; another batch size";
+        assert!(shown.contains(why), "{shown}");
+        let next = shown.lines().last().unwrap().strip_prefix("next: ddp-train ").unwrap();
+        run_line_ok(folder.path(), &format!("{} --dry-run -q", next.replace('\'', "")));
+    }
     let args = ["find-batch-size", "--max", "2", "--device", "cpu", "--threads", "1"];
     let outcome = run(ranks(1, &args));
     assert!(outcome.stdout.contains("largest batch that fits: 2 rows per rank"), "{outcome:?}");

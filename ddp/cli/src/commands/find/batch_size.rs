@@ -42,7 +42,7 @@ const TIMED: (f64, f64) = (3.0, 100.0);
 /// Result; one JSON object.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The proposed batch: the smallest whose rate is nearly the best.
+    /// The proposed batch: the smallest whose rate is nearly the best, or the largest below it that leaves the schedule enough steps.
     suggested_batch_size: usize,
     /// The largest batch that fits, or has all rows.
     largest_batch_size: usize,
@@ -96,8 +96,13 @@ pub fn find_batch_size(world: &World, log: &Log, args: &FindBatchSizeArgs) -> Re
     batches.push(of_largest);
     let best = batches.iter().map(|of| of.samples_per_s).fold(0.0, f64::max);
     let is_enough = |of: &&Measured| of.samples_per_s >= ENOUGH * best;
-    let suggested = batches.iter().find(is_enough).map_or(largest, |of| of.batch_size);
-    let (key, value) = match with_batch(&finder.run.plan.config, suggested, world.world_size()).train.batch {
+    let fastest = batches.iter().find(is_enough).map_or(largest, |of| of.batch_size);
+    let Run { plan, data, .. } = &finder.run;
+    let with_batch = |rows| with_batch(&plan.config, rows, world.world_size());
+    // The batch of the run has enough steps, so a smaller one has.
+    let has_steps = |rows: &usize| *rows <= fastest && Plan::of(world, with_batch(*rows), data, None).is_ok();
+    let suggested = batches.iter().map(|of| of.batch_size).rfind(has_steps).unwrap_or(fastest);
+    let (key, value) = match with_batch(suggested).train.batch {
         Batch::PerRank(rows) => ("train.batch_size", rows),
         Batch::Global(rows) => ("train.global_batch_size", rows),
     };
@@ -110,7 +115,7 @@ pub fn find_batch_size(world: &World, log: &Log, args: &FindBatchSizeArgs) -> Re
         command: next_command(world, train, &[(key, value.to_string())]),
     };
     let printed = match world.rank().0 {
-        0 => print_result(&if train.json { json_line(&report) } else { report.to_text(best) }),
+        0 => print_result(&if train.json { json_line(&report) } else { report.to_text(best, fastest) }),
         _ => Ok(()),
     };
     Ok(world.collective_result(printed)?)
@@ -119,9 +124,6 @@ pub fn find_batch_size(world: &World, log: &Log, args: &FindBatchSizeArgs) -> Re
 /// The same run with `rows` per rank and micro-batch.
 fn with_batch(config: &Config, rows: usize, world_size: usize) -> Config {
     let mut config = config.clone();
-    // A schedule may not fit into the fewer steps of larger batches, and needs no memory.
-    config.schedule = ScheduleConfig::CONSTANT;
-    config.optimizer.groups.iter_mut().for_each(|group| group.schedule = None);
     config.train.batch = match config.train.batch {
         Batch::PerRank(_) => Batch::PerRank(rows),
         Batch::Global(_) => Batch::Global(rows * world_size * config.train.grad_accum_steps),
@@ -164,7 +166,11 @@ impl Finder<'_> {
 
     fn plan(&self, rows: usize) -> Result<Plan> {
         let Run { world, data, plan, .. } = &self.run;
-        Plan::of(world, with_batch(&plan.config, rows, world.world_size()), data, None)
+        let mut config = with_batch(&plan.config, rows, world.world_size());
+        // A schedule may not fit into the fewer steps of larger batches, and needs no memory.
+        config.schedule = ScheduleConfig::CONSTANT;
+        config.optimizer.groups.iter_mut().for_each(|group| group.schedule = None);
+        Plan::of(world, config, data, None)
     }
 
     /// Memory of a rank on its device with batches of `rows`; no rank needs more than rank 0.
@@ -274,7 +280,7 @@ fn is_out_of_memory(error: &Error) -> bool {
 }
 
 impl Report {
-    fn to_text(&self, best: f64) -> String {
+    fn to_text(&self, best: f64, fastest: usize) -> String {
         let row = |of: &Measured| {
             vec![
                 of.batch_size.to_string(),
@@ -285,15 +291,19 @@ impl Report {
                 format!("{:.0}%", of.samples_per_s / best * 100.0),
             ]
         };
+        let why = if self.suggested_batch_size < fastest {
+            "the largest with steps enough for the schedule".to_owned()
+        } else {
+            format!("the smallest with {:.0}% of the best samples/s", ENOUGH * 100.0)
+        };
         let titles = ["batch size", "rows per step", "memory", "ms per step", "samples/s", "of the best"];
         format!(
-            "{}\nlargest batch that fits: {} rows per rank, of {} that may be used\nsuggested: {}, the smallest with {:.0}% of the best \
-             samples/s; another batch size needs another learning rate: `ddp-train find-lr`\nnext: {}\n",
+            "{}\nlargest batch that fits: {} rows per rank, of {} that may be used\nsuggested: {}, {why}; another batch size needs another \
+             learning rate: `ddp-train find-lr`\nnext: {}\n",
             table(&titles, &self.batches.iter().map(row).collect::<Vec<_>>()),
             self.largest_batch_size,
             size(self.room_bytes),
             self.suggested_batch_size,
-            ENOUGH * 100.0,
             self.command,
         )
     }
