@@ -80,9 +80,9 @@ impl Hardware {
         ALL.map(|hardware| hardware.name)
     }
 
-    /// The entry of this name on the command line.
+    /// The entry of this name on the command line, in letters of either case.
     pub fn named(name: &str) -> Option<&'static Self> {
-        ALL.iter().find(|hardware| hardware.name == name)
+        ALL.iter().find(|hardware| hardware.name.eq_ignore_ascii_case(name))
     }
 
     /// A core of a CPU.

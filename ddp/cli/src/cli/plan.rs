@@ -25,7 +25,7 @@ pub struct PlanArgs {
     pub world: Vec<usize>,
 
     /// Device of the ranks [default: the GPU of this machine, or cpu]
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Hardware::names()))]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Hardware::names()), ignore_case = true)]
     pub gpu: Option<String>,
 
     /// Ranks of a full host

@@ -21,9 +21,8 @@ use super::run_config::{is_rows, is_run, names_run};
 pub(super) fn with_tip(mut error: Error, program: &Command, args: &[OsString]) -> Error {
     let (command, _) = command_of(program, args);
     let tip = match error.kind() {
-        ErrorKind::UnknownArgument => {
-            invalid(&error, ContextKind::InvalidArg).and_then(|word| argument_tip(&word, command, args))
-        }
+        ErrorKind::UnknownArgument => invalid(&error, ContextKind::InvalidArg)
+            .and_then(|word| run_tip(&word, program, command).or_else(|| argument_tip(&word, command, args))),
         ErrorKind::InvalidSubcommand => invalid(&error, ContextKind::InvalidSubcommand)
             .and_then(|word| subcommand_tip(&word, program, command)),
         _ => return error,
@@ -91,6 +90,14 @@ fn invalid(error: &Error, kind: ContextKind) -> Option<String> {
         Some(ContextValue::String(word)) => Some(word.clone()),
         _ => None,
     }
+}
+
+/// A tip for a flag of runs that a sweep passes on.
+fn run_tip(word: &str, program: &Command, command: &Command) -> Option<String> {
+    let flag = word.strip_prefix("--").filter(|_| command.get_name() == "sweep")?;
+    let mut flags = program.find_subcommand("find-lr")?.get_arguments();
+    flags.find(|arg| arg.get_long() == Some(flag) && !arg.is_hide_set())?;
+    Some(format!("flags of `train` come after '--': '... -- {word}'"))
 }
 
 /// A tip for an argument that `command` does not accept.

@@ -198,6 +198,10 @@ pub enum CommandError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// A folder of runs that can't be listed.
+    #[error("can't list the runs in `{}`: {source}", path.display())]
+    #[diagnostic(help("name their folder: `ddp-train runs ls DIR`"))]
+    NoRuns { path: PathBuf, source: io::Error },
     /// A folder that holds no run.
     #[error("`{}` holds no run: it has no config.toml", path.display())]
     #[diagnostic(help("name the folder of a running job, such as runs/NAME-TIME"))]

@@ -24,7 +24,7 @@ fn number(plan: &Value, key: &str) -> f64 {
 #[test]
 fn a_run_on_gpus_and_data_that_are_not_here_is_planned() {
     let plans =
-        plan(&format!("{ABSENT} --gpu h100 --world 1,8,64 --set train.precision=bf16 --batch-size 512"));
+        plan(&format!("{ABSENT} --gpu H100 --world 1,8,64 --set train.precision=bf16 --batch-size 512"));
     assert_eq!(plans.iter().map(|plan| number(plan, "world_size")).collect::<Vec<_>>(), [1.0, 8.0, 64.0]);
     for plan in &plans {
         let parts = ["input_ms", "forward_ms", "backward_ms", "exposed_exchange_ms", "update_ms"];

@@ -73,5 +73,10 @@ fn runs_are_listed_compared_and_shown_whatever_has_become_of_them() {
     );
     refused(path, "runs show runs/no-run", &["holds no run", "hint: "]);
     refused(path, "runs diff runs/a", &["RUN"]);
-    refused(path, "runs ls missing", &["`missing` holds no run"]);
+    refused(
+        path,
+        "runs ls missing",
+        &["can't list the runs in `missing`: No such file", "hint: name their folder"],
+    );
+    refused(&path.join("runs"), "runs ls", &["can't list the runs in `runs`: No such file"]);
 }

@@ -25,7 +25,7 @@ const MAX_POINTS: usize = 2;
 /// Runs the command on rank 0.
 ///
 /// # Errors
-/// [`CommandError::NoRun`] for a folder that holds no run; the error of a folder that can't be listed.
+/// [`CommandError::NoRun`] for a folder that holds no run; [`CommandError::NoRuns`] for one that can't be listed.
 pub fn runs(world: &World, command: &RunsCommand) -> Result<(), Stop> {
     let run = || match command {
         RunsCommand::Ls(args) => list(args),
@@ -59,7 +59,7 @@ fn folders(folder: &Path) -> Result<Vec<PathBuf>> {
     if is_run(folder) {
         return Ok(vec![folder.to_owned()]);
     }
-    let unreadable = |source| CommandError::NoRun { path: folder.to_owned(), source };
+    let unreadable = |source| CommandError::NoRuns { path: folder.to_owned(), source };
     let entries = fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
     let mut runs: Vec<_> = entries.map_err(unreadable)?.into_iter().map(|entry| entry.path()).collect();
     runs.retain(|path| is_run(path));
