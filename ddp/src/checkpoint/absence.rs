@@ -43,9 +43,7 @@ impl Absence {
         };
         if names.peek().is_none() {
             Absence::Empty
-        } else if names
-            .any(|name| [CONFIG_FILE, METRICS_FILE, CHECKPOINTS].iter().any(|of_run| name == *of_run))
-        {
+        } else if names.any(|name| [CONFIG_FILE, METRICS_FILE, CHECKPOINTS].iter().any(|of| name == *of)) {
             Absence::Run
         } else {
             Absence::Other
@@ -66,7 +64,7 @@ impl Absence {
             }
             Absence::Marker => "name the run's folder, or a step-N folder".to_owned(),
             Absence::Run if path.join(MODEL_FILE).is_file() => format!(
-                "name another run; `--init-from {}` starts another from its weights",
+                "name another run; `--init-from {}` starts a new run from its weights",
                 shell_word(path.join(MODEL_FILE))
             ),
             Absence::Run => {

@@ -280,10 +280,7 @@ impl Config {
     /// # Errors
     /// The first key that does not fit the task, with its place.
     pub fn decided(self, task: Task) -> Result<Self> {
-        let decided = self.with_setting(&format!("data.task={task}"))?;
-        // The source of the evaluation rows was decided before.
-        let data = DataConfig { eval: self.data.eval, ..decided.data };
-        Ok(Config { name: self.name, data, ..decided })
+        self.with_setting(&format!("data.task={task}"))
     }
 
     /// Checks that no setting needs rows to evaluate on, where `data.eval` is unset and there are none.
@@ -299,7 +296,8 @@ impl Config {
         }
     }
 
-    /// Checks the settings that this config was read from again, with one `--set` argument laid over them.
+    /// Checks the settings that this config was read from again, with one `--set` argument laid over them. The name and the source of the
+    /// evaluation rows, which were decided before, stay.
     ///
     /// # Errors
     /// The first key that can't be used.
@@ -307,6 +305,8 @@ impl Config {
         let upper = reader::overrides(&TABLE, &Overrides::from_sets(&[set.to_owned()]))?;
         let mut config = Self::resolve(&self.given.raw.clone().overlaid(upper)?, None)?;
         config.given.is_folder_name = self.given.is_folder_name;
+        config.name.clone_from(&self.name);
+        config.data.eval.clone_from(&self.data.eval);
         Ok(config)
     }
 

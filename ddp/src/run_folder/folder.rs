@@ -191,7 +191,7 @@ impl RunDir {
         if matches!(self.lease.loss(), Some(Loss::TakenOver { .. })) { self.check_owned() } else { Ok(()) }
     }
 
-    /// Passes requests to the run to `serve`, on a thread of its own, once per second. It must not block; only the first call counts.
+    /// Passes requests to the run to `serve`, on a thread of its own, once per second. It must not block.
     pub fn attend(&self, serve: impl Fn(Asked) + Send + Sync + 'static) {
         let run = self.path.clone();
         self.lease.also(move || requests::take(&run).into_iter().for_each(&serve));
@@ -275,23 +275,24 @@ pub fn check(out: &Path, existing: Existing) -> Result<()> {
     if out.exists() && !out.is_dir() {
         return Err(FolderError::IsFile { path: out.to_owned() });
     }
-    check_free(out)?;
+    match check_free(out) {
+        // The host that keeps the lock may have died.
+        Err(FolderError::Busy { .. }) if lease::is_of_other_boot(&out.join(LOCK_FILE)) => {
+            check_lease(out, false, None, PACE.while_locked())?;
+        }
+        free => free?,
+    }
     refuse_run(out, existing)
 }
 
-/// Checks that no run is active in the folder `run`.
+/// Checks that no run is active in the folder `run`; waits for none, and takes a host that keeps the lock for alive.
 ///
 /// # Errors
 /// Same as [`hold`].
 pub fn check_free(run: &Path) -> Result<(), FolderError> {
     // A lock file that can't be opened counts as free.
     let Ok(Some(lock)) = open_lock(run) else { return Ok(()) };
-    match try_lock(&lock, run) {
-        Err(FolderError::Busy { .. }) if lease::is_of_other_boot(&run.join(LOCK_FILE)) => {
-            check_lease(run, false, None, PACE.while_locked()).map(drop)
-        }
-        locked => locked.map(drop),
-    }
+    try_lock(&lock, run).map(|_| ())
 }
 
 /// The owner of the folder `run` while a run is active there, such as "process 1234 on HOST".

@@ -1,21 +1,19 @@
 //! Names of columns in the values of a flag.
 
-use csv::{ReaderBuilder, StringRecord};
+use csv::ReaderBuilder;
 
-/// The names in `values` of a flag that may be repeated. In each value they are separated by commas; a name that holds a comma is quoted,
-/// as in a CSV file: `"width, mm",height`.
+/// The names in `values` of a flag that may be repeated. In each value they are separated by commas or line ends; a name that holds one is
+/// quoted, as in a CSV file: `"width, mm",height`.
 pub fn column_names(values: &[String]) -> Vec<String> {
     values.iter().flat_map(|value| names_in(value)).collect()
 }
 
 fn names_in(value: &str) -> Vec<String> {
     let mut reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(value.as_bytes());
-    let mut names = StringRecord::new();
+    let lines: Vec<_> = reader.records().filter_map(Result::ok).collect();
+    let names: Vec<_> = lines.iter().flatten().map(str::to_owned).collect();
     // A flag without a value names the empty column, which no table has, and is refused as such.
-    match reader.read_record(&mut names) {
-        Ok(true) => names.iter().map(str::to_owned).collect(),
-        _ => vec![value.to_owned()],
-    }
+    if names.is_empty() { vec![value.to_owned()] } else { names }
 }
 
 #[cfg(test)]
@@ -30,6 +28,7 @@ mod tests {
         assert_eq!(names(&["\"width, mm\",\"5\"\"\"", "x y"]), ["width, mm", "5\"", "x y"]);
         assert_eq!(names(&["mm \"net\",b"]), ["mm \"net\"", "b"]);
         assert_eq!(names(&["", "a,"]), ["", "a", ""]);
+        assert_eq!(names(&["a\nb,c\n"]), ["a", "b", "c"]);
         assert!(names(&[]).is_empty());
     }
 }

@@ -97,6 +97,7 @@ fn run_tip(word: &str, program: &Command, command: &Command) -> Option<String> {
     let flag = word.strip_prefix("--").filter(|_| command.get_name() == "sweep")?;
     let mut flags = program.find_subcommand("find-lr")?.get_arguments();
     flags.find(|arg| arg.get_long() == Some(flag) && !arg.is_hide_set())?;
+    program.find_subcommand("train").filter(|train| has_flag(train, flag))?;
     Some(format!("flags of `train` come after '--': '... -- {word}'"))
 }
 

@@ -1,5 +1,7 @@
 //! Places that `predict` can't write, and files that it can't read: what it says of them.
 
+use rustix::fs::{CWD, FileType, Mode};
+
 use crate::common::{refused, run_line, run_line_ok, temp_dir, write};
 use crate::data::files::{Element, npy};
 
@@ -30,21 +32,22 @@ fn predictions_take_the_place_of_no_rows() {
 #[test]
 fn no_command_puts_a_file_in_the_place_of_a_pipe() {
     let folder = trained();
-    let pipe = folder.path().join("pipe.csv");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0)
-        .unwrap();
-    for line in [
-        "predict r rows.csv --out pipe.csv --overwrite --device cpu",
-        "checkpoint export r --out pipe.csv --overwrite --format safetensors",
-        "data convert rows.csv pipe.csv --overwrite --format csv",
+    for (name, line) in [
+        ("pipe.csv", "predict r rows.csv --out pipe.csv --overwrite --device cpu"),
+        ("pipe.model", "checkpoint export r --out pipe.model --overwrite --format safetensors"),
+        ("pipe.parquet", "data convert rows.csv pipe.parquet --overwrite"),
+        ("pipe.toml", "data inspect rows.csv --write-config pipe.toml --overwrite"),
     ] {
+        let pipe = folder.path().join(name);
+        let made = rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0);
+        made.unwrap();
         let outcome = run_line(folder.path(), line);
         assert_ne!(outcome.status.code(), Some(0), "{line}");
-        assert!(!std::fs::metadata(&pipe).unwrap().is_file(), "{line}: {}", outcome.stderr);
+        for part in ["it is a named pipe, expected a regular file", "hint: name a file that does not exist"] {
+            assert!(outcome.stderr.contains(part), "{line}: {}", outcome.stderr);
+        }
+        assert!(!std::fs::metadata(&pipe).unwrap().is_file(), "{line}");
     }
-    let outcome = run_line(folder.path(), "predict r rows.csv --out pipe.csv --overwrite --device cpu");
-    assert!(outcome.stderr.contains("it is a named pipe, expected a regular file"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("hint: name a file that does not exist"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -215,14 +215,14 @@ fn a_bare_table_guesses_nothing_in_silence() {
     run_line_ok(folder.path(), "de.csv --target ziel --epochs 1 --set data.decimal=,");
 
     let stray = rows(&|i| if i == 7 { "#DIV/0!".to_owned() } else { format!("{}.5", i % 11) });
-    write(folder.path(), "stray.csv", &format!("a;ziel\n{stray}"));
-    let chosen = run_line_ok(folder.path(), "stray.csv --target ziel --epochs 1 --out first").stderr;
+    write(folder.path(), "stray.csv", &format!("a;label\n{stray}"));
+    let chosen = run_line_ok(folder.path(), "stray.csv --target label --epochs 1 --out first").stderr;
     assert!(chosen.contains("missing_values = [\"#DIV/0!\"]"), "{chosen}");
     // The model decides how rows are read, so nothing has to be named again.
-    run_line_ok(folder.path(), "stray.csv --target ziel --init-from first --epochs 1 --out second");
+    run_line_ok(folder.path(), "stray.csv --target label --init-from first --epochs 1 --out second");
     let digits = "predict first builtin:digits --out digits.csv";
     refused(folder.path(), digits, &["its 64 feature columns differ from the 1 of the model"]);
     let swept =
-        run_line_ok(folder.path(), "sweep stray.csv --target ziel --epochs 1 --seeds 1 --out s").stderr;
+        run_line_ok(folder.path(), "sweep stray.csv --target label --epochs 1 --seeds 1 --out s").stderr;
     assert!(swept.contains("each run chooses settings for these rows"), "{swept}");
 }

@@ -297,7 +297,7 @@ fn pruned_points_stop_early_and_the_best_one_has_the_bits_of_a_run_of_its_own() 
     for grid in
         ["--grid train.epochs=9,27", "--random 2 --range train.epochs=9..27", "--grid train.steps=90,270"]
     {
-        let parts = ["in a sweep: with --prune all points have one length", "hint: remove it"];
+        let parts = ["in a sweep: with --prune all points have the length of the config", "hint: remove it"];
         refused(folder.path(), &format!("sweep {grid} --prune --out t"), &parts);
     }
 

@@ -518,7 +518,7 @@ fn one_hot_labels_are_pointed_out() {
             "train rows.csv --target a --target b --epochs 1 --hidden 2 --device cpu --out run --overwrite";
         run_line_ok(folder.path(), line).stderr
     };
-    let note = "each row has exactly one label: if they are classes, save their numbers, numpy.save";
+    let note = "each row has exactly one label: if they are classes, write them as one column";
     assert!(train(["1,0", "0,1"]).contains(note));
     assert!(!train(["1,0", "1,1"]).contains(note));
 }

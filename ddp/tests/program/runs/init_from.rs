@@ -132,3 +132,16 @@ fn classes_in_another_place_are_refused() {
     let heads = "heads=[{name=\"y1\",task=\"regression\"},{name=\"y2\",task=\"regression\"}]";
     run_line_ok(path, &format!("{train} --set {heads} --init-from both --refit-preprocessing --out heads"));
 }
+
+/// Settings of the model for its rows join those of the new run, whose decisions stay.
+#[test]
+fn rows_to_evaluate_on_and_the_name_are_those_of_the_new_run() {
+    let folder = temp_dir();
+    run_line_ok(folder.path(), "builtin:digits --epochs 1 --device cpu --out first");
+    let second = "builtin:digits --init-from first --epochs 1 --set train.early_stop_patience=1 --device cpu --out second";
+    let outcome = run_line_ok(folder.path(), second);
+    assert!(!outcome.stderr.contains("no rows are held out"), "{}", outcome.stderr);
+    let config = std::fs::read_to_string(folder.path().join("second/config.toml")).unwrap();
+    assert!(config.contains("name = \"second\"") && !config.contains("eval = \"none\""), "{config}");
+    run_line_ok(folder.path(), "predict second builtin:digits --device cpu --out digits.csv");
+}

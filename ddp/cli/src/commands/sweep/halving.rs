@@ -38,7 +38,7 @@ impl Judges {
     /// [`CommandError::PruneNeedsEval`]; [`CommandError::NotInSweep`]; errors of files that cannot be found.
     pub(super) fn check(&mut self, config: &Config) -> Result<()> {
         if config.train.length != self.length {
-            let why = "with --prune all points have one length";
+            let why = "with --prune all points have the length of the config, which --set or --epochs gives";
             return Err(CommandError::NotInSweep { key: "train.epochs or train.steps", why }.into());
         }
         let data = &config.data;
