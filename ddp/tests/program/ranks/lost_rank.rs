@@ -101,8 +101,7 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
         let is_of_save = |line: &&str| line.contains("saved the state after step ");
         let last = stderr.trim_end().lines().rfind(|line| !is_of_save(line));
         assert!(last.unwrap().starts_with("hint: "), "not the last line:\n{stderr}");
-        let is_on_cpu = !std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap().contains(" on cuda:");
-        assert_eq!(stderr.contains("has saved the state after step "), is_on_cpu, "{stderr}");
+        assert!(stderr.contains("has saved the state after step "), "{stderr}");
     }
     let events = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
     let last: Value = serde_json::from_str(events.lines().last().unwrap()).unwrap();
@@ -114,7 +113,8 @@ fn assert_named(name: &str, n_ranks: usize, victim: usize, words: &str) {
     let step = last["step"].as_u64().map_or("before ".to_owned(), |step| format!("at step {step},"));
     assert!(place.starts_with(&step), "{last}");
     assert_flight(&out, n_ranks, victim, name == "STOP");
-    let uses_gpus = std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap().contains(" on cuda:");
+    let uses_gpus =
+        std::fs::read_to_string(out.join("logs/rank-0.log")).unwrap().contains("one GPU each: cuda:");
     for survivor in (0..n_ranks).filter(|rank| *rank != victim) {
         let log = std::fs::read_to_string(out.join(format!("logs/rank-{survivor}.log"))).unwrap();
         assert!(log.contains(words) && log.contains("last operations of this rank"), "{log}");
@@ -193,8 +193,8 @@ fn a_rank_that_dies_after_the_run_is_complete_fails_nothing() {
         assert_eq!(last["event"], "end", "{last}\n{stderr}");
         // Rank 0, which completed the run, knows this without reading its folder.
         if victim == 1 && stderr.contains("error: rank 1 ") {
-            let hint = stderr.split_once("\nhint: ").unwrap().1;
-            assert!(hint.starts_with("the run is complete, and its model is saved"), "{stderr}");
+            let failed = stderr.split_once("error: rank 1 ").unwrap().1;
+            assert!(failed.contains("\nhint: the run is complete, and its model is saved"), "{stderr}");
         }
     }
 }
