@@ -60,6 +60,26 @@ fn error(
     CommError::Nccl { call, rank, device: gpu.device(), code, text, aborted: true }
 }
 
+/// Thread blocks of a collective if ranks share a GPU: the blocks of all ranks must fit on it at once.
+pub(super) const SHARED_GPU_MAX_CTAS: i32 = 4;
+
+/// Most thread blocks of a collective on GPUs whose matmuls make use of the number: as many as NCCL takes by itself for sums inside a
+/// switch (NVLS). Rings would take up to 24.
+///
+/// Source: NCCL 2.28, `NVLS_NCHANNELS_SM90` and `ncclNvlsRegResourcesQuery`, which says how many buffers need that are registered.
+pub(super) fn most_ctas(gpu: &Gpu) -> Option<i32> {
+    match gpu.info().compute_capability.0 {
+        9 => Some(16),
+        10 => Some(24),
+        _ => None,
+    }
+}
+
+/// The number that a user gives NCCL in place of ours.
+pub(super) fn most_ctas_of_user() -> Option<u32> {
+    std::env::var("NCCL_MAX_CTAS").ok()?.trim().parse().ok()
+}
+
 /// Options of [`Communicator::join`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Options {

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub(crate) use api::version_name;
 use api::{Api, datatype, operation};
-use communicator::{Communicator, Failed, Options};
+use communicator::{Communicator, Failed, Options, SHARED_GPU_MAX_CTAS, most_ctas, most_ctas_of_user};
 pub(crate) use communicator::{UniqueId, new_unique_id};
 use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, WAITING};
 use ddp_kernels::hint::with_hint;
@@ -41,26 +41,6 @@ use crate::{Call, CallKind, CommError, Departure, Rank, Result};
 
 /// Number of collectives in flight that can be waited for one by one; a wait for an older one waits for a later one instead.
 const MARKS: usize = 128;
-/// Thread blocks of a collective if ranks share a GPU: the blocks of all ranks must fit on it at once.
-const SHARED_GPU_MAX_CTAS: i32 = 4;
-
-/// Most thread blocks of a collective on GPUs whose matmuls make use of the number: as many as NCCL takes by itself for sums inside a
-/// switch (NVLS). Rings would take up to 24.
-///
-/// Source: NCCL 2.28, `NVLS_NCHANNELS_SM90` and `ncclNvlsRegResourcesQuery`, which says how many buffers need that are registered.
-fn most_ctas(gpu: &Gpu) -> Option<i32> {
-    match gpu.info().compute_capability.0 {
-        9 => Some(16),
-        10 => Some(24),
-        _ => None,
-    }
-}
-
-/// The number that a user gives NCCL in place of ours.
-fn most_ctas_of_user() -> Option<u32> {
-    std::env::var("NCCL_MAX_CTAS").ok()?.trim().parse().ok()
-}
-
 /// The version of the NCCL library that this process would use, as `10,000 * major + 100 * minor + patch`.
 ///
 /// # Errors

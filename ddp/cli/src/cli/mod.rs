@@ -14,7 +14,7 @@
 //! # Ok::<(), clap::Error>(())
 //! ```
 
-mod column_names;
+pub mod column_names;
 mod checkpoint;
 mod launch;
 mod run_config;
@@ -59,7 +59,6 @@ pub use self::checkpoint::{
     CheckpointAverageArgs, CheckpointCommand, CheckpointExportArgs, CheckpointLsArgs, CheckpointPruneArgs,
     CheckpointShowArgs, CheckpointVerifyArgs, ExportFormat, WeightsChoice,
 };
-pub use self::column_names::column_names;
 pub use self::data::{
     CacheArgs, CacheCommand, ConvertArgs, ConvertSubset, DataCommand, InspectArgs, ShowArgs,
 };

@@ -17,7 +17,8 @@ use ddp_tables::predict::run::{OutputPlace, OutputSpec, Summary, check, run};
 use ddp_tables::predict::{Ensemble, Model, PredictError, Predictor, SavedModel, is_active};
 use tracing::{info, warn};
 
-use crate::cli::{BadRows, PredictArgs, column_names};
+use crate::cli::column_names::column_names;
+use crate::cli::{BadRows, PredictArgs};
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
 use crate::commands::{model_device, sweep};

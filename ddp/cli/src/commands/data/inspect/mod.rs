@@ -29,7 +29,8 @@ use ddp_tables::source::{ClassLabels, SourceSpec};
 use tracing::{info, warn};
 
 use self::profile::Profile;
-use crate::cli::{InspectArgs, column_names};
+use crate::cli::InspectArgs;
+use crate::cli::column_names::column_names;
 use crate::error::Result;
 use crate::report::log::ShownBar;
 use crate::report::stdout::print_result;
