@@ -119,9 +119,10 @@ fn check_place(world: &World, input: &InputSpec, output: &OutputSpec) -> Result<
     if world.rank().0 != 0 || path.symlink_metadata().is_err() {
         return Ok(());
     }
-    let is_path = |file: &PathBuf| fs::canonicalize(file).ok() == fs::canonicalize(path).ok();
+    let own = fs::canonicalize(path).ok();
+    let is_own = |file: &PathBuf| own.is_some() && fs::canonicalize(file).ok() == own;
     // The rows report what is wrong with them.
-    if !is_address(&input.source) && files_of(&input.source).is_ok_and(|files| files.iter().any(is_path)) {
+    if !is_address(&input.source) && files_of(&input.source).is_ok_and(|files| files.iter().any(is_own)) {
         return Err(PredictError::Usage {
             reason: "the predictions would replace the rows".to_owned(),
             hint: "name another file for them".to_owned(),
@@ -223,7 +224,7 @@ fn write_blocks(
     Ok(n_bad_rows)
 }
 
-/// Refuses two predicted columns of one name: the names of a head and of its classes may make that of another.
+/// Refuses two predicted columns of one name: head `a` with class `b_c`, and head `a_b` with class `c`.
 fn check_names(predicted: &PredictedColumns) -> Result<()> {
     let mut seen = HashSet::new();
     match predicted.columns.iter().find(|column| !seen.insert(&column.name)) {
