@@ -175,7 +175,7 @@ pub(super) fn is_periodic_mlp(raw: &RawConfig) -> Result<bool> {
     Ok(kind == ModelKind::PeriodicMlp && raw.given("model.layers").is_none())
 }
 
-/// The settings without those of a file that the command line replaces: by a list of layers, or by a preset.
+/// Returns the settings without the keys of a file that the command line replaces by a list of layers or a preset.
 pub(super) fn without_replaced(raw: &RawConfig) -> RawConfig {
     let is_over = |upper: &str, lower: &str| match (raw.given(upper), raw.given(lower)) {
         (Some(upper), Some(lower)) => overrides(upper, lower),

@@ -32,7 +32,7 @@ impl Overrides {
         Overrides { sets: sets.to_vec(), ..Overrides::default() }
     }
 
-    /// The settings without those of `keys`.
+    /// Returns the settings without `keys`.
     pub fn without(mut self, keys: &[&str]) -> Self {
         let stays = |key: &str| !keys.contains(&key.trim());
         self.sets.retain(|set| stays(set.split('=').next().unwrap_or_default()));

@@ -151,7 +151,7 @@ impl RunDir {
         };
         let lease = Lease::take(path.join(LOCK_FILE), &lock.file, pace).map_err(unkept)?;
         if !is_locked {
-            // Other processes of this host go by the lock, as soon as a file server gives up that of a host that has died.
+            // Other processes of this host rely on the lock, once the file server releases the lock of the dead host.
             let file = lock.file.try_clone().map_err(unwritable)?;
             lease.also(move || drop(file.try_lock()));
         }
@@ -321,7 +321,7 @@ struct StaleLease {
 }
 
 /// Locks the folder `run` and judges its lease: whether the file system has locked it, and the lease of an owner who shows no sign of
-/// life. A lock that another host holds may be that of one that has died, which a file server keeps for a while or for ever; then the
+/// life. Another host that holds the lock may have died: a file server keeps its lock for a while or for ever. Then the
 /// lease decides.
 fn lock_and_judge(
     run: &Path,
@@ -377,7 +377,7 @@ pub enum Held {
     },
     /// No run has used the folder, for example a copy of checkpoints.
     NoRun,
-    /// The file system has no locks, or keeps that of a host that has died, so that a run that starts can't be kept out.
+    /// The file system has no locks, or keeps the lock of a dead host, so that a run that starts can't be kept out.
     Unknown,
 }
 

@@ -155,8 +155,8 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Checks that a new file may take the place of what `path` names: nothing, a folder's entry or a regular file. Of a device or a pipe, which
-/// others use too, the name would become that of a file.
+/// Checks that a new file may take the name `path`: nothing or a regular file has it. A device or a pipe keeps its name, which other programs
+/// use too.
 ///
 /// # Errors
 /// An error that names the kind of file.

@@ -150,7 +150,7 @@ impl Comparison {
 
     /// The bottleneck of the run in a sentence, with what to try.
     ///
-    /// - `device`: that of the ranks; only between GPUs do gradients travel in bf16
+    /// - `device`: device of the ranks; gradients travel in bf16 only between GPUs
     /// - `data_advice`: what helps a run that waits for rows
     pub(crate) fn bound(&self, device: Device, data_advice: impl FnOnce() -> String) -> String {
         let split = self.split();

@@ -174,7 +174,7 @@ impl RunConfigArgs {
         let Overrides { sets: typed, shorts, .. } = self.overrides().without(&keys);
         let shorts = shorts.into_iter().filter(|short| short.key != "data.train");
         let shorts = shorts.map(|short| format!("{}={}", short.key, short.value));
-        // As a key it would be that of a run without settings for its rows.
+        // The key `data.train` would make a run without settings for its rows.
         let rows = self.short.data.iter().flat_map(|rows| ["--data".to_owned(), rows.clone()]);
         let new = sets.iter().map(|(key, value)| format!("{key}={value}"));
         let run = self.run.iter().map(|run| run.display().to_string());

@@ -17,7 +17,7 @@ use crate::report::log::Terminal;
 
 /// Evaluations without improvement after which a run with rows to evaluate on stops.
 const PATIENCE: u64 = 10;
-/// Lists of names, of which those of the command line join those of the rows.
+/// Lists of names that join the lists chosen for the rows, where the command line gives them.
 const LISTS: [&str; 2] = ["data.drop", "data.categorical"];
 /// Most names of a list in the line that reports the settings.
 const MAX_NAMES: usize = 6;
@@ -133,8 +133,8 @@ fn is_set(overrides: &Overrides, prefix: &str) -> bool {
         || overrides.shorts.iter().any(|short| short.key.starts_with(prefix))
 }
 
-/// The settings of the command line for a run of the config `saved` that is resumed: lists that it has already joined with those of its
-/// table stay as they are.
+/// Returns the settings of the command line to resume a run with the config `saved`. Lists of names that `saved` contains already are left
+/// out: the first start has joined them with the lists chosen for the rows.
 pub(super) fn to_resume(run: &RunConfigArgs, overrides: Overrides, saved: &Config) -> Overrides {
     let typed = Config::load_with(None, &overrides).ok().filter(|_| run.names_rows() && !run.plain);
     let lists = |config: &Config| [config.data.drop.clone(), config.data.categorical.clone()];

@@ -45,7 +45,7 @@ pub enum ExportError {
         /// Number of features that the layers expect.
         expected: String,
     },
-    /// A column, by its name, of integers that only u64 holds, of which ONNX runtimes compute no differences.
+    /// A column of integers that only u64 holds: ONNX runtimes can't subtract them.
     #[error("column \"{0}\" has numbers that int64 lacks and float64 rounds")]
     #[diagnostic(help("train on the column less a number near its mean"))]
     Unsigned(String),

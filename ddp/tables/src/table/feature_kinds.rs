@@ -157,7 +157,7 @@ impl FeatureKinds {
     }
 }
 
-/// The name of a date, of that of its first part.
+/// Returns the name of a date from the name of its first part.
 fn date_name(of: &str) -> &str {
     of.strip_suffix(PARTS[0]).unwrap_or(of)
 }

@@ -112,7 +112,7 @@ fn the_largest_batch_is_tried_and_the_same_on_two_ranks() {
         let rows = if key.contains("global") { rows * n_ranks as u64 } else { rows };
         assert!(report["command"].as_str().unwrap().contains(&format!("--set {key}{rows}")), "{report}");
     }
-    // Few steps of the larger batches, of which the fastest is one, are too short for the schedule: an epoch of 8 rows has 180 steps.
+    // The fastest batch is among the larger ones, whose few steps are too short for the schedule: an epoch of 8 rows has 180 steps.
     for schedule in [
         "--set schedule.kind=wsd --set schedule.warmup_steps=100 --set schedule.decay_steps=70",
         "--set optimizer.groups=[{match=\"*.bias\",schedule={kind=\"wsd\",warmup_steps=100,decay_steps=70}}]",

@@ -79,7 +79,7 @@ struct Source {
 }
 
 impl Source {
-    /// Resolves `path`. A run folder resolves to its model file if it exists, and `best` to that of the best evaluation, as in `eval`, unless
+    /// Resolves `path`. A run folder resolves to its model file if it exists, and `best` to the model of the best evaluation, as in `eval`, unless
     /// the choice of weights requires a checkpoint.
     fn find(path: &Path, choice: WeightsChoice) -> Result<Self> {
         let of_run = path.join(MODEL_FILE);

@@ -55,7 +55,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     }
     let own = Config::load_with(args.run.file(), &args.run.overrides());
     if matches!(own, Err(ConfigError::GivenTwice { .. })) {
-        // The words of the runs would give the key twice by --set, of which the last one counts.
+        // The runs would get the key by --set twice, and use the last value.
         own.map_err(Error::from)?;
     }
     let words = args.run.words_with(&[]).into_iter().map(OsString::from);

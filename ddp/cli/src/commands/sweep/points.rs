@@ -146,7 +146,7 @@ impl Points {
     /// Builds the config of every run and checks it also by `judge`, so that a wrong key or value is refused before the first one starts.
     ///
     /// # Errors
-    /// [`ddp::Error::Config`]; [`CommandError::NotInSweep`]; [`CommandError::JudgedByTwo`]; those of `judge`.
+    /// [`ddp::Error::Config`]; [`CommandError::NotInSweep`]; [`CommandError::JudgedByTwo`]; errors of `judge`.
     pub(super) fn check(
         &self,
         base: &RunConfigArgs,

@@ -391,7 +391,7 @@ impl Start {
         Ok(world.agreed_result(start(), |start| start.entries(args))?)
     }
 
-    /// The config with what decides, in that of the initial model, how rows are read, where neither a file nor a flag gives it.
+    /// Returns the config with the initial model's settings for missing values and categories, unless a file or a flag gives them.
     fn as_in_model(&self, mut config: Config) -> Result<Config> {
         let Some(file) = self.init_from.as_ref().filter(|_| self.fitted.is_some()) else { return Ok(config) };
         let saved = file.info().ok().and_then(|info| Config::from_saved(&info.config, file.path()).ok());

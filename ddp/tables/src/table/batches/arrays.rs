@@ -212,7 +212,7 @@ pub(super) fn ticks(array: &dyn Array, row: usize) -> (i64, i64) {
 /// The parts of dates, seven per row; NaN for a missing date.
 pub(super) fn to_date_parts(array: &dyn Array, out: &mut [f32]) {
     if array.logical_null_count() == array.len() {
-        // Its type may be that of no dates.
+        // A column without values may have any type.
         return out.fill(f32::NAN);
     }
     let write = |out: &mut [f32], parts: [f32; 7]| out.copy_from_slice(&parts);
