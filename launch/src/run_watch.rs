@@ -179,26 +179,37 @@ impl RunWatch {
         now.is_some_and(|now| now.len > 0) && now != self.metrics_before
     }
 
-    /// UUID of the GPU that the report of a failure names.
+    /// UUID of the GPU that the first report of a failure names.
     pub(crate) fn failed_gpu(&self) -> Option<String> {
-        let line = last_line(&self.out.join(METRICS_FILE)).filter(|_| self.has_events())?;
-        let event: LastEvent = serde_json::from_str(&line).ok()?;
-        let error = event.error.filter(|_| event.event == "failed")?;
-        uuid_in(&error).map(str::to_owned)
+        let failures = self.last_events().into_iter().rev().filter(|event| event.event == "failed");
+        failures.filter_map(|event| uuid_in(&event.error?).map(str::to_owned)).next()
     }
 
-    /// Exit status in the last event of this attempt, which reports a failure, or a stop after its checkpoint.
+    /// Exit status in the last report of a failure in this attempt, or of a stop after its checkpoint.
     pub(crate) fn reported(&self) -> Option<u8> {
-        if !self.has_events() {
-            return None;
+        let events = self.last_events();
+        let failed = events.iter().find(|event| event.event == "failed");
+        match (failed, events.first()) {
+            (Some(failed), _) => failed.exit_code,
+            (None, Some(last)) if last.event == "stop" => {
+                let is_new = last_line(&self.out.join(METRICS_FILE)) != self.event_before;
+                is_new.then_some(exit_code::SAVED)
+            }
+            (None, _) => None,
         }
-        let line = last_line(&self.out.join(METRICS_FILE))?;
-        let event: LastEvent = serde_json::from_str(&line).ok()?;
-        match event.event.as_str() {
-            "failed" => event.exit_code,
-            "stop" if self.event_before.as_ref() != Some(&line) => Some(exit_code::SAVED),
-            _ => None,
-        }
+    }
+
+    /// The newest events of this attempt, the last one first. The ranks write to one file: lines of others, which go on for a moment,
+    /// may follow the report of a failure. A run that resumes keeps lines of steps, but no such reports.
+    fn last_events(&self) -> Vec<LastEvent> {
+        let path = self.out.join(METRICS_FILE);
+        let tail = if self.has_events() { tail(&path).unwrap_or_default() } else { Vec::new() };
+        let text = String::from_utf8_lossy(&tail);
+        let is_of_before = |line: &str| self.event_before.as_deref() == Some(line);
+        // A new run may fail as the one before, whose last line was the same.
+        let lines = text.lines().rev().enumerate().take_while(|(n, line)| *n == 0 || !is_of_before(line));
+        let events = lines.filter_map(|(_, line)| serde_json::from_str::<LastEvent>(line).ok());
+        events.take_while(|event| event.event != "resume").collect()
     }
 }
 
@@ -276,6 +287,38 @@ mod tests {
         assert!(watch.is_done(), "this job has found that there is nothing to do");
         fs::remove_file(folder.path().join(DONE_FILE)).unwrap();
         assert!(!watch.is_done());
+    }
+
+    /// A rank that goes on for a moment writes its line after that of the rank which failed.
+    #[test]
+    fn a_failure_is_seen_among_the_lines_of_other_ranks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(METRICS_FILE);
+        let failed = |gpu: u8, code: u8| {
+            let error = format!("cuda:{gpu}: ECC on GPU-76697274-7561-6c20-4750-55202020303{gpu}, PCI 0");
+            format!("{{\"event\":\"failed\",\"exit_code\":{code},\"rank\":{gpu},\"error\":\"{error}\"}}\n")
+        };
+        let (step, lost) =
+            ("{\"event\":\"step\",\"step\":1}\n", "{\"event\":\"failed\",\"exit_code\":75,\"rank\":0}\n");
+        let resume = "{\"event\":\"resume\",\"step\":1}\n";
+        let watch = RunWatch::new(folder.path(), None);
+        let uuid = |gpu: u8| Some(format!("GPU-76697274-7561-6c20-4750-55202020303{gpu}"));
+        let cases = [
+            (failed(1, 75) + step, Some(75), uuid(1)),
+            (step.to_owned() + &failed(1, 1) + lost + step, Some(75), uuid(1)),
+            // The first one to fail, not those that follow from it.
+            (failed(1, 75) + &failed(0, 75), Some(75), uuid(1)),
+            (failed(1, 75) + resume + step, None, None),
+        ];
+        for (lines, reported, gpu) in cases {
+            fs::write(&path, &lines).unwrap();
+            assert_eq!((watch.reported(), watch.failed_gpu()), (reported, gpu), "{lines}");
+        }
+        fs::write(&path, failed(1, 75)).unwrap();
+        let mut watch = RunWatch::new(folder.path(), None);
+        watch.begin_attempt();
+        fs::write(&path, failed(1, 75) + step).unwrap();
+        assert_eq!((watch.reported(), watch.failed_gpu()), (None, None), "it was the attempt before");
     }
 
     #[test]

@@ -22,7 +22,7 @@ const DAMAGED: &str = "damaged";
 pub(super) struct Before {
     /// The last step.
     pub(super) step: u64,
-    /// Exit status and rank of the last line, if it reports a failure.
+    /// Exit status and rank of the last line that reports a failure. Lines of other ranks may follow it.
     pub(super) failed: Option<(u8, usize)>,
 }
 
@@ -114,11 +114,12 @@ fn kind(line: &[u8], step: u64, before: &mut Before) -> Kind {
     match text.and_then(|text| serde_json::from_str::<Line<'_>>(text).map_err(|_| ())) {
         _ if line.last() != Some(&b'\n') && (line.len() as u64) < MAX_LINE_BYTES => Kind::Later,
         Ok(line) => {
-            before.failed = line.exit_code.zip(line.rank);
+            let failed = line.exit_code.zip(line.rank);
+            before.failed = failed.or(before.failed);
             // The step that a failure names may not have been completed.
-            let n_steps = line.step.filter(|_| before.failed.is_none());
+            let n_steps = line.step.filter(|_| failed.is_none());
             before.step = before.step.max(n_steps.unwrap_or_default());
-            match line.step.filter(|_| before.failed.is_none()) {
+            match n_steps {
                 Some(of) if of == step => Kind::OfStep(line.event.unwrap_or_default().into_owned()),
                 Some(of) if of < step => Kind::Kept,
                 _ => Kind::Later,
@@ -155,6 +156,18 @@ mod tests {
         fs::remove_file(&path).unwrap();
         keep_until(&path, 2, &[]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_failure_is_known_though_other_ranks_wrote_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let step = |step: u64| format!("{{\"event\":\"step\",\"step\":{step}}}\n");
+        let failed = "{\"event\":\"failed\",\"exit_code\":75,\"rank\":1,\"step\":9}\n";
+        fs::write(&path, step(1) + failed + &step(2)).unwrap();
+        assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 2, failed: Some((75, 1)) });
+        assert_eq!(fs::read_to_string(&path).unwrap(), step(1), "no failure is kept");
+        assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 1, failed: None });
     }
 
     /// A rank that saved alone knows what the writer of the events may not have written.
