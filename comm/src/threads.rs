@@ -6,7 +6,7 @@
 //!
 //! use ddp_comm::{CommError, threads};
 //!
-//! let options = threads::Options { timeout: Duration::from_millis(50), ..threads::Options::new(2) };
+//! let options = threads::Options { timeout: Some(Duration::from_millis(50)), ..threads::Options::new(2) };
 //! let results = threads::run_with(options, |world| match world.rank().0 {
 //!     0 => world.group().barrier(),
 //!     // Leaves without the others.
@@ -23,25 +23,22 @@ use std::time::Duration;
 use crate::group::ThreadsMemory;
 use crate::{Group, World};
 
-/// Default time for which a rank waits for the others.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-
 /// Options of [`run_with`].
 #[derive(Debug, Clone, Copy)]
 #[doc(hidden)]
 pub struct Options {
     /// Number of ranks, at least 1.
     pub world_size: usize,
-    /// Time for which a rank waits for the others before its collective fails.
-    pub timeout: Duration,
+    /// Time for which a rank waits for the others before its collective fails; `None` for any. A rank that has left is noticed at once.
+    pub timeout: Option<Duration>,
     /// Bytes of a chunk, a multiple of 64; 0 takes the usual size. Small chunks are for tests.
     pub chunk_bytes: usize,
 }
 
 impl Options {
-    /// Default options for `world_size` ranks: a timeout of 60 s and chunks of the usual size.
+    /// Default options for `world_size` ranks: no timeout, since a rank may be busy for minutes, and chunks of the usual size.
     pub fn new(world_size: usize) -> Self {
-        Options { world_size, timeout: DEFAULT_TIMEOUT, chunk_bytes: 0 }
+        Options { world_size, timeout: None, chunk_bytes: 0 }
     }
 }
 

@@ -13,14 +13,14 @@ pub(crate) struct ThreadsMemory {
     heap: Arc<HeapRegion>,
     geometry: Geometry,
     patience: Patience,
-    timeout: Duration,
+    timeout: Option<Duration>,
 }
 
 impl ThreadsMemory {
     /// Memory for `world_size` ranks, which wait `timeout` for each other.
     ///
     /// - `chunk_bytes`: a multiple of 64; 0 takes the usual size
-    pub(crate) fn new(world_size: usize, chunk_bytes: usize, timeout: Duration) -> Self {
+    pub(crate) fn new(world_size: usize, chunk_bytes: usize, timeout: Option<Duration>) -> Self {
         let mut geometry = Geometry::usual(world_size);
         if chunk_bytes > 0 {
             geometry.chunk_bytes = chunk_bytes;
@@ -33,7 +33,7 @@ impl ThreadsMemory {
     /// The group of one rank.
     pub(crate) fn group(&self, rank: usize) -> ThreadsGroup {
         let board = Board::new(Region::Heap(Arc::clone(&self.heap)), self.geometry);
-        let lockstep = Lockstep::new(board, rank, self.patience, Some(self.timeout));
+        let lockstep = Lockstep::new(board, rank, self.patience, self.timeout);
         let world_size = self.geometry.world_size;
         ThreadsGroup { lockstep: RefCell::new(lockstep), rank, world_size, traffic: Counter::default() }
     }
