@@ -253,7 +253,8 @@ impl Graph {
                         Arg::Node(a) => Arg::Node(self.map_one(MapOp::Log, a)?),
                         Arg::Number(base) => Arg::Number(base.ln()),
                     };
-                    self.map(MapOp::Mul, Arg::Node(product), log)?
+                    let own = self.map(MapOp::Mul, Arg::Node(product), log)?;
+                    self.slope_by_exponent(a, b, own)?
                 }
                 // Of equal operands, the first one counts.
                 MapOp::Maximum | MapOp::Minimum => {
@@ -270,10 +271,30 @@ impl Graph {
         Ok(shares)
     }
 
-    /// `b · a^(b - 1)`.
+    /// The derivative `own` of `a^b` by `b`; 0 for `a = 0` unless `b` is negative, where the formula multiplies 0 by the logarithm of 0.
+    ///
+    /// Source: PyTorch's derivative of `pow`.
+    fn slope_by_exponent(&mut self, a: Arg, b: Arg, own: Id) -> Result<Id> {
+        let zero = Arg::Number(0.0);
+        if matches!(a, Arg::Number(base) if base != 0.0) {
+            return Ok(own);
+        }
+        let is_negative = self.compare(CompareOp::Lt, b, zero)?;
+        let of_zero = self.select(is_negative, Arg::Node(own), zero)?;
+        match a {
+            Arg::Number(_) => Ok(of_zero),
+            Arg::Node(_) => {
+                let is_zero = self.compare(CompareOp::Eq, a, zero)?;
+                self.select(is_zero, Arg::Node(of_zero), Arg::Node(own))
+            }
+        }
+    }
+
+    /// `b · a^(b - 1)`, and 0 for `b = 0`.
     fn slope_of_power(&mut self, a: Arg, b: Arg) -> Result<Arg> {
         match b {
             Arg::Number(2.0) => Ok(Arg::Node(self.map(MapOp::Mul, a, Arg::Number(2.0))?)),
+            Arg::Number(0.0) => Ok(Arg::Number(0.0)),
             Arg::Number(b) => {
                 let power = self.map(MapOp::Pow, a, Arg::Number(b - 1.0))?;
                 Ok(Arg::Node(self.map(MapOp::Mul, Arg::Node(power), Arg::Number(b))?))
@@ -281,7 +302,9 @@ impl Graph {
             Arg::Node(_) => {
                 let less = self.map(MapOp::Sub, b, Arg::Number(1.0))?;
                 let power = self.map(MapOp::Pow, a, Arg::Node(less))?;
-                Ok(Arg::Node(self.map(MapOp::Mul, Arg::Node(power), b)?))
+                let slope = Arg::Node(self.map(MapOp::Mul, Arg::Node(power), b)?);
+                let is_constant = self.compare(CompareOp::Eq, b, Arg::Number(0.0))?;
+                Ok(Arg::Node(self.select(is_constant, Arg::Number(0.0), slope)?))
             }
         }
     }
