@@ -124,6 +124,8 @@ config_enum!(impl ScheduleKind {
 });
 
 const FRACTION: Range = Range::from_to(0.0, 1.0, "a fraction from 0 to 1");
+const FACTOR: Range = Range::above_to(0.0, 1.0, "a number above 0 and at most 1");
+const MAX_GROWTH: u64 = 1000;
 const STEPS_HINT: &str = "steps of the optimizer";
 const FRACTION_HINT: &str = "0.1 is a tenth of the run's steps";
 const STEPS_OR_FRACTION: &str = "one counts optimizer steps, the other is a fraction of the run's steps";
@@ -186,12 +188,12 @@ pub(super) const KEYS: &[Key] = &[
     .example("0.3")
     .hint(FRACTION_HINT)
     .instead_of("schedule.step_every_steps", STEPS_OR_FRACTION),
-    number("schedule.step_factor", Range::above_to(0.0, 1.0, "a number above 0 and at most 1"))
+    number("schedule.step_factor", FACTOR)
         .help("Factor of each reduction of the learning rate (step, exponential, plateau)")
         .default("0.1")
         .hint("0.1 continues with a tenth of the learning rate")
         .synonyms(&["gamma"]),
-    count("schedule.restart_growth", 1, 1000)
+    count("schedule.restart_growth", 1, MAX_GROWTH)
         .help("Ratio of the steps between two restarts to those before (cosine_restarts)")
         .default("1")
         .example("2")
@@ -210,6 +212,41 @@ impl ScheduleConfig {
         warmup: Warmup { length: Span::Steps(0), start: None },
         shape: ScheduleShape::Constant,
     };
+
+    /// The first setting that no config may have: its key, what it takes, and its value.
+    pub(crate) fn fault(&self) -> Option<(&'static str, &'static str, f64)> {
+        use ScheduleShape as S;
+        const GROWTH: Range = Range::from_to(1.0, MAX_GROWTH as f64, "an integer from 1 to 1000");
+        let none = Span::Steps(0);
+        let (span, factor, growth, end) = match self.shape {
+            S::Constant => (none, 1.0, 1, 0.0),
+            S::Linear { final_fraction: end }
+            | S::Cosine { final_fraction: end }
+            | S::OneCycle { final_fraction: end } => (none, 1.0, 1, end),
+            S::Step { every, factor } | S::Exponential { every, factor } => (every, factor, 1, 0.0),
+            S::CosineRestarts { every, growth, final_fraction } => (every, 1.0, growth, final_fraction),
+            S::Plateau { factor, final_fraction, .. } => (none, factor, 1, final_fraction),
+            S::Wsd { decay, final_fraction } => (decay, 1.0, 1, final_fraction),
+        };
+        let part = |span| match span {
+            Span::Steps(_) => 0.0,
+            Span::Fraction(part) => part,
+        };
+        let of_span = match self.shape {
+            S::Wsd { .. } => "schedule.decay_fraction",
+            _ => "schedule.step_every_fraction",
+        };
+        let all = [
+            ("schedule.warmup_fraction", FRACTION, part(self.warmup.length)),
+            ("schedule.warmup_start", FRACTION, self.warmup.start.unwrap_or(0.0)),
+            (of_span, FRACTION, part(span)),
+            ("schedule.step_factor", FACTOR, factor),
+            ("schedule.restart_growth", GROWTH, growth as f64),
+            ("schedule.final_fraction", FRACTION, end),
+        ];
+        let mut wrong = all.into_iter().filter(|(_, range, value)| !range.contains(*value));
+        wrong.next().map(|(name, range, value)| (name, range.words, value))
+    }
 
     /// Reads `[schedule]`, or the schedule of a group.
     pub(super) fn read(raw: &RawConfig) -> Result<Self> {

@@ -7,10 +7,10 @@ use crate::model::GradientSums;
 impl GradientSums {
     /// Adds the sums of the other ranks. Collective, once per step, also on a rank without rows.
     ///
-    /// In the first step, and then in steps 2, 4, 8 and so on, the ranks compare their models, and their weights on rows of a loader.
+    /// In the first step, and then in steps 2, 4, 8 and so on, the ranks compare their models, their weights, and the unit of their gradients.
     ///
     /// # Errors
-    /// [`CommError::Disagreement`] if the ranks hold other models or weights; [`KernelError::Misuse`](ddp_kernels::KernelError::Misuse) on a
+    /// [`CommError::Disagreement`] if the ranks hold other models, weights or units; [`KernelError::Misuse`](ddp_kernels::KernelError::Misuse) on a
     /// second call before the step, and after the sums were clipped; the failure of the collective.
     pub fn all_reduce(&mut self, world: &World) -> Result<(), CommError> {
         let compared = self.held_alike().filter(|_| world.world_size() > 1);

@@ -30,6 +30,17 @@ pub enum ExchangeError {
     #[error("`train.deterministic = \"world\"` sums whole gradients in f32 on every rank")]
     #[diagnostic(help("use ZeroStage::Off or Optimizer and CommDtype::F32, or leave out `micro_shards`"))]
     TreeOfWhole,
+    /// Rows of another partition than the fixed tree's.
+    #[error(
+        "`TrainerOptions::micro_shards` sums {n_shards} micro-shards along one tree, and these rows are cut otherwise"
+    )]
+    #[diagnostic(help(
+        "take them from a loader of `BatchPlan {{ partition: PartitionKind::MicroShards {{ n_shards: {n_shards} }}, .. }}`"
+    ))]
+    TreeOfOtherRows {
+        /// Micro-shards of the trainer.
+        n_shards: usize,
+    },
     /// Statistics over all ranks with the fixed tree.
     #[error(
         "batch norm takes its statistics of a whole micro-batch, and `train.deterministic = \"world\"` cuts batches into micro-shards that \

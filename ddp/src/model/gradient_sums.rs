@@ -200,18 +200,23 @@ impl GradientSums {
     }
 
     /// Values that all ranks must hold alike in this reduction, by name; None in most steps.
-    pub(crate) fn held_alike(&self) -> Option<[(String, String); 2]> {
+    pub(crate) fn held_alike(&self) -> Option<[(String, String); 3]> {
         is_compared(self.n_reductions).then(|| {
             let model = format!(
                 "{:016x} (a hash of the names and shapes of its parameters, and of what is frozen)",
                 self.layout
             );
             let precision = self.precision.name().to_owned();
-            [("model".to_owned(), model), ("precision".to_owned(), precision)]
+            let unit = format!("{:e} (1 / `Sizes::max_rows` of the model, times the loss scale)", self.unit);
+            [
+                ("model".to_owned(), model),
+                ("precision".to_owned(), precision),
+                ("unit of gradients".to_owned(), unit),
+            ]
         })
     }
 
-    /// A fingerprint of the weights before a step that [`GradientSums::held_alike`] compares, on a rank with rows of a loader.
+    /// A fingerprint of the weights before a step that [`GradientSums::held_alike`] compares, on a rank with rows.
     pub(crate) fn weights_before(&self) -> Option<i64> {
         self.weights
     }
@@ -568,7 +573,9 @@ impl Network {
             grads.dropout_step = grads.n_steps.max(self.next_dropout_step);
             self.next_dropout_step = grads.dropout_step + 1;
         }
-        if n_ranks > 1 && grads.weights.is_none() && is_compared(grads.n_reductions) {
+        // Rows of a program's own do not say whether there are other ranks.
+        let may_be_reduced = n_ranks > 1 || is_compared(grads.dropout_step);
+        if may_be_reduced && grads.weights.is_none() && is_compared(grads.n_reductions) {
             grads.weights = fingerprint_of(self)?;
         }
         grads.n_ranks = grads.n_ranks.max(n_ranks);

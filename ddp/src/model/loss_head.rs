@@ -42,7 +42,8 @@ pub trait LossFunction: fmt::Debug + Send + Sync {
 }
 
 impl LossHead {
-    /// Cross-entropy without smoothing or class weights, over labels `[B]` in i64; rows with the label -100 are left out of the mean.
+    /// Cross-entropy without smoothing or class weights, over labels `[B]` in i64; rows with the label -100 are left out of the mean,
+    /// and refused by a trainer, which divides by all rows.
     ///
     /// Source: `torch.nn.CrossEntropyLoss` with its default `ignore_index`.
     pub fn cross_entropy() -> Self {

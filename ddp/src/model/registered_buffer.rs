@@ -42,7 +42,8 @@ impl RegisteredBuffer {
         RegisteredBuffer { is_saved: false, ..self }
     }
 
-    /// Replaces the buffer by its mean over all ranks after each step: for statistics that the forward pass updates.
+    /// Replaces the buffer by its mean over all ranks after each step: for statistics that the forward pass updates. All ranks count
+    /// alike, so it must hold finite values on a rank without rows too.
     ///
     /// # Panics
     /// If the values are not f32.

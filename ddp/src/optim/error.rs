@@ -23,9 +23,11 @@ pub enum OptimError {
     LossScaler(#[from] LossScalerError),
     /// A setting that a config would refuse.
     #[error("`{name}`: expected {expected}, got {got}")]
-    #[diagnostic(help("`OptimizerConfig::new` sets the usual values"))]
+    #[diagnostic(help(
+        "docs/config.md has the usual values; `OptimizerConfig::new` sets those of an optimizer"
+    ))]
     Setting {
-        /// The key in a config; the field of `OptimizerConfig` or `ParamGroup` has the same name.
+        /// The key in a config; the field has the same name, or nearly so.
         name: &'static str,
         expected: &'static str,
         got: f64,

@@ -64,6 +64,8 @@ pub struct Optimizer {
     n_steps: u64,
     /// Number of the step of the last [`Optimizer::first_pass`].
     first_passed: u64,
+    /// Whether rates were set for the schedules of all groups that have one.
+    has_group_lrs: bool,
     /// The parameters of the model that it was made for, if it was made for one.
     layout: Option<u64>,
 }
@@ -114,6 +116,7 @@ impl Optimizer {
             workspace,
             n_steps: 0,
             first_passed: 0,
+            has_group_lrs: n_schedules == 0,
             layout: None,
         })
     }
@@ -142,7 +145,12 @@ impl Optimizer {
         let (layout, dtype) = (model.layout(), model.precision().master());
         let groups = ParamGroups::new(config, layout)?;
         let optimizer = Self::with_state_of(dtype, config, groups, layout.flat_len(), model.device())?;
-        Ok(Optimizer { layout: Some(layout.identity()), ..optimizer })
+        Ok(optimizer.only_for(model))
+    }
+
+    /// The optimizer, which now refuses models with other parameters than `model`, or with other frozen ones.
+    pub(crate) fn only_for(self, model: &Network) -> Self {
+        Optimizer { layout: Some(model.layout().identity()), ..self }
     }
 
     /// AdamW for `model` with its usual settings: [`Optimizer::for_model`] sets others.
@@ -189,6 +197,20 @@ impl Optimizer {
         Err(KernelError::misuse("step", problem, remedy))
     }
 
+    /// Checks that the optimizer can take a step of this model: [`Optimizer::check_model`], and rates for the schedules of groups.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`].
+    pub(crate) fn check_step(&self, model: &Network) -> Result<(), KernelError> {
+        self.check_model(model)?;
+        if self.layout.is_none() || self.has_group_lrs {
+            return Ok(());
+        }
+        let problem = "a group of parameters has a schedule of its own, and no rate was set by it";
+        let remedy = "before each step: `set_group_lrs(&[rate])`, in the order of the groups with a schedule, such as `Schedule::lr(step)`";
+        Err(KernelError::misuse("step", problem, remedy))
+    }
+
     /// Its settings.
     pub(crate) fn config(&self) -> &OptimizerConfig {
         &self.config
@@ -221,6 +243,7 @@ impl Optimizer {
     /// If their number differs from the number of groups with a schedule.
     pub fn set_group_lrs(&mut self, lrs: &[f64]) {
         self.group_lrs.copy_from_slice(lrs);
+        self.has_group_lrs = true;
     }
 
     /// Whether a step has a first pass over all ranges, followed by the update once the norms or directions of whole parameters
@@ -284,18 +307,24 @@ impl Optimizer {
     /// Takes a step by the mean gradient of the rows that were added to `grads`, which then begins anew; without rows, nothing changes. For an
     /// optimizer of all weights ([`Optimizer::for_model`]).
     ///
-    /// [`Optimizer::set_lr`] sets the learning rate. A moving average of the weights starts from the weights before the first step.
+    /// [`Optimizer::set_lr`] sets the learning rate. A moving average of the weights starts from the weights after the first step.
     ///
     /// # Errors
     /// [`KernelError::Misuse`], before anything changes, if optimizer or sums are those of another model, if the rows are a share of those of
-    /// several ranks and the sums were not reduced, for a learning rate that is negative or not finite, and for a loss that is not finite
-    /// ([`GradientSums::allow_non_finite`]); [`KernelError::Cuda`] from earlier work on a GPU.
-    ///
-    /// # Panics
-    /// If the optimizer has a first pass (LAMB, Muon): only a trainer takes such steps.
+    /// several ranks and the sums were not reduced, for a learning rate that is negative or not finite, for a loss that is not finite
+    /// ([`GradientSums::allow_non_finite`]), for schedules of groups before [`Optimizer::set_group_lrs`], and for LAMB and Muon, whose steps
+    /// only a trainer takes; [`KernelError::Cuda`] from earlier work on a GPU.
     #[doc(alias("zero_grad"))]
     pub fn step(&mut self, model: &mut Network, grads: &mut GradientSums) -> Result<(), KernelError> {
-        self.check_model(model)?;
+        self.check_step(model)?;
+        if self.has_first_pass() {
+            let problem = format!("`{}` needs the norms or directions of whole parameters", self.config.kind);
+            return Err(KernelError::misuse(
+                "step",
+                problem,
+                "train with a `Trainer`, or take another optimizer",
+            ));
+        }
         if let Some(lr) =
             std::iter::once(&self.lr).chain(&self.group_lrs).find(|lr| !(lr.is_finite() && **lr >= 0.0))
         {
@@ -304,9 +333,6 @@ impl Optimizer {
         }
         let scale = grads.scale_of_step(model)?;
         if scale > 0.0 {
-            if let (0, Some(ema)) = (self.n_steps, &mut self.ema) {
-                ops::copy(model.weights().view(), ema.view_mut())?;
-            }
             let len = model.layout().flat_len();
             self.begin_step();
             self.step_on(model.weights_mut(), grads.flat().view(), UpdateScale::Host(scale), 0..len, 0)?;

@@ -194,8 +194,10 @@ impl Segment {
     }
 }
 
+/// The group's pattern. What is none, such as `[0`, stands for the parameter of this name; only programs give such patterns.
 fn pattern(group: &ParamGroup) -> glob::Pattern {
-    glob::Pattern::new(&group.pattern).expect("the config's check parsed it")
+    let name = || glob::Pattern::new(&glob::Pattern::escape(&group.pattern));
+    glob::Pattern::new(&group.pattern).or_else(|_| name()).expect("an escaped text is a pattern")
 }
 
 /// Whether the parameter is the weight of a linear layer.

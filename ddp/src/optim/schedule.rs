@@ -71,9 +71,12 @@ impl Schedule {
     /// - `total_steps`: `None` if it isn't known; then only schedules that don't span the run are possible, with intervals in steps
     ///
     /// # Errors
-    /// [`OptimError::ScheduleNeedsLength`] if the schedule requires it and it isn't known; [`OptimError::ScheduleTooLong`] if
+    /// [`OptimError::Setting`] for a setting that a config refuses too; [`OptimError::ScheduleNeedsLength`] if the schedule requires it and it isn't known; [`OptimError::ScheduleTooLong`] if
     /// warm-up and decay of `wsd` don't both fit into the run.
     pub fn new(config: &ScheduleConfig, base_lr: f64, total_steps: Option<u64>) -> Result<Self> {
+        if let Some((name, expected, got)) = config.fault() {
+            return Err(OptimError::Setting { name, expected, got });
+        }
         let needs_length = || OptimError::ScheduleNeedsLength { kind: config.shape.name() };
         let total = || total_steps.map(|steps| steps as f64).ok_or_else(needs_length);
         let exact = |span: Span| match span {

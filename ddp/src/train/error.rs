@@ -142,6 +142,25 @@ pub enum TrainError {
         /// The first rank with a failure, and its error.
         reason: String,
     },
+    /// A label of -100 leaves its row out of the loss, and the gradient was divided by all rows.
+    #[error(
+        "step {step} divides its gradient by {all} rows, and its loss counts {counted}: a label of -100 leaves its row out"
+    )]
+    #[diagnostic(help(
+        "give such rows the weight 0 (`RowLayout::has_weights`) and any label; or take the steps by `Network::loss_and_gradients`"
+    ))]
+    RowsLeftOut {
+        /// Number of the step, from 1.
+        step: u64,
+        /// Rows of the global batch.
+        all: f64,
+        /// Rows that the loss counts.
+        counted: f64,
+    },
+    /// A label that is no class, where metrics count classes.
+    #[error("an evaluation row has the label {label}, and metrics count classes from 0")]
+    #[diagnostic(help("give such rows the weight 0 (`RowLayout::has_weights`) and any label"))]
+    NegativeLabel { label: i64 },
     /// The weights of all evaluation rows are 0.
     #[error("the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined")]
     #[diagnostic(help("give rows to evaluate on a weight above 0"))]

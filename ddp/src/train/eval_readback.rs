@@ -4,7 +4,7 @@
 use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Device, Download, Tensor, TensorRef, ops};
 
-use crate::train::error::Result;
+use crate::train::error::{Result, TrainError};
 use crate::train::metrics::rows::{EvalRows, RowTargets};
 use crate::train::metrics::totals::Needs;
 
@@ -113,7 +113,7 @@ impl Readback {
     /// Gives an enqueued batch its targets and weights, in host memory; `add` gets the batch if it has arrived.
     ///
     /// # Errors
-    /// [`TrainError::Kernel`](crate::train::TrainError::Kernel).
+    /// [`TrainError::Kernel`], and [`TrainError::NegativeLabel`].
     pub(crate) fn batch(
         &mut self,
         Enqueued(place): Enqueued,
@@ -125,7 +125,14 @@ impl Readback {
         let weights = weights.map(|weights| weights.as_slice::<f32>("evaluate", "weights")).transpose()?;
         let n_rows = targets.shape().dims()[0];
         let targets = match targets.dtype() {
-            DType::I64 => RowTargets::Labels(targets.as_slice("evaluate", "targets")?),
+            DType::I64 => {
+                let labels: &[i64] = targets.as_slice("evaluate", "targets")?;
+                let has_metrics = self.needs.predicted || self.needs.outputs;
+                if let Some(&label) = labels.iter().find(|label| has_metrics && **label < 0) {
+                    return Err(TrainError::NegativeLabel { label });
+                }
+                RowTargets::Labels(labels)
+            }
             _ => RowTargets::Values(targets.as_slice("evaluate", "targets")?),
         };
         match &mut self.way {

@@ -86,9 +86,10 @@ pub struct TrainerOptions {
     pub gathers_short_weights: bool,
     /// Number of micro-shards of every global batch, a power of two and at least the number of ranks. Their gradients are summed
     /// along one fixed tree, so any number of ranks trains to the same bits; on GPUs in the deterministic mode
-    /// ([`Gpu::set_deterministic`](ddp_kernels::cuda::Gpu::set_deterministic)).
+    /// ([`Gpu::set_deterministic`](ddp_kernels::cuda::Gpu::set_deterministic)). Rows come from a loader of as many
+    /// [`PartitionKind::MicroShards`](crate::data::PartitionKind::MicroShards).
     pub micro_shards: Option<usize>,
-    /// Loss scaling, for gradients in f16.
+    /// Loss scaling, which gradients in f16 need.
     pub loss_scaling: Option<LossScalerConfig>,
     /// Treatment of a loss that is not finite, and of a gradient unless the loss is scaled.
     pub nonfinite: NonFinite,

@@ -179,17 +179,15 @@ impl<'w> Replica<'w> {
     ) -> PlannedStep {
         let (global_rows, partition) = (rows.global_rows(), rows.partition());
         let StepRequest { want_grad_norm, vote, loss_limit, is_timed } = request;
+        let (is_weighted, divisor) =
+            (self.loss.is_weighted(rows.has_weights()), self.expected_weight(global_rows));
         let scalars = StepScalars {
             lr: info.lr,
             step: info.step,
             seed: self.options.seed,
             first_row: partition.first_own_row(global_rows) as u64,
             // Weights of rows or classes: the true divisor is known only after the reduction.
-            expected_weight: if self.loss.is_weighted(rows.has_weights()) {
-                self.expected_weight(global_rows)
-            } else {
-                0.0
-            },
+            expected_weight: if is_weighted { divisor } else { 0.0 },
             unscale: loss_scale.map_or(1.0, |scale| 1.0 / scale),
             beta_powers: self.optimizer.beta_powers(info.step),
             extra: f64::from(vote),
@@ -204,7 +202,8 @@ impl<'w> Replica<'w> {
             is_timed,
             is_traced: false,
         };
-        PlannedStep { info, shape, scalars, max_norm: self.options.max_norm() }
+        let divisor = (!is_weighted).then_some(divisor);
+        PlannedStep { info, shape, scalars, max_norm: self.options.max_norm(), divisor }
     }
 
     /// Whether the update needs the norm of the gradient.

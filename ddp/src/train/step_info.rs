@@ -144,6 +144,8 @@ pub(crate) struct PlannedStep {
     pub(crate) scalars: StepScalars,
     /// Norm to which the gradient is clipped; infinity for no limit.
     pub(crate) max_norm: f64,
+    /// Sum of weights by which the gradient is divided, where neither rows nor classes have weights.
+    pub(crate) divisor: Option<f64>,
 }
 
 impl PlannedStep {
@@ -152,15 +154,19 @@ impl PlannedStep {
     /// - `tail`: its sums over all ranks
     ///
     /// # Errors
-    /// With [`NonFinite::Fail`] the error of a step that is not finite.
+    /// With [`NonFinite::Fail`] the error of a step that is not finite; [`TrainError::RowsLeftOut`].
     pub(crate) fn outcome(
         &self,
         tail: &[f32],
         sum_of_squares: Option<f64>,
         nonfinite: NonFinite,
     ) -> Result<StepOutcome> {
-        let PlannedStep { info, shape, scalars, max_norm } = *self;
+        let PlannedStep { info, shape, scalars, max_norm, divisor } = *self;
         let numbers = StepNumbers { scalars, sums: LossSums::load(tail), sum_of_squares };
+        let counted = numbers.sums.weight;
+        if let Some(all) = divisor.filter(|all| (all - counted).abs() >= 0.5 + all * 1e-6) {
+            return Err(TrainError::RowsLeftOut { step: info.step, all, counted });
+        }
         let withheld = numbers.withheld(max_norm);
         // The loss scale was too large.
         let skipped = shape.loss_scale.is_some() && withheld == Some(Withheld::Gradient);

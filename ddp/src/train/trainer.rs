@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 
 use ddp_comm::World;
 use ddp_kernels::cuda::Gpu;
-use ddp_kernels::{Device, Tensor, TensorRef, ops};
+use ddp_kernels::{Device, KernelError, Tensor, TensorRef, ops};
 
 pub(crate) use self::state::StateToSave;
 pub(crate) use self::twin::{Named, StepValues};
 use crate::config::OptimizerConfig;
 use crate::config::precision::Precision;
-use crate::data::step_rows;
 pub use crate::data::step_rows::{MicroBatch, StepRows};
+use crate::data::{PartitionKind, step_rows};
 use crate::exchange::ExchangeError;
 use crate::exchange::averaged_weights::AveragedWeights;
 pub use crate::exchange::plan::ExchangeBytes;
@@ -118,8 +118,15 @@ impl<'w> Trainer<'w> {
         if options.zero_copies && world.world_size() > 1 && !group.shares_memory() {
             return Err(ExchangeError::CopiesByMessages { transport: group.transport() }.into());
         }
-        if model.precision() == Precision::F64 {
-            return Err(ExchangeError::Double.into());
+        match model.precision() {
+            Precision::F64 => return Err(ExchangeError::Double.into()),
+            Precision::F16 if options.loss_scaling.is_none() => {
+                let problem = "gradients in f16 without loss scaling: small ones would be 0";
+                let remedy =
+                    "`loss_scaling: Some(LossScalerConfig::default())` in the options, or Precision::Bf16";
+                return Err(KernelError::misuse("Trainer::new", problem, remedy).into());
+            }
+            _ => {}
         }
         if options.micro_shards.is_some() && model.exchanged_len() > 0 {
             return Err(ExchangeError::TreeOfStatistics.into());
@@ -188,7 +195,7 @@ impl<'w> Trainer<'w> {
         let mut model = Network::from_parts(layers, layout, n_features, sizes)?;
         model.initialize(options.seed)?;
         let groups = ParamGroups::new(optimizer, model.layout())?;
-        let optimizer = Optimizer::new(optimizer, groups, state_len, sizes.device)?;
+        let optimizer = Optimizer::new(optimizer, groups, state_len, sizes.device)?.only_for(&model);
         Self::new(world, model, loss, optimizer, options)
     }
 
@@ -205,7 +212,8 @@ impl<'w> Trainer<'w> {
         &self.replica.model
     }
 
-    /// The model and its loss, for use outside training.
+    /// The model and its loss, for use outside training. Parameters are frozen before: [`Network::freeze`], [`Optimizer::for_model`],
+    /// [`Trainer::new`].
     pub fn model_and_loss(&mut self) -> (&mut Network, &LossHead) {
         (&mut self.replica.model, &self.replica.loss)
     }
@@ -411,7 +419,12 @@ impl<'w> Trainer<'w> {
     /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         step_rows::check_device(rows, self.model().device())?;
-        self.replica.optimizer.check_model(&self.replica.model)?;
+        self.replica.optimizer.check_step(&self.replica.model)?;
+        if let Some(n_shards) = self.replica.options.micro_shards
+            && rows.partition().kind != (PartitionKind::MicroShards { n_shards })
+        {
+            return Err(ExchangeError::TreeOfOtherRows { n_shards }.into());
+        }
         let (step, n_micro_batches) = (self.n_steps + 1, rows.n_micro_batches());
         if n_micro_batches > 1 && !self.replica.grads.can_accumulate() {
             return Err(TrainError::OneMicroBatchOnly { step, n_micro_batches });

@@ -11,7 +11,7 @@ use ddp::model::expression::{Expression, Var};
 use ddp::model::layer::Sizes;
 use ddp::model::param::{Init, ParamKind};
 use ddp::model::{GradcheckOptions, GradientSums, LossHead, Sequential, gradcheck};
-use ddp::optim::Optimizer;
+use ddp::optim::{LossScalerConfig, Optimizer};
 use ddp::train::checkpoints::Checkpoints;
 use ddp::train::trainer::{GraphMode, Trainer, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
@@ -110,7 +110,15 @@ impl Run<'_> {
             Sizes { max_rows: GLOBAL_ROWS.div_ceil(world.world_size()), device, precision: self.precision };
         let adamw = adamw();
         let Run { zero, graph, .. } = *self;
-        let options = TrainerOptions { zero, graph, seed: 5, bucket_bytes: 100, ..TrainerOptions::default() };
+        let loss_scaling = (self.precision == Precision::F16).then(LossScalerConfig::default);
+        let options = TrainerOptions {
+            zero,
+            graph,
+            seed: 5,
+            bucket_bytes: 100,
+            loss_scaling,
+            ..TrainerOptions::default()
+        };
         let mut trainer = Trainer::for_layers(world, layers(), sizes, (self.loss)(), &adamw, options)?;
         let mut checkpoints =
             self.folder.map(|folder| Checkpoints::new(world, &trainer, folder)).transpose()?;
