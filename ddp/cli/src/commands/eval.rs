@@ -78,6 +78,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
     let skipped_rows = (n_skipped > 0).then_some(n_skipped);
+    let is_held_out = args.data.is_none() && !matches!(config.data.eval, EvalSource::Source(_));
     rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
     data::without_target(rows.n_without_target(), "").iter().for_each(|note| info!("{note}"));
     if args.importance {
@@ -90,7 +91,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
             preprocessor: &preprocessor,
             loading: &loading,
         };
-        let subject = Subject { skipped_rows, model: &path };
+        let subject = Subject { skipped_rows, is_held_out, model: &path };
         return measure(world, log, args, setup, metric, &subject);
     }
     let partition = EvalPartition::for_ranks(world.world_size());
@@ -120,7 +121,8 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
         };
         return Ok(world.collective_result(saved)?);
     }
-    let report = EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, model: &path };
+    let report =
+        EvalReport { metrics: &metrics, rows: n_rows, skipped_rows, data, is_held_out, model: &path };
     let printed = match world.rank().0 {
         0 => {
             request

@@ -21,6 +21,9 @@ pub(super) struct EvalReport<'a> {
     pub(super) skipped_rows: Option<usize>,
     /// Source of the rows.
     pub(super) data: &'a str,
+    /// Whether they are those that the run took out of its training rows.
+    #[serde(skip)]
+    pub(super) is_held_out: bool,
     /// File of the evaluated weights.
     pub(super) model: &'a Path,
 }
@@ -32,8 +35,10 @@ impl EvalReport<'_> {
 
     /// Describes the rows and the model in one line.
     pub(super) fn headline(&self) -> String {
-        let EvalReport { rows, skipped_rows, data, model, .. } = self;
-        format!("{} of {data}{}, using {}", count(*rows, "row"), skipped(*skipped_rows), model.display())
+        let EvalReport { rows, skipped_rows, data, model, is_held_out, .. } = self;
+        let held_out = if *is_held_out { " (held out from training)" } else { "" };
+        let (rows, skipped) = (count(*rows, "row"), skipped(*skipped_rows));
+        format!("{rows} of {data}{held_out}{skipped}, using {}", model.display())
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -132,11 +137,12 @@ mod tests {
             rows: 4,
             skipped_rows: None,
             data: "pets.csv",
+            is_held_out: true,
             model: Path::new("m.safetensors"),
         };
         assert_eq!(
             report.to_text(),
-            "4 rows of pets.csv, using m.safetensors\n\
+            "4 rows of pets.csv (held out from training), using m.safetensors\n\
              \n\
              metric      value\n\
              loss     0.125000\n\

@@ -112,6 +112,7 @@ fn short(metric: EvalMetric) -> &'static str {
 /// Rows and model of a measurement, for its report.
 pub(super) struct Subject<'a> {
     pub(super) skipped_rows: Option<usize>,
+    pub(super) is_held_out: bool,
     pub(super) model: &'a Path,
 }
 
@@ -160,6 +161,7 @@ pub(super) fn measure(
                     rows: n_rows,
                     skipped_rows: subject.skipped_rows,
                     data: rows.source(),
+                    is_held_out: subject.is_held_out,
                     model: subject.model,
                 },
                 columns: &importance.columns,
