@@ -110,8 +110,11 @@ pub fn load_with(
     // Decides which rows are evaluated, and is taken while the rows are read.
     let reader = config.data.split().map(|split| Arc::new(Mutex::new(SplitReader::new(split))));
     let taken = config.data.split().zip(reader.clone()).map(|(split, reader)| {
-        let notation = SplitReader::notation(&config.data);
-        TakenColumn::new(split.column(), move |text| lock(&reader).take(text, &notation))
+        let mut notation = SplitReader::notation(&config.data);
+        TakenColumn::new(split.column(), move |text, decimal| {
+            notation.decimal = decimal;
+            lock(&reader).take(text, &notation);
+        })
     });
     let (whole, is_table) = open_train(&SourceSpec { taken: taken.as_ref(), ..spec }, world)?;
     let taken = reader.map(|reader| std::mem::replace(&mut *lock(&reader), SplitReader::Failed));
@@ -389,10 +392,9 @@ fn divide(
         Ok(rows.remove(0))
     };
     let divided = match (&data.eval, take_rows(data, &whole, taken, config.train.seed, spec.host)?) {
-        (by, Some(Divided { train, eval, note })) => {
+        (_, Some(Divided { train, eval, note })) => {
             let (train, eval): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (train, eval);
-            let is_by_value = matches!(by, EvalSource::Split(_)) || min_rows > 1;
-            let (train, eval) = if is_by_value && spec.features.is_none() {
+            let (train, eval) = if spec.features.is_none() {
                 let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows, spec.host)?
                     .try_into()
                     .expect("as many as given");

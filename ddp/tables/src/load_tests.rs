@@ -29,7 +29,7 @@ impl Files {
     /// Loads with these `--set` arguments besides the two files.
     fn load(&self, sets: &[&str], world_size: usize) -> std::result::Result<Loaded, String> {
         let mut all = vec![format!("data.train={}", self.path("train.csv").display())];
-        if !sets.iter().any(|set| set.starts_with("data.eval")) {
+        if !sets.iter().any(|set| set.starts_with("data.eval") || set.starts_with("data.fold")) {
             all.push(format!("data.eval={}", self.path("eval.csv").display()));
         }
         all.extend(sets.iter().map(|set| (*set).to_owned()));
@@ -380,4 +380,45 @@ fn a_fault_is_that_of_the_first_line_for_any_number_of_ranks() {
         .collect();
     assert!(messages[0].contains("line 5002, column \"a\""), "{}", messages[0]);
     assert!(messages.iter().all(|message| *message == messages[0]), "{messages:?}");
+}
+
+/// One large value in a first row is no origin of its column, though a date makes the values exact.
+#[test]
+fn quartiles_do_not_depend_on_the_place_of_an_outlier() {
+    let scales = |place: usize| {
+        let rows = (0..400).map(|row| {
+            let x =
+                if row == place { "99999999".to_owned() } else { format!("{}.{}", row * 7 % 10, row % 97) };
+            format!("2024-01-01 00:{:02}:{:02},{x},{}\n", row / 60, row % 60, row % 2)
+        });
+        let files = Files::new(&("ts,x,label\n".to_owned() + &rows.collect::<String>()), "");
+        let loaded = files.load(&["data.eval=none", "data.normalize=robust"], 1).unwrap();
+        let normalizer = loaded.preprocessor.normalizer.unwrap();
+        (normalizer.shift[1], normalizer.scale[1])
+    };
+    let (early, late) = (scales(3), scales(303));
+    assert!((early.0 - late.0).abs() < 0.2 && (early.1 / late.1 - 1.0).abs() < 0.05, "{early:?} {late:?}");
+    assert!((4.0..6.0).contains(&early.0), "{early:?}");
+}
+
+/// What only held-out rows have is unknown, whichever way they were drawn.
+#[test]
+fn categories_are_those_of_the_training_rows() {
+    let rows = (0..300).map(|row| {
+        let kind = if row % 15 == 0 { format!("rare{row}") } else { ["a", "b", "c"][row % 3].to_owned() };
+        format!("{row},{kind},{}\n", row % 2)
+    });
+    let files = Files::new(&("x,kind,label\n".to_owned() + &rows.collect::<String>()), "");
+    for split in ["data.eval_fraction=0.3", "data.fold=1/3"] {
+        let loaded = files.load(&["data.categorical=kind", split], 1).unwrap();
+        let values = loaded.train.layout().categories[0].vocabulary.values();
+        let kinds = features_of(&*loaded.plain).into_iter().skip(1).step_by(2);
+        let used: std::collections::BTreeSet<u32> = kinds.map(|code| code as u32).collect();
+        assert_eq!(
+            (used.len(), values.len()),
+            (values.len(), used.last().copied().unwrap() as usize),
+            "{split}"
+        );
+        assert!((4..23).contains(&values.len()), "{split}: {}", values.len());
+    }
 }

@@ -24,6 +24,7 @@ use crate::formats::arrays::reader::SplitSide;
 use crate::formats::table::source::ReadOptions;
 use crate::shared_types::SharedTypes;
 use crate::values::filter::Filter;
+use crate::values::number::DecimalMark;
 use crate::values::texts::Texts;
 
 /// Source of rows, and what is known about them before they are read.
@@ -78,17 +79,17 @@ pub struct TakenColumn {
     take: Mutex<TakeText>,
 }
 
-type TakeText = Box<dyn FnMut(&str) + Send>;
+type TakeText = Box<dyn FnMut(&str, DecimalMark) + Send>;
 
 impl TakenColumn {
-    pub(crate) fn new(name: &str, take: impl FnMut(&str) + Send + 'static) -> Self {
+    pub(crate) fn new(name: &str, take: impl FnMut(&str, DecimalMark) + Send + 'static) -> Self {
         TakenColumn { name: name.to_owned(), take: Mutex::new(Box::new(take)) }
     }
 
-    /// Takes the texts, and leaves none.
-    pub(crate) fn take(&self, texts: &mut Texts) {
+    /// Takes the texts of a file whose numbers have this mark, and leaves none.
+    pub(crate) fn take(&self, texts: &mut Texts, decimal: DecimalMark) {
         let mut take = self.take.lock().unwrap_or_else(PoisonError::into_inner);
-        (0..texts.n_rows()).for_each(|row| take(texts.get(row)));
+        (0..texts.n_rows()).for_each(|row| take(texts.get(row), decimal));
         texts.truncate(0);
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct EvalReport<'a> {
     pub(super) skipped_rows: Option<usize>,
     /// Source of the rows.
     pub(super) data: &'a str,
-    /// Whether they are those that the run took out of its training rows.
+    /// Whether the run took the rows out of its training rows.
     #[serde(skip)]
     pub(super) is_held_out: bool,
     /// File of the evaluated weights.

@@ -11,6 +11,7 @@ use ddp::data::order::partition::rank_range;
 use ddp_comm::{ReduceOp, Stop, World};
 use ddp_kernels::{DType, Device, Tensor, TensorMut, ops};
 
+use crate::fit::offsets::column_offset;
 use crate::fit::scan;
 use crate::fit::stats::ColumnStats;
 
@@ -34,8 +35,11 @@ pub(crate) fn quartiles(
     stats: &ColumnStats,
     world: &World,
 ) -> Result<Vec<[f64; 3]>, Stop<DataError>> {
-    let origin = world.collective_result(scan::origin(dataset))?;
     let n_columns = dataset.layout().n_features();
+    // Values near which f32 holds all digits, and not those of a single far row.
+    let origin = world.collective_result(scan::origin(dataset))?;
+    let offsets = || (0..n_columns).map(|column| column_offset(stats, column)).collect::<Vec<_>>();
+    let origin = origin.map(|_| offsets());
     let mut searches: Vec<Search> = stats.count[..n_columns].iter().map(|n| Search::new(*n as u64)).collect();
     for (shift, bits) in DIGITS {
         let mut start = 0;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use ddp::config::{DataConfig, Split};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::Label;
-use ddp::data::spelling::truth;
+use ddp::data::spelling::{category_text, is_code, truth};
 
 use crate::error::TableError;
 use crate::formats::Reader;
@@ -59,11 +59,16 @@ impl Table {
         &self,
         spec: &SourceSpec<'_>,
         column: &str,
-        mut take: impl FnMut(&str) -> Result<(), CellProblem>,
+        mut take: impl FnMut(&str, &Notation) -> Result<(), CellProblem>,
     ) -> Result<()> {
-        let notation = SplitReader::notation(spec.data);
-        for_each_text(&self.files, self.format, spec, column, |text| {
-            if notation.is_missing_label(text) { Err(CellProblem::SplitMissing) } else { take(text) }
+        let mut notation = SplitReader::notation(spec.data);
+        for_each_text(&self.files, self.format, spec, column, |text, decimal| {
+            notation.decimal = decimal;
+            if notation.is_missing_label(text) {
+                Err(CellProblem::SplitMissing)
+            } else {
+                take(text, &notation)
+            }
         })
     }
 }
@@ -123,7 +128,7 @@ impl SplitReader {
         }
     }
 
-    /// The notation of the cells of a split's column.
+    /// The notation of the cells of a split's column, in a file of any decimal mark.
     pub(crate) fn notation(data: &DataConfig) -> Notation {
         Notation::new(DecimalMark::Either, &data.missing_values)
     }
@@ -165,7 +170,7 @@ impl SplitReader {
 impl Values {
     pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
         let mut reader = ValueReader::default();
-        table.for_each(spec, column, |text| {
+        table.for_each(spec, column, |text, _| {
             reader.take(text);
             Ok(())
         })?;
@@ -210,10 +215,17 @@ pub(crate) fn moment(text: &str) -> Option<String> {
     parse(text).and_then(|moment| moment.text())
 }
 
-/// A value in the form in which values are compared: `1` for `1.0`, `true` for `True`.
+/// A value in the form in which values are compared, whatever the format that spells it: `1` for `1.0`, `1.5` for `1.50`, `true` for `True`,
+/// `2024-05-31` for `2024-05-31 00:00:00`.
 pub(crate) fn plain(text: &str) -> String {
     match Label::parse(text) {
         Label::Text(text) if truth(&text).is_some() => text.to_lowercase(),
+        Label::Text(text) => moment(&text).unwrap_or_else(|| {
+            let category = category_text(&text);
+            let number = category.parse().ok().filter(|_| !is_code(&text));
+            let whole = number.filter(|number: &f64| number.fract() == 0.0 && number.abs() < 1e18);
+            whole.map_or_else(|| category.into_owned(), |whole| format!("{whole:.0}"))
+        }),
         label => label.to_string(),
     }
 }
@@ -236,9 +248,8 @@ enum TimeKind {
 
 impl Times {
     pub(crate) fn read(table: &Table, spec: &SourceSpec<'_>, column: &str) -> Result<Self> {
-        let notation = SplitReader::notation(spec.data);
         let mut times = Times::default();
-        table.for_each(spec, column, |text| times.take(text, &notation))?;
+        table.for_each(spec, column, |text, notation| times.take(text, notation))?;
         Ok(times)
     }
 
@@ -278,12 +289,25 @@ mod tests {
 
     #[test]
     fn spellings_of_a_value_are_one_value() {
-        for (text, expected) in
-            [("1.0", "1"), ("True", "true"), ("2024-05-31 00:00:00", "2024-05-31 00:00:00"), ("a", "a")]
-        {
+        for (text, expected) in [
+            ("1.0", "1"),
+            ("1.50", "1.5"),
+            ("1.8e+16", "18000000000000000"),
+            ("True", "true"),
+            ("2024-05-31 00:00:00", "2024-05-31"),
+            ("2024-05-31T00:00:00Z", "2024-05-31"),
+            ("a", "a"),
+            // Codes keep their spelling.
+            ("1e3", "1e3"),
+            ("007", "007"),
+        ] {
             assert_eq!(plain(text), expected);
         }
         assert_eq!(moment("2024-05-31 00:00:00"), moment("2024-05-31"));
+        let mut times = Times::default();
+        let notation = Notation::new(DecimalMark::Comma, &["-999".to_owned()]);
+        ["999", "1.000", "1.000,5"].into_iter().for_each(|text| times.take(text, &notation).unwrap());
+        assert_eq!(times.of_rows, [999.0, 1000.0, 1000.5], "by the mark of the file");
         assert_eq!((moment("12:30").as_deref(), moment("a")), (Some("12:30:00"), None));
     }
 }

@@ -99,7 +99,10 @@ pub(crate) fn put(
             rows.set_target(row, index, target)?;
         }
         Role::Weight => {
-            let weight = number_of_use(cell, notation, false)?.single;
+            let Number { single: weight, moment, .. } = number_of_use(cell, notation, false)?;
+            if moment.is_some() {
+                return Err(CellProblem::TargetNotANumber { text: shown(cell) });
+            }
             if weight < 0.0 {
                 return Err(CellProblem::WeightNegative { text: shown(cell) });
             }

@@ -13,11 +13,13 @@ use crate::table::filtered::filter_of;
 use crate::table::row_reader::RowReader;
 use crate::table::rows::TableRows;
 use crate::table::shards::{Shards, shards};
+use crate::values::number::DecimalMark;
 
 /// Rows that are read at a time.
 const BLOCK_ROWS: usize = 4096;
 
-/// Calls `take` with the text of `column` in each row of `files`, in order and without white space around it.
+/// Calls `take` with the text of `column` in each row of `files`, in order and without white space around it, and the decimal mark of the
+/// file.
 ///
 /// # Errors
 /// [`DataError`] if a file cannot be read; [`TableError::SplitCell`], with file and line, for a problem that `take` returns.
@@ -26,7 +28,7 @@ pub(crate) fn for_each_text(
     format: &TableFormat,
     spec: &SourceSpec<'_>,
     column: &str,
-    mut take: impl FnMut(&str) -> Result<(), CellProblem>,
+    mut take: impl FnMut(&str, DecimalMark) -> Result<(), CellProblem>,
 ) -> Result<()> {
     let kept = [column.to_owned()];
     let filter = filter_of(spec)?;
@@ -50,7 +52,7 @@ pub(crate) fn for_each_text(
         let mut first = 0;
         while reader.read(&mut rows, BLOCK_ROWS)? > 0 {
             for row in 0..rows.n_rows {
-                if let Err(problem) = take(rows.kept[0].texts.get(row).trim()) {
+                if let Err(problem) = take(rows.kept[0].texts.get(row).trim(), reader.decimal()) {
                     let place = place(path, format, &spec, first + row)?;
                     return Err(DataError::from(TableError::SplitCell {
                         place,

@@ -173,8 +173,7 @@ impl FilteredText {
             let texts = cells.map(|record| String::from_utf8_lossy(record.cell(column)).trim().to_owned());
             let is_value =
                 |cell: &String| !text.notation.is_missing(cell.as_bytes()) && !time::is_infinite(cell);
-            if let (Some(first), true) = (texts.into_iter().find(is_value), text.inner.delimiter().is_some())
-            {
+            if let Some(first) = texts.into_iter().find(is_value) {
                 text.columns.are_dates[column] = time::parse(&first).is_some_and(|moment| moment.has_date);
             }
         }

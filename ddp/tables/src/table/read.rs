@@ -148,7 +148,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         let chunk_rows = (CHUNK_NUMBERS / plan.names.len().max(1)).clamp(1, CHUNK_ROWS);
         while reader.read(rows, chunk_rows)? > 0 {
             if let Some(taken) = spec.taken {
-                taken.take(&mut rows.kept[0].texts);
+                taken.take(&mut rows.kept[0].texts, reader.decimal());
             }
             if let Some(vocabulary) = rows.huge_vocabulary() {
                 return Err(huge_vocabulary(path, vocabulary.name()));

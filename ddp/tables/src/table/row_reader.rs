@@ -13,6 +13,7 @@ use crate::table::filtered;
 use crate::table::kept::KeptType;
 use crate::table::rows::TableRows;
 use crate::table::text::TextRows;
+use crate::values::number::DecimalMark;
 
 /// Reads the rows of one file in order.
 pub(crate) enum RowReader {
@@ -40,6 +41,15 @@ impl RowReader {
             RowReader::Text(rows) => rows.plan(),
             #[cfg(feature = "parquet")]
             RowReader::Batches(rows) => rows.plan(),
+        }
+    }
+
+    /// Decimal mark of the texts of numbers.
+    pub(crate) fn decimal(&self) -> DecimalMark {
+        match self {
+            RowReader::Text(rows) => rows.decimal(),
+            #[cfg(feature = "parquet")]
+            RowReader::Batches(_) => DecimalMark::Either,
         }
     }
 

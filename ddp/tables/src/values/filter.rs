@@ -298,7 +298,10 @@ impl Value {
         let cell = &*text;
         Ok(match self {
             Value::Number(wanted, whole) => number(cell, notation)?.and_then(|value| match whole {
-                Some(whole) if is_rounded(value) => Some(cell.parse::<i128>().ok()?.cmp(whole)),
+                Some(whole) if is_rounded(value) => match cell.parse::<i128>() {
+                    Ok(cell) => Some(cell.cmp(whole)),
+                    Err(_) => value.partial_cmp(wanted),
+                },
                 _ => value.partial_cmp(wanted),
             }),
             _ if is_missing_text(cell, notation) => None,
@@ -337,7 +340,10 @@ impl Values {
             match number(cell, notation)? {
                 None => is_unknown = true,
                 Some(value) if is_rounded(value) => {
-                    let is_one = cell.parse().is_ok_and(|whole| self.wholes.contains(&whole));
+                    let is_one = match cell.parse() {
+                        Ok(whole) => self.wholes.contains(&whole),
+                        Err(_) => self.wholes.iter().any(|whole| *whole as f64 == value),
+                    };
                     if is_one || self.numbers.contains(&value) {
                         return Ok(Some(true));
                     }

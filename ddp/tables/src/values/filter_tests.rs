@@ -55,6 +55,11 @@ fn values_of_one_meaning_are_equal_in_each_spelling() {
         &["9007199254740993", "0", "-0"],
         &["9007199254740992", "1"],
     );
+    // Written with an exponent, as some programs write what f64 holds.
+    let large = ["1.5e+18", "1500000000000000000", "2e19"];
+    assert_kept("x > 50", &large, &["50", "-1.5e+18"]);
+    assert_kept("x != 3", &large, &["3", "3e0", ""]);
+    assert_kept("x in (1500000000000000000, 2)", &["1.5e+18", "2"], &["2e19"]);
     assert_kept("x = 'True'", &["true", "TRUE", "yes"], &["False", "no", "maybe"]);
     assert_kept("x != 'True'", &["false", "maybe"], &["true", ""]);
     assert_kept("x < '2000-01-01'", &["1999-12-31"], &["12:30", "P1D", "2000-01-01"]);

@@ -37,7 +37,8 @@ impl Notation {
     /// A notation with the marks `missing` in addition to the usual ones; an empty text among them replaces the usual ones.
     pub fn new(decimal: DecimalMark, missing: &[String]) -> Self {
         let missing: Vec<String> = missing.iter().map(|text| text.trim().to_owned()).collect();
-        let missing_numbers = missing.iter().filter_map(|text| text.parse().ok()).collect();
+        let number = |text: &String| text.parse().ok().or_else(|| decimal.normalized(text).ok()?.double());
+        let missing_numbers = missing.iter().filter_map(number).collect();
         let is_complete = missing.iter().any(String::is_empty);
         let missing_moments = missing.iter().filter_map(|text| time::parse(text)).collect();
         Notation { decimal, missing, missing_numbers, missing_moments, is_complete }
@@ -77,7 +78,7 @@ impl Notation {
             return false;
         }
         let is_number =
-            |text: &str| text.parse::<f64>().is_ok_and(|number| self.missing_numbers.contains(&number));
+            |text: &str| self.number(text).is_some_and(|number| self.missing_numbers.contains(&number));
         let is_moment = |text: &str| {
             let moment = time::parse(text);
             moment.is_some_and(|moment| {
@@ -144,6 +145,18 @@ impl Notation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_that_are_numbers_are_compared_by_the_notation_of_the_file() {
+        let marks = ["-999", "9"].map(str::to_owned);
+        let missing =
+            |decimal: DecimalMark, cell: &str| Notation::new(decimal, &marks).is_missing(cell.as_bytes());
+        for cell in ["-999", "-999,0", "9,00"] {
+            assert!(missing(DecimalMark::Comma, cell), "{cell}");
+        }
+        assert!(!missing(DecimalMark::Comma, "9.000"), "nine thousand");
+        assert!(missing(DecimalMark::Point, "-999.0") && missing(DecimalMark::Point, "9.000"));
+    }
 
     #[test]
     fn marks_that_are_moments_are_compared_as_moments() {

@@ -253,6 +253,10 @@ async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Res
         }
     }
     drop(parts);
+    // A fetch that ends between the moves below leaves none of them without a name in the list.
+    let to_come =
+        due.iter().map(|(name, _)| (name, Known { size: u64::MAX, tag: None, modified: String::new() }));
+    write_index(&index, &known.iter().map(|(name, of)| (name, of.clone())).chain(to_come).collect())?;
     for (name, _) in &due {
         let path = home.join(name);
         let parent = path.parent().map_or(Ok(()), private_parents);
@@ -261,15 +265,19 @@ async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Res
         moved.map_err(|error| on_disk(&path, &error))?;
     }
     // Last, so that an interrupted fetch is repeated.
-    let written =
-        new_file(&index).and_then(|mut file| file.write_all(&serde_json::to_vec(&all).unwrap_or_default()));
-    written.map_err(|error| on_disk(&index, &error))?;
+    write_index(&index, &all)?;
     debug!(
         "{address}: {n_requests} requests for {} objects in {:.2} s",
         due.len(),
         started.elapsed().as_secs_f64()
     );
     Ok(())
+}
+
+fn write_index(path: &Path, objects: &BTreeMap<&String, Known>) -> Result<(), Fault> {
+    let text = serde_json::to_vec(objects).unwrap_or_default();
+    let written = new_file(path).and_then(|mut file| file.write_all(&text));
+    written.map_err(|error| on_disk(path, &error))
 }
 
 fn private_parents(path: &Path) -> std::io::Result<()> {

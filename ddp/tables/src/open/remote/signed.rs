@@ -9,19 +9,27 @@ pub(super) static SIGNED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::n
 
 /// Takes the queries of signed links out of the arguments of a command; only what fetches knows them from then on.
 pub fn hide_signatures(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let hide = |arg: OsString| {
-        let Some(text) = arg.to_str() else { return arg };
-        let Some(begin) = ["https://", "http://"].iter().find_map(|scheme| text.find(scheme)) else {
-            return arg;
-        };
-        let (before, link) = text.split_at(begin);
-        let end = link.find(['"', '\'', ' ', ']']).unwrap_or(link.len());
-        let (link, after) = link.split_at(end);
-        let Some((bare, query)) = link.split_once('?') else { return arg };
-        SIGNED.lock().unwrap_or_else(PoisonError::into_inner).insert(bare.to_owned(), query.to_owned());
-        format!("{before}{bare}{after}").into()
-    };
+    let hide = |arg: OsString| arg.to_str().map(|text| hidden(text).into()).unwrap_or(arg);
     args.into_iter().map(hide).collect()
+}
+
+/// The text without the queries of its links. Of links that differ by their query alone, the later ones end in `#2` and so on.
+fn hidden(text: &str) -> String {
+    let Some(begin) = ["https://", "http://"].iter().filter_map(|scheme| text.find(scheme)).min() else {
+        return text.to_owned();
+    };
+    let (before, link) = text.split_at(begin);
+    let end = link.find(['"', '\'', ' ', ']']).unwrap_or(link.len());
+    let (link, after) = link.split_at(end);
+    let name = link.split_once('?').map_or(link.to_owned(), |(bare, query)| {
+        let mut signed = SIGNED.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = (2..).map(|n| format!("{bare}#{n}"));
+        let is_free = |name: &String| signed.get(name).is_none_or(|known| known == query);
+        let name = std::iter::once(bare.to_owned()).chain(others).find(is_free).expect("numbers do not end");
+        signed.insert(name.clone(), query.to_owned());
+        name
+    });
+    format!("{before}{name}{}", hidden(after))
 }
 
 /// The address without the query of a signed link.
@@ -42,5 +50,18 @@ mod tests {
             ["train", "https://h/a.csv", r#"data.train="http://h/b.csv""#, "a?b"].map(OsString::from)
         );
         assert_eq!(SIGNED.lock().unwrap().get("https://h/a.csv").map(String::as_str), Some("sig=1&x=2"));
+    }
+
+    #[test]
+    fn links_that_differ_by_their_query_stay_apart() {
+        let args = [
+            r#"data.train=["https://h/get?f=1","https://h/get?f=2"]"#,
+            "https://h/get?f=1",
+            "https://h/get?f=3",
+        ];
+        let hidden = hide_signatures(args.map(OsString::from));
+        let want = [r#"data.train=["https://h/get","https://h/get#2"]"#, "https://h/get", "https://h/get#3"];
+        assert_eq!(hidden, want.map(OsString::from));
+        assert_eq!(SIGNED.lock().unwrap().get("https://h/get#2").map(String::as_str), Some("f=2"));
     }
 }

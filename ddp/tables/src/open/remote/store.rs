@@ -68,7 +68,8 @@ pub(super) fn open(address: &str, limits: Limits) -> Result<Source, Fault> {
             return Err(("the address holds a user".to_owned(), hint));
         }
         let query = SIGNED.lock().unwrap_or_else(PoisonError::into_inner).get(&url).cloned();
-        let url = query.map_or(url.clone(), |query| format!("{url}?{query}"));
+        let link = url.split('#').next().unwrap_or_default();
+        let url = query.map_or(url.clone(), |query| format!("{link}?{query}"));
         let plain = url.split(['?', '#']).next().unwrap_or_default();
         let name = plain.rsplit('/').next().unwrap_or_default().to_owned();
         if name.is_empty() || is_pattern(&name) {

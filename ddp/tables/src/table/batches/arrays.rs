@@ -37,12 +37,6 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
             }
         }};
     }
-    macro_rules! decimals {
-        ($t:ident, $scale:expr, |$v:ident| $value:expr) => {{
-            let unit = 10f64.powi(i32::from($scale));
-            numbers!($t, |$v| ($value / unit) as f32)
-        }};
-    }
     match array.data_type() {
         DataType::Null => out.fill(f32::NAN),
         DataType::Boolean => {
@@ -60,9 +54,9 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
         DataType::Float16 => numbers!(Float16Type, |v| v.to_f32()),
         DataType::Float32 => numbers!(Float32Type, |v| v),
         DataType::Float64 => numbers!(Float64Type, |v| v as f32),
-        DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
-        DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
-        DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
+        DataType::Decimal32(_, scale) => numbers!(Decimal32Type, |v| decimal(v.into(), *scale) as f32),
+        DataType::Decimal64(_, scale) => numbers!(Decimal64Type, |v| decimal(v.into(), *scale) as f32),
+        DataType::Decimal128(_, scale) => numbers!(Decimal128Type, |v| decimal(v, *scale) as f32),
         DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v| {
             // Wider than any native integer.
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
@@ -96,6 +90,15 @@ pub(super) fn to_f32(array: &dyn Array, out: &mut [f32]) {
     }
 }
 
+/// The f64 nearest to a decimal of this scale, as its text is read: one division rounds once where f64 holds both numbers.
+#[inline]
+fn decimal(value: i128, scale: i8) -> f64 {
+    if value.unsigned_abs() <= 1 << 53 && (0..=22).contains(&scale) {
+        return value as f64 / 10f64.powi(scale.into());
+    }
+    format!("{value}e{}", -i32::from(scale)).parse().expect("a number")
+}
+
 /// The exact values; `None` for a type whose values f32 holds. Missing ones have no meaning.
 pub(super) fn exact(array: &dyn Array) -> Option<Vec<Exact>> {
     macro_rules! numbers {
@@ -103,21 +106,19 @@ pub(super) fn exact(array: &dyn Array) -> Option<Vec<Exact>> {
             array.as_primitive::<types::$t>().values().iter().map(|&$v| $value).collect()
         };
     }
-    macro_rules! decimals {
-        ($t:ident, $scale:expr, |$v:ident| $value:expr) => {{
-            let unit = 10f64.powi(i32::from($scale));
-            numbers!($t, |$v| Exact::Double($value / unit))
-        }};
-    }
     Some(match array.data_type() {
         DataType::Int32 => numbers!(Int32Type, |v| Exact::from_whole(v.into())),
         DataType::Int64 => numbers!(Int64Type, |v| Exact::from_whole(v.into())),
         DataType::UInt32 => numbers!(UInt32Type, |v| Exact::from_whole(v.into())),
         DataType::UInt64 => numbers!(UInt64Type, |v| Exact::from_whole(v.into())),
         DataType::Float64 => numbers!(Float64Type, |v| Exact::Double(v)),
-        DataType::Decimal32(_, scale) => decimals!(Decimal32Type, *scale, |v| f64::from(v)),
-        DataType::Decimal64(_, scale) => decimals!(Decimal64Type, *scale, |v| v as f64),
-        DataType::Decimal128(_, scale) => decimals!(Decimal128Type, *scale, |v| v as f64),
+        DataType::Decimal32(_, scale) => {
+            numbers!(Decimal32Type, |v| Exact::Double(decimal(v.into(), *scale)))
+        }
+        DataType::Decimal64(_, scale) => {
+            numbers!(Decimal64Type, |v| Exact::Double(decimal(v.into(), *scale)))
+        }
+        DataType::Decimal128(_, scale) => numbers!(Decimal128Type, |v| Exact::Double(decimal(v, *scale))),
         DataType::Decimal256(precision, scale) => numbers!(Decimal256Type, |v| {
             let text = types::Decimal256Type::format_decimal(v, *precision, *scale);
             Exact::Double(text.parse().expect("a decimal number"))
@@ -400,4 +401,22 @@ fn text<T: std::fmt::Debug>(data_type: &DataType, value: T) -> String {
     let text = format!("{value:?}");
     // pandas stores integers with missing values as floats.
     if data_type.is_floating() { text.strip_suffix(".0").map_or(text.clone(), str::to_owned) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_rounded_once() {
+        for (value, scale, text) in [
+            (100_123_456_789_012_345_678, 18, "100.123456789012345678"),
+            (9_007_199_254_740_993, 2, "90071992547409.93"),
+            (-15, 1, "-1.5"),
+            (7, -2, "700"),
+            (123, 30, "1.23e-28"),
+        ] {
+            assert_eq!(decimal(value, scale), text.parse::<f64>().unwrap(), "{text}");
+        }
+    }
 }

@@ -518,8 +518,8 @@ impl Cells<'_> {
             LabelValues::Unsigned(values) => {
                 for (row, &value) in values.iter().enumerate().filter(|(row, _)| !is_null(*row)) {
                     let digits = value.to_string();
-                    let set = labels.set(first + row, LabelCell::Text(&digits));
-                    set.map_err(|problem| (row, problem))?;
+                    let cell = i64::try_from(value).map_or(LabelCell::Code(&digits), LabelCell::Integer);
+                    labels.set(first + row, cell).map_err(|problem| (row, problem))?;
                 }
                 Ok(())
             }

@@ -18,6 +18,7 @@ use crate::table::text::plain::{Block, PlainRows, len_of_line};
 use crate::table::text::row_error::error_of_cell;
 use crate::table::{cell, partition_rows};
 use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Reads the rows of one file.
 pub(in crate::table) struct TextRows {
@@ -39,6 +40,11 @@ impl TextRows {
         let notation = source.notation().clone();
         let plain = source.delimiter().and_then(|delimiter| PlainRows::new(delimiter, &notation, &plan));
         Ok(TextRows { path: path.to_owned(), source, plan, notation, plain })
+    }
+
+    /// Decimal mark of the file.
+    pub(in crate::table) fn decimal(&self) -> DecimalMark {
+        self.notation.decimal
     }
 
     /// Columns of the file and their roles.
