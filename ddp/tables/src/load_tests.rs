@@ -401,7 +401,7 @@ fn quartiles_do_not_depend_on_the_place_of_an_outlier() {
     assert!((4.0..6.0).contains(&early.0), "{early:?}");
 }
 
-/// What only held-out rows have is unknown, whichever way they were drawn.
+/// Values that only held-out rows have are unknown, whichever way the rows were drawn.
 #[test]
 fn categories_are_those_of_the_training_rows() {
     let rows = (0..300).map(|row| {

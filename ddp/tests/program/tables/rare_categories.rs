@@ -40,11 +40,11 @@ fn rare_values_share_a_row_of_the_embedding() {
         if rare {
             assert_eq!((n_codes, dim), (4, 2), "{eval}: {tables}");
         } else {
-            // Wide by the rule of earlier versions: 20.
-            assert!(n_codes > 80 && dim == 5, "{eval}: {tables}");
+            // Those of the training rows, four of five.
+            assert!((70..90).contains(&n_codes) && dim == 5, "{eval}: {tables}");
         }
         let outcome = run_line_ok(folder.path(), "eval --checkpoint out --data rows.csv");
-        assert_eq!(outcome.stderr.contains("saw too rarely or never: \"city\""), rare, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("saw too rarely or never: \"city\""), "{}", outcome.stderr);
     }
 }
 
