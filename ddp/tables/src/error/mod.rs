@@ -302,6 +302,17 @@ pub enum TableError {
         column: String,
         problem: CellProblem,
     },
+    /// Files of a table that write numbers in two ways.
+    #[error("numbers have a decimal comma in one of `{}` and `{}`, and a point in the other", of.display(), path.display())]
+    #[diagnostic(help(
+        "set `data.decimal` to \",\" or \".\" if it is the same in all files, or convert one of them"
+    ))]
+    OtherDecimal {
+        /// The later file.
+        path: PathBuf,
+        /// The file before.
+        of: PathBuf,
+    },
     /// A missing value where one is required.
     #[error("{place}, {column}: the value is missing")]
     #[diagnostic(help("{hint}"))]

@@ -10,7 +10,7 @@ use crate::formats::table::source::TableFormat;
 use crate::source::{KnownFeatures, SourceSpec, ToPredict};
 use crate::table::cell_reader::CellReader;
 use crate::table::filtered::filter_of;
-use crate::table::row_reader::RowReader;
+use crate::table::row_reader::CommonMark;
 use crate::table::rows::TableRows;
 use crate::table::shards::{Shards, shards};
 use crate::values::number::DecimalMark;
@@ -46,8 +46,9 @@ pub(crate) fn for_each_text(
     let Shards { files, types } = shards(files.to_vec(), format, &spec);
     let spec = SourceSpec { types: Some(&types), ..spec };
     filter.iter().for_each(|filter| _ = filter.take_counts());
+    let mut mark = CommonMark::default();
     for path in &files {
-        let mut reader = RowReader::open(path, format, &spec)?;
+        let mut reader = mark.open(path, format, &spec)?;
         let mut rows = TableRows::new(reader.plan(), &spec);
         let mut first = 0;
         while reader.read(&mut rows, BLOCK_ROWS)? > 0 {

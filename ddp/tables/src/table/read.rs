@@ -21,7 +21,7 @@ use crate::table::exact_rows::ExactRows;
 use crate::table::filtered::filter_of;
 #[cfg(feature = "parquet")]
 use crate::table::large;
-use crate::table::row_reader::RowReader;
+use crate::table::row_reader::CommonMark;
 use crate::table::rows::{TableRows, huge_vocabulary};
 use crate::table::shards::{Shards, shards};
 use crate::table::shared_rows;
@@ -119,6 +119,7 @@ pub(crate) fn read_all(
 
 fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
+    let mut mark = CommonMark::default();
     for path in files {
         if first.is_some() && spec.filter.is_some_and(|filter| filter.is_full()) {
             break;
@@ -128,7 +129,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
             first.as_ref().map(|(plan, _)| plan.features.clone()).filter(|_| spec.features.is_none());
         let known = columns.as_deref().map(|names| KnownFeatures::from_shards(names, spec.source));
         let of_file = SourceSpec { features: known.or(spec.features), ..*spec };
-        let opened = RowReader::open(path, format, &of_file);
+        let opened = mark.open(path, format, &of_file);
         let mut reader = match known {
             Some(_) => opened.map_err(|error| naming_shards(error, &files[0], path))?,
             None => opened?,

@@ -1,9 +1,13 @@
 //! Reads the rows of one file of a table in order, whatever its format.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use ddp::config::DataConfig;
+use ddp::config::table_options::Decimal;
 use ddp::data::error::Result;
 
+use crate::error::TableError;
 use crate::formats::table::source::{Source, TableFormat};
 use crate::source::SourceSpec;
 #[cfg(feature = "parquet")]
@@ -53,6 +57,15 @@ impl RowReader {
         }
     }
 
+    /// Decimal mark of a file whose first rows decide on it; where commas separate cells, it is a point.
+    fn found_decimal(&self) -> Option<DecimalMark> {
+        match self {
+            RowReader::Text(rows) => rows.found_decimal(),
+            #[cfg(feature = "parquet")]
+            RowReader::Batches(_) => None,
+        }
+    }
+
     /// Types of the kept columns, one per column of the plan; `None` for text.
     pub(crate) fn kept_types(&self) -> Vec<Option<KeptType>> {
         match self {
@@ -78,5 +91,38 @@ impl RowReader {
             #[cfg(feature = "parquet")]
             RowReader::Batches(reader) => reader.read(rows, max_rows),
         }
+    }
+}
+
+/// The decimal mark of a table's files, and the first file that shows it.
+#[derive(Debug, Default)]
+pub(crate) struct CommonMark(Option<(PathBuf, DecimalMark)>);
+
+impl CommonMark {
+    /// Opens a file of the table. A file whose first rows leave the mark open takes a comma of those before.
+    ///
+    /// # Errors
+    /// [`TableError::OtherDecimal`], and the errors of [`RowReader::open`].
+    pub(crate) fn open(
+        &mut self,
+        path: &Path,
+        format: &TableFormat,
+        spec: &SourceSpec<'_>,
+    ) -> Result<RowReader> {
+        let reader = RowReader::open(path, format, spec)?;
+        let Some(own) = reader.found_decimal() else { return Ok(reader) };
+        match &self.0 {
+            None | Some((_, DecimalMark::Either)) => self.0 = Some((path.to_owned(), own)),
+            Some((of, mark)) if (*mark == DecimalMark::Comma) != (own == DecimalMark::Comma) => {
+                let is_open = own != DecimalMark::PointAfterCommas && own != DecimalMark::Comma;
+                if !is_open || !fs::metadata(path).is_ok_and(|file| file.is_file()) {
+                    return Err(TableError::OtherDecimal { path: path.to_owned(), of: of.clone() }.into());
+                }
+                let data = DataConfig { decimal: Decimal::Comma, ..spec.data.clone() };
+                return RowReader::open(path, format, &SourceSpec { data: &data, ..*spec });
+            }
+            Some(_) => {}
+        }
+        Ok(reader)
     }
 }

@@ -10,7 +10,7 @@ use crate::shared_types::SharedTypes;
 use crate::source::SourceSpec;
 use crate::table::columns::{ColumnPlan, same_names};
 use crate::table::kept::KeptType;
-use crate::table::row_reader::RowReader;
+use crate::table::row_reader::{CommonMark, RowReader};
 use crate::table::rows::TableRows;
 use crate::table::shards::{Shards, shards};
 
@@ -23,6 +23,7 @@ pub(crate) struct TableStream {
     format: &'static TableFormat,
     /// Reader of the current file.
     reader: Option<RowReader>,
+    mark: CommonMark,
     n_opened: usize,
     /// Whether the current file has yielded a row.
     has_rows: bool,
@@ -39,7 +40,8 @@ impl TableStream {
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
         let Shards { files, types } = shards(files, format, spec);
-        let reader = RowReader::open(&files[0], format, &SourceSpec { types: Some(&types), ..*spec })?;
+        let mut mark = CommonMark::default();
+        let reader = mark.open(&files[0], format, &SourceSpec { types: Some(&types), ..*spec })?;
         let (plan, kept_types) = (reader.plan().clone(), reader.kept_types());
         Ok(TableStream {
             files,
@@ -48,6 +50,7 @@ impl TableStream {
             kept_types,
             format,
             reader: Some(reader),
+            mark,
             n_opened: 1,
             has_rows: false,
         })
@@ -123,7 +126,7 @@ impl TableStream {
                 let is_full = spec.filter.is_some_and(|filter| filter.is_full());
                 let Some(path) = self.files.get(self.n_opened).filter(|_| !is_full) else { break };
                 let spec = SourceSpec { types: Some(&self.types), ..*spec };
-                let reader = RowReader::open(path, self.format, &spec)?;
+                let reader = self.mark.open(path, self.format, &spec)?;
                 same_names(&self.files[0], &self.plan.names, path, &reader.plan().names)?;
                 self.check_kept_types(path, &reader.kept_types())?;
                 (self.reader, self.has_rows) = (Some(reader), false);

@@ -11,6 +11,7 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
 use crate::load;
+use crate::source::SourceSpec;
 use crate::testing::{columns_of, features_of, gathered};
 
 /// A folder with files.
@@ -339,4 +340,35 @@ fn known_classes_are_found_by_their_spelling_first() {
     let labels = |dataset: &dyn Dataset| gathered(dataset, &[0, 1, 2]).1;
     let eval = loaded.eval.unwrap();
     assert_eq!(labels(&*eval), labels(&*loaded.train));
+}
+
+/// Files without decimals of their own would be read by the factor of 1000.
+#[test]
+fn files_of_a_table_have_one_decimal_mark() {
+    let folder = tempfile::tempdir().unwrap();
+    let write =
+        |name: &str, rows: &str| fs::write(folder.path().join(name), format!("a;q;y\n{rows}")).unwrap();
+    let rows = |sets: &[&str]| {
+        let train = format!("data.train={}", folder.path().join("*.csv").display());
+        let sets: Vec<String> = [train, "data.target=y".to_owned(), "data.task=regression".to_owned()]
+            .into_iter()
+            .chain(sets.iter().map(|set| (*set).to_owned()))
+            .collect();
+        let config = Config::load(None, &sets).unwrap();
+        let rows = SourceSpec::train(&config.data).open();
+        rows.map(|rows| features_of(&*rows)).map_err(|error| error.to_string())
+    };
+    write("1.csv", "8.302;9,2;0\n1.000;7,5;1\n");
+    write("2.csv", "9.118;6;0\n1.234;7;1\n");
+    assert_eq!(rows(&[]).unwrap(), [8302.0, 9.2, 1000.0, 7.5, 9118.0, 6.0, 1234.0, 7.0]);
+    write("0.csv", "9;6;0\n8;7;1\n");
+    assert_eq!(rows(&[]).unwrap()[..6], [9.0, 6.0, 8.0, 7.0, 8302.0, 9.2], "whole numbers show no mark");
+    write("3.csv", "9.5;6.25;0\n1.5;7;1\n");
+    let error = rows(&[]).unwrap_err();
+    assert!(error.contains("decimal comma in one of") && error.contains("3.csv"), "{error}");
+    write("0.csv", "9.118;6;0\n1.234;7;1\n");
+    let error = rows(&[]).unwrap_err();
+    assert!(error.contains("0.csv") && error.contains("1.csv"), "{error}");
+    fs::remove_file(folder.path().join("3.csv")).unwrap();
+    assert_eq!(rows(&["data.decimal=,"]).unwrap()[0], 9118.0);
 }

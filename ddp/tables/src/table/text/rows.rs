@@ -47,6 +47,11 @@ impl TextRows {
         self.notation.decimal
     }
 
+    /// The mark, where commas do not separate cells.
+    pub(in crate::table) fn found_decimal(&self) -> Option<DecimalMark> {
+        self.source.delimiter().filter(|delimiter| *delimiter != b',').map(|_| self.notation.decimal)
+    }
+
     /// Columns of the file and their roles.
     pub(in crate::table) fn plan(&self) -> &ColumnPlan {
         &self.plan
