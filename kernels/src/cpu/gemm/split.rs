@@ -16,11 +16,13 @@ pub(super) fn by_threads<T: Float>(product: Product<'_, T>, c: &mut [T], then: T
     let (m, n, k) = (a.rows, b.cols, a.cols);
     let c = SharedMut::new(c);
     let is_tiled = is_tiled(&product);
-    let flop_per_row_or_col = 2 * k * m.min(n);
-    let min_part = (MIN_FLOP_PER_THREAD / flop_per_row_or_col.max(1)).max(16);
-    // Split along the longer side: each thread then packs less of the operand that all of them need.
-    let by_cols = n >= m;
-    for_parts(m.max(n), min_part, 48, |part| {
+    // The longer side is split: each thread then packs less of the operand that all of them need.
+    let (len, side, by_cols) = (m.max(n), m.min(n), n >= m);
+    let min_part = (MIN_FLOP_PER_THREAD / (2 * k * side)).max(16).max(library::MAX_SMALL / side + 1);
+    let terms = library::terms_at_once(m, n, k);
+    // Whole vectors, and of long sides also whole tiles; a short side would be split unevenly by these.
+    let align = if len < 192 { 16 } else { 48 };
+    for_parts(len, min_part, align, |part| {
         let (rows, cols) = if by_cols { (0..m, part) } else { (part, 0..n) };
         let product = Product { a: a.part_of_rows(rows.clone()), b: b.part_of_cols(cols.clone()), ..product };
         // SAFETY: within `c`, which is borrowed, and no other part has these rows and columns.
@@ -29,7 +31,7 @@ pub(super) fn by_threads<T: Float>(product: Product<'_, T>, c: &mut [T], then: T
             #[cfg(target_arch = "x86_64")]
             tiled::compute(product, c, then);
         } else {
-            library::compute(product, &mut c);
+            library::compute(product, terms, &mut c);
             then(c);
         }
     });

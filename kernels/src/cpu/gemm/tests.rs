@@ -103,29 +103,61 @@ fn no_terms_are_zero_and_get_the_work_that_follows() {
     assert_eq!(c, [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]);
 }
 
-/// With one thread and with several, split by rows and by columns.
+/// For each size, the results of all orders in memory of both operands, each alone and added to ones.
+fn on_threads<T: Float>(threads: usize, sizes: &[(usize, usize, usize)]) -> Vec<Vec<T>> {
+    let run = || {
+        join_pool(threads).unwrap();
+        let of_size = |&(m, n, k): &_| {
+            let (a, b) = (both_ways(random::<T>(m * k, 1), m, k), both_ways(random::<T>(k * n, 2), k, n));
+            let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));
+            let products = pairs.flat_map(|(a, b)| [(a, b, 0.0), (a, b, 1.0)]).flat_map(|(a, b, beta)| {
+                let mut c = vec![T::ONE; m * n];
+                gemm(T::ONE, view(a, m, k), view(b, k, n), T::from_f64(beta), &mut c);
+                c
+            });
+            products.collect()
+        };
+        sizes.iter().map(of_size).collect()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+fn threads_change_no_bit_of<T: Float>(sizes: &[(usize, usize, usize)]) {
+    let alone = on_threads::<T>(1, sizes);
+    for threads in [2, 3, 8, 16] {
+        for ((size, got), alone) in sizes.iter().zip(on_threads::<T>(threads, sizes)).zip(&alone) {
+            assert!(got == *alone, "{size:?} with {threads} threads");
+        }
+    }
+}
+
+/// Split by rows and by columns, into parts below and above the sizes for which the crate changes its order: 256 elements, and 64 rows
+/// and columns with more than 512 terms.
 #[test]
 fn threads_change_no_bit() {
-    for (m, n, k) in [(500, 100, 900), (100, 500, 900), (40, 1000, 100)] {
-        let (a, b) = (both_ways(random::<f32>(m * k, 1), m, k), both_ways(random::<f32>(k * n, 2), k, n));
-        let product = |threads: usize| {
-            std::thread::scope(|scope| {
-                let run = || {
-                    join_pool(threads).unwrap();
-                    let mut results = Vec::new();
-                    for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
-                        let mut c = vec![0.0; m * n];
-                        gemm(1.0, view(a, m, k), view(b, k, n), 0.0, &mut c);
-                        results.push(c);
-                    }
-                    results
-                };
-                scope.spawn(run).join().unwrap()
-            })
-        };
-        let alone = product(1);
-        assert!(product(2) == alone && product(3) == alone, "{m} x {n} x {k}");
-    }
+    let sizes = [
+        (500, 100, 900),
+        (100, 500, 900),
+        (40, 1000, 100),
+        (64, 128, 784),
+        (50, 100, 784),
+        (40, 100, 600),
+        (32, 256, 784),
+        (6, 97, 2048),
+        (1, 600, 3000),
+        (2, 1000, 1025),
+    ];
+    threads_change_no_bit_of::<f32>(&sizes);
+    threads_change_no_bit_of::<f64>(&sizes.map(|(m, n, k)| (n, m, k)));
+}
+
+#[test]
+fn threads_change_no_bit_of_any_size() {
+    let random = random::<f64>(3 * 40, 7);
+    let length = |unit: f64, longest: f64| longest.powf((unit + 1.0) / 2.0) as usize;
+    let (sizes, _) = random.as_chunks();
+    let sizes = sizes.iter().map(|&[m, n, k]| (length(m, 300.0), length(n, 300.0), length(k, 3000.0)));
+    threads_change_no_bit_of::<f32>(&sizes.collect::<Vec<_>>());
 }
 
 /// A row alone would be another size, which the crate may compute in another order.
