@@ -135,7 +135,10 @@ mod tests {
             [[1.0, 2.0, 2.0], [5.0, nan, 0.0], [nan; 3], [-inf; 3], [0.0, 0.0, inf], [-3.0, -2.0, -1.0]];
         for device in devices() {
             assert_eq!(run(rows.as_flattened(), 3, device), [1, -1, -1, 0, 2, 2], "{device}");
-            assert_eq!(run::<f32>(&[], 3, device), [] as [i64; 0]);
+            for n_cols in [3, SHORT, 40_000] {
+                assert_eq!(run::<f32>(&[], n_cols, device), [] as [i64; 0]);
+                assert_eq!(run::<bf16>(&[], n_cols, device), [] as [i64; 0]);
+            }
             for place in [0, 99, 16_384, 40_000] {
                 let mut row = vec![1.0; 2 * 40_001];
                 (row[place], row[40_001 + place]) = (nan, 2.0);

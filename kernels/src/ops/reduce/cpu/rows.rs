@@ -51,8 +51,9 @@ pub(super) fn first_largest_rows<N: Element>(
     len: usize,
     write: &mut dyn FnMut(usize, Option<i64>),
 ) {
+    let Some(&first) = numbers.first() else { return };
     let ahead = prefetch_pays();
-    let mut kept = [[[numbers[0]; ROW_LANES]; SHORT / ROW_BLOCK]; 4];
+    let mut kept = [[[first; ROW_LANES]; SHORT / ROW_BLOCK]; 4];
     vectorize(
         #[inline(always)]
         || {
