@@ -160,6 +160,22 @@ fn threads_change_no_bit_of_any_size() {
     threads_change_no_bit_of::<f32>(&sizes.collect::<Vec<_>>());
 }
 
+/// A thread that waits for the parts of its product may take another job of the pool, with a product.
+#[test]
+fn products_nest() {
+    let (m, n, k) = (16, 256, 512);
+    let (a, b) = (random::<f32>(m * k, 1), random::<f32>(n * k, 2));
+    let (a, b) = (Mat::new(&a, m, k), Mat::new(&b, n, k).t());
+    let product = || {
+        let mut c = vec![0.0; m * n];
+        gemm(1.0, a, b, 0.0, &mut c);
+        c
+    };
+    let (alone, mut c) = (product(), vec![0.0; m * n]);
+    gemm_then(a, b, &mut c, |_| assert!(product() == alone));
+    assert!(c == alone);
+}
+
 /// A row alone would be another size, which the crate may compute in another order.
 #[cfg(target_arch = "x86_64")]
 #[test]

@@ -2,7 +2,7 @@
 //! kernels pack such an operand slowly, above all where rows in memory are a power of two apart: measured on Zen 5 for
 //! 128 x 1024 x 1024, 103 GFLOP/s against 255.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use super::matrix::{Block, Mat, Product};
 use super::split::by_threads;
@@ -62,26 +62,27 @@ fn compute_rows<T: Float>(
     then: &(impl Fn(Block<'_, T>) + Sync),
 ) {
     thread_local! {
-        /// Memory for both transposes, kept between calls.
-        static SCRATCH: RefCell<Vec<f64>> = const { RefCell::new(Vec::new()) };
+        /// Memory for both transposes, kept between calls. While this thread waits for others, it may compute another product, which
+        /// finds none.
+        static SCRATCH: Cell<Vec<f64>> = const { Cell::new(Vec::new()) };
     }
     let (m, n, k) = (a.rows, b.cols, a.cols);
-    SCRATCH.with_borrow_mut(|scratch| {
-        let n_f64 = (m * (k + n) * size_of::<T>()).div_ceil(size_of::<f64>());
-        if scratch.len() < n_f64 {
-            scratch.resize(n_f64, 0.0);
-        }
-        let (a_t, rest) = bytemuck::cast_slice_mut::<f64, T>(scratch).split_at_mut(m * k);
-        let c_t = &mut rest[..m * n];
-        transpose(&a.data[..m * k], m, k, a_t);
-        let product = Product { alpha: T::ONE, a: b.t(), b: Mat::new(a_t, k, m), beta: T::ZERO };
-        by_threads(product, c_t, &|_| {});
-        transpose_then(c_t, n, m, c, |row, first, part| {
-            let row = first_row + row;
-            let (rows, cols) = (row..row + 1, first..first + part.len());
-            let whole = part.as_mut_ptr().wrapping_sub(row * n + first);
-            // SAFETY: `part` is this row and these columns of `c`, and is borrowed here alone.
-            then(unsafe { Block::new(SharedMut::from_ptr(whole), n, rows, cols) });
-        });
+    let mut scratch = SCRATCH.take();
+    let n_f64 = (m * (k + n) * size_of::<T>()).div_ceil(size_of::<f64>());
+    if scratch.len() < n_f64 {
+        scratch.resize(n_f64, 0.0);
+    }
+    let (a_t, rest) = bytemuck::cast_slice_mut::<f64, T>(&mut scratch).split_at_mut(m * k);
+    let c_t = &mut rest[..m * n];
+    transpose(&a.data[..m * k], m, k, a_t);
+    let product = Product { alpha: T::ONE, a: b.t(), b: Mat::new(a_t, k, m), beta: T::ZERO };
+    by_threads(product, c_t, &|_| {});
+    transpose_then(c_t, n, m, c, |row, first, part| {
+        let row = first_row + row;
+        let (rows, cols) = (row..row + 1, first..first + part.len());
+        let whole = part.as_mut_ptr().wrapping_sub(row * n + first);
+        // SAFETY: `part` is this row and these columns of `c`, and is borrowed here alone.
+        then(unsafe { Block::new(SharedMut::from_ptr(whole), n, rows, cols) });
     });
+    SCRATCH.set(scratch);
 }
