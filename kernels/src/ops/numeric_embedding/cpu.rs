@@ -73,7 +73,7 @@ impl<R: Float> Angles<R> {
         Angles { angles: zeros(), sin: zeros(), cos: zeros() }
     }
 
-    /// Sets all angles. Returns whether [`Float::sin_near`] and [`Float::cos_near`] are accurate for them.
+    /// Sets all angles. Returns whether [`Float::sin_near`] and [`Float::cos_near`] are accurate for all of them.
     #[inline(always)]
     fn set<T: Stored<Real = R>>(&mut self, params: &Params<'_, T>, feature: usize, x: &Lanes<R>) -> bool {
         let (angles, _) = self.angles.as_chunks_mut::<LANES>();
@@ -98,7 +98,7 @@ impl<R: Float> Angles<R> {
             *cos = angle.cos_near();
         }
         if !are_near {
-            for (cos, angle) in self.cos.iter_mut().zip(&self.angles) {
+            for (cos, angle) in self.cos.iter_mut().zip(&self.angles).filter(is_far) {
                 *cos = R::from_f64(angle.to_f64().cos());
             }
         }
@@ -111,11 +111,16 @@ impl<R: Float> Angles<R> {
             *sin = angle.sin_near();
         }
         if !are_near {
-            for (sin, angle) in self.sin.iter_mut().zip(&self.angles) {
+            for (sin, angle) in self.sin.iter_mut().zip(&self.angles).filter(is_far) {
                 *sin = R::from_f64(angle.to_f64().sin());
             }
         }
     }
+}
+
+/// Whether the angle needs the sine or cosine of f64: asked of each, so that no row depends on those in its block.
+fn is_far<R: Float>((_, angle): &(&mut R, &R)) -> bool {
+    angle.abs() > R::MAX_ANGLE
 }
 
 fn two_pi<T: Stored>() -> T::Real {

@@ -129,6 +129,24 @@ fn large_angles_keep_their_cosines() {
     }
 }
 
+/// For these angles the fast path and the sine of f64 round to different numbers.
+#[test]
+fn a_large_angle_changes_no_bit_of_the_rows_around() {
+    for device in devices() {
+        let rows = |x: &[f64]| {
+            let one = |value| vec![value];
+            let d = [0.0, 1.0].repeat(x.len());
+            let inputs = [x.to_vec(), one(1.0), one(0.0), one(1.0), one(0.0), d];
+            let [y, .., d_x] = &run_shape::<f32>(x.len(), [1; 3], &inputs, false, device)[..] else {
+                panic!()
+            };
+            (y[..6].to_vec(), d_x[..3].to_vec())
+        };
+        let [a, b, c] = [72.619_36, 1_158.875_4, 1_195_513.1];
+        assert_eq!(rows(&[a, b, c, 3e9]), rows(&[a, b, c]), "{device}");
+    }
+}
+
 #[test]
 fn gradients_are_those_of_difference_quotients() {
     let inputs = inputs();
