@@ -36,7 +36,8 @@ pub enum ElementLoss {
         delta: f64,
     },
     /// Log-cosh loss, squared near the target, linear far from it, smooth everywhere:
-    /// `ln(cosh(e)) = |e| + ln(1 + exp(-2·|e|)) - ln 2`, which does not overflow.
+    /// `ln(cosh(e)) = |e| + ln(1 + exp(-2·|e|)) - ln 2`, which does not overflow, and for `|e|` below 1
+    /// `ln(1 + h²/(1 - h²))/2` with `h = tanh(e)`, which does not cancel.
     ///
     /// Source: `keras.losses.LogCosh`.
     LogCosh,

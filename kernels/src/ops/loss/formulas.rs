@@ -139,8 +139,13 @@ impl Formula for LogCosh {
     const KERNELS: Kernels = kernels!("log_cosh");
     #[inline(always)]
     fn value<T: Float>(&self, x: T, t: T) -> T {
-        let e = (x - t).abs();
-        e + (T::from_f64(-2.0) * e).exp().ln_1p_positive() - T::from_f64(std::f64::consts::LN_2)
+        // The sum of the second form keeps no digits of a small result.
+        let (e, tanh) = ((x - t).abs(), (x - t).tanh());
+        let is_near = e < T::ONE;
+        let (square, ln_2) = (tanh * tanh, T::from_f64(std::f64::consts::LN_2));
+        let term = if is_near { square / (T::ONE - square) } else { (T::from_f64(-2.0) * e).exp() };
+        let ln = term.ln_1p_positive();
+        if is_near { T::from_f64(0.5) * ln } else { e + ln - ln_2 }
     }
     #[inline(always)]
     fn derivative<T: Float>(&self, x: T, t: T) -> T {

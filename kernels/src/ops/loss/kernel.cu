@@ -4,7 +4,7 @@
 //         bce    max(x, 0) - x*t + ln(1 + e^-|x|);             sigmoid(x) - t
 //         mse    (x - t)^2;                                    2*(x - t)
 //         huber  e^2/2 or parameter*(|e| - parameter/2), e = x - t;  e within -parameter..parameter
-//         log_cosh  |e| + ln(1 + e^(-2|e|)) - ln 2, e = x - t;  tanh(e)
+//         log_cosh  ln(1 + h^2/(1 - h^2))/2 or |e| + ln(1 + e^(-2|e|)) - ln 2, e = x - t, h = tanh(e);  h
 //         quantile  parameter*e or (parameter - 1)*e, e = t - x;  -parameter, 0 or 1 - parameter
 //         poisson  e^x - t*x;                                   e^x - t
 //         given  x;                                            1
@@ -76,7 +76,10 @@ struct Huber {
 struct LogCosh {
     template <class M> static __device__ __forceinline__ M value(M x, M t, M) {
         M e = x < t ? t - x : x - t;
-        return e + ln_1p(exponential(-2 * e)) - (M)0.69314718055994530942;
+        if (!(e < 1)) return e + ln_1p(exponential(-2 * e)) - (M)0.69314718055994530942;
+        // That sum would keep no digits of a small result.
+        M h = hyperbolic_tangent(x - t), square = h * h;
+        return (M)0.5 * ln_1p(square / (1 - square));
     }
     template <class M> static __device__ __forceinline__ M derivative(M x, M t, M) { return hyperbolic_tangent(x - t); }
 };

@@ -1,5 +1,7 @@
 //! Checks of losses on every device: gradients by central differences, row weights, dtypes.
 
+use std::f64::consts::LN_2;
+
 use half::{bf16, f16};
 
 use super::element::{ElementLoss, element_loss, sum_losses};
@@ -257,6 +259,22 @@ fn large_logits_do_not_overflow() {
             element_loss(ElementLoss::Bce, x.view(), t.view(), None, 1.0, None, sums)
         });
         assert_eq!(sums.unwrap().loss, 200.0);
+    }
+}
+
+#[test]
+fn log_cosh_of_small_and_large_errors_keeps_its_digits() {
+    for device in devices() {
+        for e in [0.0, 1e-12, 1e-6, -3e-4, 0.01, -0.1, 0.3, 0.99, 1.0, -1.01, 3.0, 50.0, 1e30_f64] {
+            // ln(1 + 2 sinh²(e/2)), where that does not overflow.
+            let want = if e.abs() < 9.0 { (2.0 * (e / 2.0).sinh().powi(2)).ln_1p() } else { e - LN_2 };
+            let (e32, zero) = ([e as f32; 7], [0.0; 7]);
+            let got = run(&of(ElementLoss::LogCosh), (&e32, &zero), None, None, device).0.loss / 7.0;
+            assert_close(&[got], &[want], 1e-30, 1e-6);
+            let got = run(&of(ElementLoss::LogCosh), (&[e; 7], &[0.0; 7]), None, None, device).0.loss / 7.0;
+            // The tail holds 48 bits.
+            assert_close(&[got], &[want], 1e-30, 1e-13);
+        }
     }
 }
 
