@@ -251,7 +251,9 @@ impl TensorRef<'_> {
         let mask = axes.reduced_mask(op, self.operand("a"))?;
         let n: usize =
             self.dims().iter().zip(mask).filter(|&(_, is_gone)| is_gone).map(|(&n, _)| n).product();
-        let differences = self.sub(&self.reduced(op, ReduceOp::Mean, &keepdim(axes.clone()))?)?;
+        let from_mean = |x: TensorRef<'_>| x.sub(&x.reduced(op, ReduceOp::Mean, &keepdim(axes.clone()))?);
+        // The second mean is that by which the first one was rounded.
+        let differences = from_mean(from_mean(self)?.view())?;
         let squares = differences.mul(&differences)?.view().reduced(op, ReduceOp::Sum, axes)?;
         finish(squares.div(n.saturating_sub(1) as f64)?)
     }
@@ -409,6 +411,10 @@ mod tests {
             // A mean far from 0, where a difference of squares would be wrong, and 16-bit floats.
             let far = to(tensor![10_000., 10_001., 10_002.]);
             assert_eq!(numbers(far.var(0)), [1.0]);
+            // Their mean, 2^24 + 1, is no f32.
+            let farther = to(tensor![16_777_216., 16_777_218.]);
+            assert_eq!(numbers(farther.var(0)), [2.0]);
+            assert_eq!(numbers(to(tensor![0.1, 0.1, 0.1]).var(0)), [0.0]);
             let short = to(tensor![100., 101., 102.]).to_dtype(DType::BF16).unwrap();
             assert_eq!((short.std(0).unwrap().dtype(), numbers(short.std(0))), (DType::BF16, vec![1.0]));
             let message = nothing.argmin(0).unwrap_err().to_string();
