@@ -32,12 +32,16 @@ impl Scalar {
 
     /// Checks that it is a value of `dtype`, the dtype of `beside`.
     pub(crate) fn check(self, op: &'static str, dtype: DType, beside: Operand) -> Result<()> {
+        let value = match self {
+            Scalar::Float(value) => value as i128,
+            Scalar::Int(value) => value.into(),
+        };
         let fits = match dtype {
             _ if dtype.is_float() => true,
-            DType::U8 => (0..=255).contains(&self.to_i64()),
-            DType::Bool => (0..=1).contains(&self.to_i64()),
-            DType::I32 => i32::try_from(self.to_i64()).is_ok(),
-            _ => true,
+            DType::U8 => (0..=255).contains(&value),
+            DType::Bool => (0..=1).contains(&value),
+            DType::I32 => i32::try_from(value).is_ok(),
+            _ => i64::try_from(value).is_ok(),
         };
         let is_whole = dtype.is_float() || self.to_f64().fract() == 0.0;
         if fits && is_whole {

@@ -133,6 +133,14 @@ fn scalars_stand_on_either_side_and_take_the_dtype() {
         let u = Tensor::from_slice(&[3u8, 250], &[2], device).unwrap();
         assert_eq!((&u + 10).to_vec::<u8>().unwrap(), [13, 4]);
         assert!(u.add(300).is_err() && u.add(-1).is_err());
+        assert_eq!(
+            i.mul(0).unwrap().sub(2.0_f64.powi(63) - 1024.0).unwrap().to_vec::<i64>().unwrap()[0],
+            1024 - i64::MAX - 1
+        );
+        for too_large in [1e19, 2.0_f64.powi(63), -1e19, f64::INFINITY, f64::NAN] {
+            assert!(i.add(too_large).is_err() && i.clamp(0, too_large).is_err(), "{too_large}");
+        }
+        assert!(i.maximum(i64::MIN).is_ok() && i.maximum(-2.0_f64.powi(63)).is_ok());
     }
 }
 
