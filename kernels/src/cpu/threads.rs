@@ -193,7 +193,7 @@ impl<T> SharedMut<T> {
         SharedMut(slice.as_mut_ptr())
     }
 
-    /// A pointer to an element that may lie outside the elements that are used.
+    /// A pointer that may lie outside the elements that are used, and outside their memory.
     pub(crate) fn from_ptr(first: *mut T) -> Self {
         SharedMut(first)
     }
@@ -204,20 +204,15 @@ impl<T> SharedMut<T> {
     /// `range` is within the slice, which is still borrowed, and nothing else uses these elements meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn slice<'a>(self, range: Range<usize>) -> &'a mut [T] {
-        // SAFETY: within the slice, as the caller guarantees.
-        let start = unsafe { self.0.add(range.start) };
-        // SAFETY: as above, and exclusive, as the caller guarantees.
-        unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
+        // SAFETY: within the slice, and exclusive, as the caller guarantees.
+        unsafe { std::slice::from_raw_parts_mut(self.element(range.start), range.len()) }
     }
 
-    /// The pointer to element `index`.
-    ///
-    /// # Safety
-    /// `index` is at most the slice's length.
+    /// The pointer to element `index`, which may be read or written if that is within the slice.
     #[inline(always)]
-    pub(crate) unsafe fn add(self, index: usize) -> *mut T {
-        // SAFETY: within the slice or one past its end, as the caller guarantees.
-        unsafe { self.0.add(index) }
+    pub(crate) fn element(self, index: usize) -> *mut T {
+        // Wrapping, since the pointer to element 0 may lie outside the memory.
+        self.0.wrapping_add(index)
     }
 }
 

@@ -36,8 +36,7 @@ pub(crate) fn transpose_then<T: Element>(
                 for i in (i0..i_end).step_by(BLOCK) {
                     let (n_i, n_j) = (BLOCK.min(i_end - i), j_end - j0);
                     let from = x[i * cols + j0..].as_ptr();
-                    // SAFETY: row j0 < cols and column i < rows, so within `out`.
-                    let to = unsafe { out.add(j0 * rows + i) };
+                    let to = out.element(j0 * rows + i);
                     // SAFETY: the block lies within `x` and `out`; its columns of `out` are this thread's alone.
                     unsafe { block(in_registers, from, cols, to, rows, n_i, n_j) };
                 }

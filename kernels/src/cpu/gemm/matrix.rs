@@ -105,8 +105,7 @@ impl<T: Copy> Block<'_, T> {
 
     /// Pointer to its first element, and elements between the starts of rows.
     pub(super) fn as_mut_ptr(&mut self) -> (*mut T, usize) {
-        // SAFETY: the first element is within the matrix, or the block is empty at its end.
-        (unsafe { self.data.add(self.rows.start * self.stride + self.cols.start) }, self.stride)
+        (self.data.element(self.rows.start * self.stride + self.cols.start), self.stride)
     }
 
     /// Its elements of row `row` of the whole matrix.
