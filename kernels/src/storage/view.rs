@@ -170,7 +170,9 @@ macro_rules! common {
             /// The element range of rows `start..end`, and its shape.
             #[inline]
             fn row_range(&self, start: usize, end: usize) -> Result<(Range<usize>, Shape)> {
-                let n_rows = self.shape.dims().first().copied().unwrap_or(0);
+                let Some(&n_rows) = self.shape.dims().first() else {
+                    return Err(KernelError::OutOfRange { op: "rows", start, end, len: 0 });
+                };
                 self.check_range("rows", start, end, n_rows)?;
                 let stride = self.numel() / n_rows.max(1);
                 Ok((start * stride..end * stride, self.shape.with_rows(end - start)))
@@ -264,7 +266,7 @@ impl<'a> TensorRef<'a> {
     /// Rows `start..end` of the first dimension.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] if the range exceeds the rows.
+    /// [`KernelError::OutOfRange`] if the range exceeds the rows, or there is no dimension.
     #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<Self> {
         let (range, shape) = self.row_range(start, end)?;
@@ -403,7 +405,7 @@ impl<'a> TensorMut<'a> {
     /// Rows `start..end` of the first dimension.
     ///
     /// # Errors
-    /// [`KernelError::OutOfRange`] if the range exceeds the rows.
+    /// [`KernelError::OutOfRange`] if the range exceeds the rows, or there is no dimension.
     #[inline]
     pub fn rows(self, start: usize, end: usize) -> Result<TensorMut<'a>> {
         let (range, shape) = self.row_range(start, end)?;

@@ -79,6 +79,8 @@ fn views_split_and_reshape_without_copies() {
     let (mut a, b) = t.view_mut().split_at(2).unwrap();
     a.reborrow().into_slice::<f32>("test", "a").unwrap()[0] = 9.0;
     assert_eq!((a.numel(), b.numel()), (2, 4));
+    let scalar = t.view().range(0, 1).unwrap().reshape(&[]).unwrap();
+    assert!(matches!(scalar.rows(0, 0), Err(KernelError::OutOfRange { op: "rows", len: 0, .. })));
     let m = t.view().reshape(&[2, 3]).unwrap().rows(1, 2).unwrap();
     assert_eq!(m.as_slice::<f32>("test", "m").unwrap(), [3.0, 4.0, 5.0]);
     assert_eq!(t.to_vec::<f32>().unwrap()[0], 9.0);
