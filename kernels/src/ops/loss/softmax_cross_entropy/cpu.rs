@@ -87,18 +87,13 @@ impl<T: Float> Shared<'_, T> {
     /// The target of row `row`; None if the row is ignored.
     #[inline(always)]
     fn target(&self, row: usize, label: i64) -> Option<Target<T>> {
-        if label == self.rule.ignore_index {
+        let row_weight = self.rule.row_weights.map_or(1.0, |w| w[row]);
+        if label == self.rule.ignore_index || row_weight == 0.0 {
             return None;
         }
         let label = label as usize;
-        let mut weight = self.rule.weights.map_or(T::ONE, |w| w[label]);
-        if let Some(row_weights) = self.rule.row_weights {
-            let row_weight = row_weights[row];
-            if row_weight == 0.0 {
-                return None;
-            }
-            weight *= T::from_f64(f64::from(row_weight));
-        }
+        let class_weight = self.rule.weights.map_or(T::ONE, |w| w[label]);
+        let weight = class_weight * T::from_f64(f64::from(row_weight));
         let (hit, spread) = ((T::ONE - self.rule.smoothing) * weight, self.spread * weight);
         Some(Target { label, weight, hit, spread })
     }
@@ -124,9 +119,12 @@ pub(super) fn forward_backward<S: Stored, D: Stored<Real = S::Real>>(
     d_logits: Option<&mut [D]>,
 ) -> Result<LossSums> {
     let n = rule.n_classes;
-    let is_label = |label: i64| (0..n as i64).contains(&label) || label == rule.ignore_index;
-    if let Some(row) = labels.iter().position(|&label| !is_label(label)) {
-        return Err(KernelError::Label { op: OP, row, label: labels[row], n_classes: n });
+    let counts = |row: usize| rule.row_weights.is_none_or(|weights| weights[row] != 0.0);
+    let is_bad = |&(row, label): &(usize, i64)| {
+        !(0..n as i64).contains(&label) && label != rule.ignore_index && counts(row)
+    };
+    if let Some((row, label)) = labels.iter().copied().enumerate().find(is_bad) {
+        return Err(KernelError::Label { op: OP, row, label, n_classes: n });
     }
     if n == 0 {
         return Ok(LossSums::default());

@@ -67,22 +67,20 @@ template <class M> struct Target {
     M weight, hit;
     M spread;  // the rule's, times the weight
 };
-// Adds NaN to `loss` for an invalid label.
+// Adds NaN to `loss` for an invalid label of a row that counts.
 template <class M>
 __device__ __forceinline__ Target<M> target_of(const Rule<M>& rule, const i64* labels, size_t row, size_t n, double& loss) {
     i64 label = labels[row];
     bool is_class = label >= 0 && (u64)label < n;
-    Target<M> t = {is_class && label != rule.ignore_index, is_class ? (size_t)label : 0, 0, 0, rule.spread};
+    M row_weight = !ROW_WEIGHTS || (FOCAL && !rule.row_weights) ? (M)1 : (M)rule.row_weights[row];
+    bool counts = label != rule.ignore_index && row_weight != 0;
+    Target<M> t = {is_class && counts, is_class ? (size_t)label : 0, 0, 0, rule.spread};
     if (t.counts) {
         t.weight = rule.weights ? rule.weights[t.label] : (M)1;
-        if (ROW_WEIGHTS) {
-            M row_weight = FOCAL && !rule.row_weights ? (M)1 : (M)rule.row_weights[row];
-            t.counts = row_weight != 0;
-            t.weight *= row_weight;
-        }
+        if (ROW_WEIGHTS) t.weight *= row_weight;
         t.hit = (1 - rule.smoothing) * t.weight;
         t.spread *= t.weight;
-    } else if (label != rule.ignore_index) {
+    } else if (counts) {
         loss += not_a_number();
     }
     return t;

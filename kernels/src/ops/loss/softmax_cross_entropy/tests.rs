@@ -293,15 +293,19 @@ fn weights_of_one_change_no_bit_and_a_row_of_weight_0_nothing() {
         but_one[1] = 0.0;
         with_nan[n_classes..2 * n_classes].fill(f32::NAN);
         for device in devices() {
-            let run = |logits: &[f32], row_weights| {
+            let run_labels = |labels: &[i64], logits: &[f32], row_weights| {
                 let weights = Some(&weights[..]);
-                let case = Case { n_classes, logits, labels: &labels, weights, row_weights, smoothing: 0.1 };
+                let case = Case { n_classes, logits, labels, weights, row_weights, smoothing: 0.1 };
                 let (sums, d) = run(&case, Some(DType::F32), device).unwrap();
                 (sums, d.unwrap().to_vec::<f32>().unwrap())
             };
+            let run = |logits, row_weights| run_labels(&labels, logits, row_weights);
             let unweighted = run(&logits, None);
             assert_eq!(run(&logits, Some(&ones)), unweighted, "{n_classes} classes on {device}");
             let (sums, mut d) = run(&with_nan, Some(&but_one));
+            let mut labels_but_one = labels.clone();
+            labels_but_one[1] = n_classes as i64 + 7;
+            assert_eq!(run_labels(&labels_but_one, &with_nan, Some(&but_one)), (sums, d.clone()));
             let label_weight = f64::from(weights[labels[1] as usize] as f32);
             assert_close(&[sums.weight], &[unweighted.0.weight - label_weight], 0.0, 1e-12);
             assert!(sums.loss < unweighted.0.loss);
