@@ -101,6 +101,8 @@ impl Tensor {
         let dtype = dtype.ok_or_else(|| {
             refused(format!("no tensor holds elements of type {}, {bits} bits, {lanes} lanes", code.0))
         })?;
+        // Any byte but 0 is true there; here only 1 is.
+        let stored = if dtype == DType::Bool { DType::U8 } else { dtype };
         let dims: Vec<usize> = lent.shape().iter().map(|&n| n as usize).collect();
         let shape = Shape::new(&dims)?;
         let DLDevice { device_type, device_id } = lent.device();
@@ -113,7 +115,7 @@ impl Tensor {
             DLDeviceType::CPU => {
                 // SAFETY: the caller's guarantee.
                 let bytes = unsafe { lent.cpu_bytes() }.map_err(|error| refused(error.to_string()))?;
-                TensorRef::from_bytes(bytes, dtype, shape).to_tensor()
+                TensorRef::from_bytes(bytes, stored, shape).to_dtype(dtype)
             }
             DLDeviceType::CUDA => {
                 let gpu = Gpu::get(u32::try_from(device_id).unwrap_or(u32::MAX))?;
@@ -121,8 +123,8 @@ impl Tensor {
                 let address =
                     unsafe { lent.offset_bytes_ptr() }.map_err(|error| refused(error.to_string()))?;
                 // SAFETY: as above; `validate` has compared shape and dtype, and the copy is complete before this returns.
-                let elements = unsafe { CudaSlice::from_raw(gpu, address as u64, shape.numel(), dtype) };
-                let copy = TensorRef::from_cuda(elements, shape).to_tensor()?;
+                let elements = unsafe { CudaSlice::from_raw(gpu, address as u64, shape.numel(), stored) };
+                let copy = TensorRef::from_cuda(elements, shape).to_dtype(dtype)?;
                 gpu.synchronize()?;
                 Ok(copy)
             }
@@ -152,6 +154,21 @@ mod tests {
             // SAFETY: as above.
             let back = unsafe { Tensor::from_dlpack(&scalar) }.unwrap();
             assert_eq!((back.dims(), back.item::<f32>().unwrap()), (&[][..], 7.0));
+        }
+    }
+
+    #[test]
+    fn any_byte_but_zero_is_true() {
+        for device in devices() {
+            let bytes = tensor![0, 1, 2, 255].to_dtype(DType::U8).unwrap().to(device).unwrap();
+            let lent = bytes.into_dlpack().unwrap();
+            // SAFETY: the pointer is that of `lent`, which nobody else uses, and the field is of plain numbers.
+            unsafe { &mut *lent.as_ptr() }.dl_tensor.dtype = DType::Bool.dlpack();
+            // SAFETY: the memory is that of the tensor, of as many bytes.
+            let bools = unsafe { Tensor::from_dlpack(&lent) }.unwrap();
+            assert_eq!((bools.dtype(), bools.sum(None).unwrap().item::<i64>().unwrap()), (DType::Bool, 3));
+            let bools = bools.to("cpu").unwrap();
+            assert_eq!(bools.view().as_bytes("test", "x").unwrap(), [0, 1, 1, 1], "{device}");
         }
     }
 
