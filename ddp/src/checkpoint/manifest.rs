@@ -44,7 +44,7 @@ use crate::storage::user_file::read_regular;
 /// Largest manifest: one of 1,000 ranks and 10,000 parameters takes some 2 MB.
 const MAX_BYTES: u64 = 256 << 20;
 /// Most rows, steps, ranks or elements that a manifest may claim.
-const MAX_COUNT: u64 = 1 << 52;
+pub(crate) const MAX_COUNT: u64 = 1 << 52;
 /// Text before the manifest's own checksum.
 const CHECKSUM_FIELD: &[u8] = b"\"checksum\": \"";
 

@@ -283,7 +283,12 @@ impl Saver {
 
     /// Updates the markers and deletes old checkpoints after verifying the new one, on rank 0.
     fn follow_up(&self, run: &RunState, saved: &mut Saved) -> Result<(), CheckpointError> {
-        let is_best = run.best.as_ref().is_some_and(|best| best.step == run.step);
+        // Where the step of the best evaluation was not saved, each later checkpoint has its weights.
+        let has_best =
+            || self.store.checkpoint(run.step).is_ok_and(|checkpoint| checkpoint.best_path().is_some());
+        let is_best = run.best.as_ref().is_some_and(|best| {
+            best.step == run.step || self.store.checkpoint(best.step).is_err() && has_best()
+        });
         let markers = [(true, Marker::Latest), (self.options.keep_best && is_best, Marker::Best)];
         for (_, marker) in markers.into_iter().filter(|(is_due, _)| *is_due) {
             if let Err(DiskError { action, path, source }) = self.store.mark(marker, run.step) {

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use tracing::warn;
 
+use crate::exit_code::RESTARTABLE;
 use crate::storage::atomic_write::write_atomic_with;
 use crate::storage::user_file::{open_regular, open_unlinked};
 use crate::storage::write_error::WriteError;
@@ -116,10 +117,10 @@ fn kind(line: &[u8], step: u64, before: &mut Before) -> Kind {
         Ok(line) => {
             let failed = line.exit_code.zip(line.rank);
             before.failed = failed.or(before.failed);
-            // The step that a failure names may not have been completed.
-            let n_steps = line.step.filter(|_| failed.is_none());
-            before.step = before.step.max(n_steps.unwrap_or_default());
-            match n_steps {
+            // The step that a failure names may not have been completed, but after a loss.
+            let is_completed = failed.is_none_or(|(code, _)| code == RESTARTABLE);
+            before.step = before.step.max(line.step.filter(|_| is_completed).unwrap_or_default());
+            match line.step.filter(|_| failed.is_none()) {
                 Some(of) if of == step => Kind::OfStep(line.event.unwrap_or_default().into_owned()),
                 Some(of) if of < step => Kind::Kept,
                 _ => Kind::Later,
@@ -165,7 +166,7 @@ mod tests {
         let step = |step: u64| format!("{{\"event\":\"step\",\"step\":{step}}}\n");
         let failed = "{\"event\":\"failed\",\"exit_code\":75,\"rank\":1,\"step\":9}\n";
         fs::write(&path, step(1) + failed + &step(2)).unwrap();
-        assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 2, failed: Some((75, 1)) });
+        assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 9, failed: Some((75, 1)) });
         assert_eq!(fs::read_to_string(&path).unwrap(), step(1), "no failure is kept");
         assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 1, failed: None });
     }

@@ -63,6 +63,13 @@ pub enum FolderError {
         /// Step of the newest checkpoint.
         newest: u64,
     },
+    /// A checkpoint outside of a run's folder.
+    #[error("`{}` lies in no folder of a run", checkpoint.display())]
+    #[diagnostic(help("name the folder in which the run continues with --out"))]
+    NoRun {
+        /// Its folder.
+        checkpoint: PathBuf,
+    },
     /// A run that looks for its newest checkpoint by itself found that another run has saved a later one, or its model, meanwhile.
     #[error("output folder `{}`: another run has saved its state there while this one started, which deletes nothing", path.display())]
     #[diagnostic(help("start the same command again: it continues from what that run has saved"))]

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use ddp_comm::{CommError, Failure, World};
+use ddp_kernels::KernelError;
 
+use crate::checkpoint::manifest::MAX_COUNT;
 use crate::checkpoint::{CheckpointStore, RunState, SaveOutcome};
 use crate::data::{SavedPreprocessor, numbered_columns};
 use crate::model::file::ModelInfo;
@@ -85,11 +87,15 @@ impl<'w> Checkpoints<'w> {
 
     /// Saves the trainer; waits for its steps and for the disk. A checkpoint of the same step is replaced. Collective.
     ///
-    /// - `cursor`: rows that all ranks have used since the start, or any other number that the loop continues from
+    /// - `cursor`: rows that all ranks have used since the start, or any other number below 2^52 that the loop continues from
     ///
     /// # Errors
     /// `TrainError::Checkpoint` on all ranks if it could not be saved on one; older checkpoints are intact then.
     pub fn save(&mut self, trainer: &Trainer<'_>, cursor: u64) -> Result<()> {
+        if cursor >= MAX_COUNT {
+            let problem = format!("the cursor is {cursor}");
+            return Err(KernelError::misuse("Checkpoints::save", problem, "a number below 2^52").into());
+        }
         let mut run = RunState {
             cursor,
             // The loop knows its epochs; the file says that the first one is under way.

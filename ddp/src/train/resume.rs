@@ -28,7 +28,7 @@ use crate::checkpoint::{
 use crate::config::{Config, Overrides};
 use crate::data::Loaded;
 use crate::run_folder::error::FolderError;
-use crate::run_folder::folder::{Existing, MODEL_FILE};
+use crate::run_folder::folder::{CHECKPOINTS, Existing, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
 use crate::train::error::{Result, Stop, TrainError};
 use crate::train::trainer::Trainer;
@@ -153,10 +153,14 @@ impl Resumed {
         Ok(Config::from_saved_with(&self.manifest().config, self.checkpoint.path(), overrides)?)
     }
 
-    /// The folder of the run that the checkpoint belongs to.
-    pub fn run_folder(&self) -> &Path {
-        // <run>/checkpoints/step-<N>
-        self.checkpoint.path().ancestors().nth(2).unwrap_or(Path::new("."))
+    /// The folder of the run that the checkpoint belongs to, whatever the words of its path.
+    ///
+    /// # Errors
+    /// [`FolderError::NoRun`] for a checkpoint that lies outside of a run, such as a copy.
+    pub fn run_folder(&self) -> Result<PathBuf> {
+        let path = self.checkpoint.path();
+        let run = run_of(path).or_else(|| run_of(&path.canonicalize().ok()?));
+        Ok(run.ok_or_else(|| FolderError::NoRun { checkpoint: path.to_owned() })?)
     }
 
     /// Returns the folder in which the run continues, and how to treat its contents.
@@ -165,7 +169,11 @@ impl Resumed {
     /// [`FolderError::Behind`] if that folder holds later checkpoints than the named one: two runs would continue in it;
     /// [`FolderError::Continued`] if another run has saved them since the search.
     pub fn folder(&self, out: Option<&Path>) -> Result<(PathBuf, Existing)> {
-        let run = self.run_folder().to_owned();
+        let run = match (self.run_folder(), out) {
+            // A copy continues elsewhere.
+            (Err(_), Some(out)) => return Ok((out.to_owned(), Existing::Refuse)),
+            (run, _) => run?,
+        };
         let is = |a: &Path, b: &Path| a.canonicalize().is_ok_and(|a| b.canonicalize().is_ok_and(|b| a == b));
         if let Some(out) = out.filter(|out| !is(out, &run)) {
             return Ok((out.to_owned(), Existing::Refuse));
@@ -260,7 +268,7 @@ impl Resumed {
             |later: &u64| *later > step && !self.skipped.iter().any(|of| of.name == step_name(*later));
         if store.steps()?.iter().any(is_new) {
             // The run that saves them has deleted this one, which is older than those that it keeps.
-            return Err(FolderError::Continued { path: self.run_folder().to_owned() }.into());
+            return Err(FolderError::Continued { path: self.run_folder()? }.into());
         }
         let mut skipped = self.skipped.clone();
         skipped.push(Skipped { name: step_name(step), fault: damage });
@@ -384,4 +392,11 @@ pub fn shared_folder(world: &World, folder: Option<&Path>) -> Result<PathBuf, St
 pub(crate) fn shared_path(world: &World, own: &Path) -> Result<PathBuf> {
     let paths = world.group().all_gather_bytes(own.as_os_str().as_bytes())?;
     Ok(PathBuf::from(OsString::from_vec(paths[0].clone())))
+}
+
+/// `<run>` of `<run>/checkpoints/step-<N>`, if the path names it.
+fn run_of(path: &Path) -> Option<PathBuf> {
+    let store = path.parent().filter(|store| store.ends_with(CHECKPOINTS))?;
+    let run = store.parent().filter(|run| !run.as_os_str().is_empty())?;
+    path.file_name().map(|_| run.to_owned())
 }

@@ -12,7 +12,7 @@ use ddp::optim::{
     ScheduleShape, Span, Warmup,
 };
 use ddp::prelude::*;
-use ddp::train::{MetricRequest, Task, Trainer, TrainerOptions, evaluate};
+use ddp::train::{Checkpoints, MetricRequest, Task, Trainer, TrainerOptions, evaluate};
 use ddp::with_hint;
 
 const CPU: Device = Device::Cpu;
@@ -229,6 +229,21 @@ fn settings_of_schedules_are_in_range() {
     let step = ScheduleShape::Step { every: Span::Fraction(2.0), factor: 0.5 };
     says(schedule(step, None), &["step_every_fraction"]);
     says(schedule(ScheduleShape::Exponential { every: Span::Steps(1), factor: 2.0 }, None), &["step_factor"]);
+}
+
+#[test]
+fn a_cursor_that_no_checkpoint_holds_is_refused() {
+    let folder = std::env::temp_dir().join(format!("ddp_outside_cursor_{}", std::process::id()));
+    let world = World::single();
+    let options = TrainerOptions::default();
+    let trainer =
+        Trainer::for_layers(&world, layers(), Sizes::new(8, CPU), LossHead::mse(), &sgd(0.1), options)
+            .unwrap();
+    let mut checkpoints = Checkpoints::new(&world, &trainer, &folder).unwrap();
+    says(checkpoints.save(&trainer, 16 << 48), &["cursor", "below 2^52"]);
+    checkpoints.save(&trainer, 1 << 51).unwrap();
+    drop(checkpoints);
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// The power of 0 has derivatives where its formula multiplies 0 by infinity, as after a ReLU.

@@ -37,4 +37,6 @@ pub use self::predictions::Predictions;
 pub use self::predictor::Predictor;
 pub use self::saved_model::SavedModel;
 #[doc(hidden)]
-pub use self::{ensemble::Ensemble, error::Result, pass::Model, saved_model::is_active};
+pub use self::{
+    ensemble::Ensemble, error::Result, pass::Model, saved_model::has_gone_on, saved_model::is_active,
+};

@@ -1,15 +1,19 @@
 //! A trained model on disk: its file, config, preprocessing, and the weights to evaluate or predict with.
 
+use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp::checkpoint::{Checkpoint, CheckpointError, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader};
+use ddp::checkpoint::{
+    Checkpoint, CheckpointError, CheckpointStore, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader,
+};
 use ddp::config::{Config, Task};
 use ddp::data::{DataError, HeadOutputs, LabelVocabulary, OutputUnits};
 use ddp::model::file::ModelFile;
 use ddp::model::{ModelSpec, Network, ParamLayout, file};
+use ddp::run_folder::done::DONE_FILE;
 use ddp::run_folder::folder;
 use ddp::run_folder::folder::MODEL_FILE;
 use ddp_comm::{HostShare, Stop, World};
@@ -264,6 +268,7 @@ fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)>
     let inside = path.join(MODEL_FILE);
     let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
     let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
+    let is_active = is_active || is_model_of_run && has_gone_on(path);
     if (is_model_of_run && !is_active) || (path.is_file() && !is_marker) {
         return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
     }
@@ -282,6 +287,22 @@ fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)>
         Err(CheckpointError::NotFound { .. }) if !is_marker => Ok((path.to_owned(), None)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the run in this folder has saved checkpoints since its model was written, and did not end again.
+pub fn has_gone_on(run: &Path) -> bool {
+    let written = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let store = CheckpointStore::for_run(run);
+    let newest = store.steps().ok().and_then(|steps| steps.last().copied());
+    let saved = newest.and_then(|step| written(&store.step_folder(step).join(MANIFEST_FILE)));
+    let has_gone_on = !run.join(DONE_FILE).exists() && saved > written(&run.join(MODEL_FILE));
+    if has_gone_on {
+        info!(
+            "the run in `{}` has gone on since it wrote its model: its newest checkpoint is used",
+            run.display()
+        );
+    }
+    has_gone_on
 }
 
 /// Reads the EMA of the weights from a checkpoint, if the run keeps one: the run evaluates the EMA too.

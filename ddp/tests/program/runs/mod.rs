@@ -13,6 +13,7 @@ mod memory;
 mod metrics;
 mod ordinal;
 mod parity;
+mod places;
 mod precision;
 mod prometheus;
 mod quality;

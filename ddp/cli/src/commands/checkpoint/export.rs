@@ -6,7 +6,7 @@ use ddp::checkpoint::{Checkpoint, MANIFEST_FILE};
 use ddp::model::{ParamLayout, layers};
 use ddp::run_folder::folder::MODEL_FILE;
 use ddp_tables::export::{ExportError, OnnxModel, Trained, TrainedParam, WeightsPlace};
-use ddp_tables::predict::SavedModel;
+use ddp_tables::predict::{SavedModel, has_gone_on};
 
 use super::weights::{Named, Weights, check_out};
 use super::{one_at, print_result};
@@ -83,7 +83,7 @@ impl Source {
     /// the choice of weights requires a checkpoint.
     fn find(path: &Path, choice: WeightsChoice) -> Result<Self> {
         let of_run = path.join(MODEL_FILE);
-        let is_run = of_run.exists() && !path.join(MANIFEST_FILE).exists();
+        let is_run = of_run.exists() && !path.join(MANIFEST_FILE).exists() && !has_gone_on(path);
         let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
         if is_run && choice == WeightsChoice::Auto {
             return Ok(Source { file: of_run, checkpoint: None });

@@ -46,7 +46,8 @@ fn all_at(path: &Path) -> Result<(Vec<Named>, CheckpointStore)> {
     match Located::new(path)? {
         Located::One(path) => {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let store = CheckpointStore::at(path.parent().unwrap_or(Path::new(".")));
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let store = CheckpointStore::at(parent.unwrap_or(Path::new(".")));
             Ok((vec![Named { name, checkpoint: Checkpoint::read(&path) }], store))
         }
         Located::Store(store) => {

@@ -49,7 +49,7 @@ pub(super) fn check_file_system(world: &World, args: &TrainArgs, resumed: Option
     let out = match (&args.out, resumed) {
         // It was checked before.
         (Some(_), _) => return Ok(()),
-        (None, Some(resumed)) => resumed.run_folder().to_owned(),
+        (None, Some(resumed)) => resumed.run_folder()?,
         (None, None) => PathBuf::from(folder::RUNS),
     };
     Ok(file_system::check_file_system(&out)?)
@@ -72,7 +72,7 @@ pub(super) fn is_complete(
     let state = resumed.state();
     let is_over =
         is_long_enough(config, state, state.step) || EarlyStopping::of(config).is_over(&state.early_stopping);
-    let run = args.out.as_deref().unwrap_or(resumed.run_folder());
+    let run = &args.out.clone().or_else(|| resumed.run_folder().ok()).unwrap_or_default();
     let done = Done::read(run).filter(|done| {
         is_over && world.rank().0 == 0 && done.step == state.step && run.join(folder::MODEL_FILE).exists()
     });
@@ -118,7 +118,10 @@ pub(super) fn open_folder(
                 folder::check_free(run)?;
             }
             let (out, existing) = folder?;
-            (claim_folder(Some(&out), &config.name, existing)?, existing)
+            let claimed = claim_folder(Some(&out), &config.name, existing)?;
+            // Its owner before may have saved until the claim.
+            resumed.folder(args.out.as_deref())?;
+            (claimed, existing)
         }
         // A run that was killed before its first checkpoint starts over.
         None if args.resume.is_some() => {

@@ -266,7 +266,10 @@ impl Record {
         }
         let fields: Map<String, Value> = serde_json::from_slice(bytes).ok()?;
         let word = |key: &str| fields.get(key).and_then(Value::as_str).map(str::to_owned);
-        self.step = step.or_else(|| fields.get("steps")?.as_u64()).unwrap_or(self.step);
+        if event != "checkpoint" {
+            // Which may be reported after later steps.
+            self.step = step.or_else(|| fields.get("steps")?.as_u64()).unwrap_or(self.step);
+        }
         self.epoch = epoch.or(self.epoch);
         self.world_size = fields.get("world_size").and_then(Value::as_u64).or(self.world_size);
         match &*event {

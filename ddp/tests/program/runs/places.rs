@@ -1,0 +1,88 @@
+//! The run that a checkpoint belongs to, whatever the words of its path; and the weights that a run's folder stands for.
+
+use std::fs;
+use std::path::Path;
+
+use crate::common::{run_line, run_line_ok, temp_dir};
+
+const TRAIN: &str = "train builtin:digits --out b -q --epochs 6 --set checkpoint.every_epochs=1 --set train.stop_after_epochs=1";
+
+/// Steps of the checkpoints of a run.
+fn steps(run: &Path) -> Vec<String> {
+    let names = fs::read_dir(run.join("checkpoints")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut steps: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
+    steps.retain(|name| name.starts_with("step-"));
+    steps.sort();
+    steps
+}
+
+#[test]
+fn a_run_goes_on_in_its_folder_whatever_names_its_checkpoint() {
+    let folder = temp_dir();
+    let run = folder.path().join("b");
+    let stopped =
+        |place: &Path, line: &str| assert_eq!(run_line(place, line).status.code(), Some(85), "{line}");
+    stopped(folder.path(), TRAIN);
+    let places = [
+        ("checkpoints/step-45", "."),
+        ("checkpoints", "latest"),
+        ("", "checkpoints/latest"),
+        ("", "checkpoints"),
+    ];
+    for (n, (place, path)) in (2..).zip(places) {
+        stopped(&run.join(place), &format!("train --resume {path} -q --set train.stop_after_epochs={n}"));
+        assert!(steps(&run).contains(&format!("step-{}", 45 * n)), "{place}, {path}: {:?}", steps(&run));
+    }
+    let entries = fs::read_dir(run.join("checkpoints")).unwrap().count();
+    assert_eq!(entries, steps(&run).len() + 2, "two markers, and nothing of a run");
+    run_line_ok(&run.join("checkpoints"), "checkpoint verify step-225");
+    // A copy belongs to no run.
+    let copy = folder.path().join("backup/step-225");
+    fs::create_dir_all(&copy).unwrap();
+    for file in fs::read_dir(run.join("checkpoints/step-225")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    let refused = run_line(folder.path(), "train --resume backup/step-225");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("lies in no folder of a run\nhint: ") && refused.stderr.contains("--out"),
+        "{refused:?}"
+    );
+    run_line_ok(folder.path(), "train --resume backup/step-225 --out other -q");
+    assert!(folder.path().join("other/done.json").exists());
+}
+
+/// The model of a run that was complete, and then went on, is that of its newest checkpoint until it is complete again.
+#[test]
+fn a_run_that_has_gone_on_stands_for_its_newest_checkpoint() {
+    let folder = temp_dir();
+    run_line_ok(folder.path(), "train builtin:digits --out b -q --epochs 2 --optimizer.lr 0.003");
+    let before = run_line_ok(folder.path(), "eval --checkpoint b");
+    assert!(before.stdout.contains("b/model.safetensors"), "{before:?}");
+    let on = run_line(folder.path(), "train --resume b --epochs 20 -q --set train.stop_after_epochs=10");
+    assert_eq!(on.status.code(), Some(85), "{on:?}");
+    let after = run_line_ok(folder.path(), "eval --checkpoint b");
+    assert!(after.stdout.contains("b/checkpoints/step-450/model.safetensors"), "{after:?}");
+    assert!(after.stderr.contains("has gone on since it wrote its model"), "{after:?}");
+    let exported = run_line_ok(folder.path(), "checkpoint export b --out x.safetensors");
+    assert!(exported.stdout.contains("step 450") || exported.stderr.contains("step 450"), "{exported:?}");
+    run_line_ok(folder.path(), "train --resume b -q");
+    let complete = run_line_ok(folder.path(), "eval --checkpoint b");
+    assert!(complete.stdout.contains("b/model.safetensors"), "{complete:?}");
+}
+
+/// The best evaluation came at a step that was not saved: each later checkpoint has its weights.
+#[test]
+fn the_marker_of_the_best_evaluation_has_its_weights() {
+    let folder = temp_dir();
+    let line =
+        "train builtin:digits --out b -q --epochs 60 --optimizer.lr 0.01 --set train.stop_after_epochs=2";
+    assert_eq!(run_line(folder.path(), line).status.code(), Some(85));
+    run_line_ok(folder.path(), "train --resume b -q");
+    let metrics = |of: &str| {
+        let evaluated = run_line_ok(folder.path(), &format!("eval --checkpoint {of}"));
+        evaluated.stdout.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(metrics("b/checkpoints/best"), metrics("b"));
+}
