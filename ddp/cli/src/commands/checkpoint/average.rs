@@ -41,16 +41,31 @@ pub(super) fn average(args: &CheckpointAverageArgs) -> Result<()> {
     Ok(print_result(&format!("wrote the {} to {}\n", mean.origin, args.out.display()))?)
 }
 
+/// Lists of a run's checkpoints that are read before it is told that there are too few.
+const TRIES: usize = 5;
+
 /// Returns the `last` newest verified checkpoints of `path`, newest first.
 fn newest(path: &Path, last: usize) -> Result<Vec<Checkpoint>> {
-    let (named, _) = all_at(path)?;
-    let good = named.into_iter().rev().filter_map(|named| named.checkpoint.ok());
-    let good: Vec<_> = good.filter(|checkpoint| checkpoint.verify().is_ok()).take(last).collect();
-    if good.len() < last {
-        let path = path.to_owned();
-        return Err(CheckpointError::TooFew { path, got: good.len(), expected: last }.into());
+    let mut good = Vec::new();
+    for _ in 0..TRIES {
+        let (all, store) = all_at(path)?;
+        let mut is_any_gone = false;
+        good.clear();
+        for named in all.into_iter().rev() {
+            let is_good = named.checkpoint.as_ref().is_ok_and(|checkpoint| checkpoint.verify().is_ok());
+            // A run in progress may delete some while others are read.
+            is_any_gone |= named.is_gone(&store);
+            good.extend(named.checkpoint.ok().filter(|_| is_good));
+            if good.len() == last {
+                return Ok(good);
+            }
+        }
+        if !is_any_gone {
+            break;
+        }
     }
-    Ok(good)
+    let path = path.to_owned();
+    Err(CheckpointError::TooFew { path, got: good.len(), expected: last }.into())
 }
 
 /// Checks that there are at least two checkpoints and none is named twice.

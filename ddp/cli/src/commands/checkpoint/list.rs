@@ -16,6 +16,7 @@ use ddp::run_folder::error::FolderError;
 use ddp::run_folder::folder;
 use ddp::run_folder::folder::Held;
 use serde::Serialize;
+use tracing::info;
 
 use super::{Named, all_at, print_result};
 use crate::cli::{CheckpointLsArgs, CheckpointPruneArgs, CheckpointVerifyArgs};
@@ -280,6 +281,10 @@ pub(super) fn verify(log: &Log, args: &CheckpointVerifyArgs) -> Result<()> {
         let reading = log.terminal().show_busy(format!("reading {}", named.name));
         let report = VerifyReport::new(named);
         drop(reading);
+        if !report.ok && named.is_gone(&store) {
+            info!("{}: deleted by the run meanwhile", named.name);
+            continue;
+        }
         n_bad += usize::from(!report.ok);
         print_result(&if args.json { json_line(&report) } else { report.lines() })?;
     }

@@ -61,6 +61,13 @@ fn all_at(path: &Path) -> Result<(Vec<Named>, CheckpointStore)> {
     }
 }
 
+impl Named {
+    /// Whether the run has deleted it since it was listed, and keeps later ones.
+    fn is_gone(&self, store: &CheckpointStore) -> bool {
+        !store.folder().join(&self.name).exists() && store.steps().is_ok_and(|steps| !steps.is_empty())
+    }
+}
+
 /// Finds the one verified checkpoint at `path`; reports skipped ones on stderr.
 fn one_at(path: &Path) -> Result<Checkpoint> {
     let search = Checkpoint::find(path)?;
