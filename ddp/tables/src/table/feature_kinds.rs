@@ -22,6 +22,8 @@ pub(crate) struct FeatureKinds {
     /// Kinds of the file that is read, and of all files.
     seen: Vec<SeenKinds>,
     all: Vec<SeenKinds>,
+    /// Dates and times in the rows of text since the last comparison.
+    n_moments: Vec<usize>,
     /// Dates beyond the calendar, which are missing values.
     n_infinite: Vec<u64>,
     /// Features whose time zones were named.
@@ -40,6 +42,7 @@ impl FeatureKinds {
             of: spec.features.map_or(String::new(), |known| known.of.to_owned()),
             seen: vec![SeenKinds::default(); n_features],
             all: vec![SeenKinds::default(); n_features],
+            n_moments: vec![0; n_features],
             n_infinite: vec![0; n_features],
             are_named: vec![false; n_features],
             zones: BTreeMap::new(),
@@ -53,6 +56,7 @@ impl FeatureKinds {
 
     /// Adds the kind of a date or time.
     pub(crate) fn add_moment(&mut self, feature: usize, moment: &Moment) {
+        self.n_moments[feature] += 1;
         self.add(feature, if moment.has_date { SeenKinds::DATE } else { SeenKinds::TIME });
         if moment.has_date && moment.has_time {
             self.add(feature, if moment.has_offset { SeenKinds::ZONED } else { SeenKinds::NAIVE });
@@ -95,6 +99,32 @@ impl FeatureKinds {
         for [file, before] in self.zones.values_mut() {
             before.add(std::mem::take(file));
         }
+    }
+
+    /// Checks that the text of a file spells one kind of values in each column: `20240102` among dates would be seconds.
+    ///
+    /// - `n_values`: values of a feature in the last rows
+    ///
+    /// # Errors
+    /// [`TableError::OtherKind`].
+    pub(super) fn check_mixed(
+        &mut self,
+        names: &[String],
+        path: &Path,
+        n_values: impl Fn(usize) -> usize,
+    ) -> Result<()> {
+        let are_moments = |seen: &SeenKinds| seen.has(SeenKinds::DATE) || seen.has(SeenKinds::TIME);
+        for (feature, seen) in self.seen.iter_mut().enumerate().filter(|(_, seen)| are_moments(seen)) {
+            if std::mem::take(&mut self.n_moments[feature]) < n_values(feature) {
+                seen.add(SeenKinds::NUMBER);
+            }
+            let expected = if seen.has(SeenKinds::DATE) { ColumnKind::Date } else { ColumnKind::Time };
+            if let Some(found) = seen.other_than(expected) {
+                let (path, column, of) = (path.to_owned(), names[feature].clone(), "another row".to_owned());
+                return Err(DataError::from(TableError::OtherKind { path, column, found, expected, of }));
+            }
+        }
+        Ok(())
     }
 
     /// Compares the kinds in the file `path` with those that are known; `has_value` says whether a feature has a value in its last rows.

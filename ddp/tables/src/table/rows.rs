@@ -254,6 +254,18 @@ impl TableRows {
         self.kinds.check(&plan.features, path, has_value)
     }
 
+    /// Checks that each column of text has one kind of values in the rows of the file `path` from `first` on.
+    ///
+    /// # Errors
+    /// [`TableError::OtherKind`](crate::error::TableError::OtherKind)
+    pub(crate) fn check_mixed(&mut self, plan: &ColumnPlan, first: usize, path: &Path) -> Result<()> {
+        let (n_features, features) = (self.n_features, &self.features);
+        let n_values = |feature: usize| {
+            (first..self.n_rows).filter(|row| !features[row * n_features + feature].is_nan()).count()
+        };
+        self.kinds.check_mixed(&plan.features, path, n_values)
+    }
+
     /// Further files must have the kinds of those so far, the first of which is `first`.
     pub(crate) fn expect_kinds(&mut self, first: &Path) {
         self.kinds.expect(first.display().to_string());

@@ -372,3 +372,32 @@ fn files_of_a_table_have_one_decimal_mark() {
     fs::remove_file(folder.path().join("3.csv")).unwrap();
     assert_eq!(rows(&["data.decimal=,"]).unwrap()[0], 9118.0);
 }
+
+#[test]
+fn a_column_of_text_has_one_kind_of_values() {
+    let open = |values: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        let rows: String =
+            values.iter().enumerate().map(|(row, value)| format!("{value},{}\n", row % 2)).collect();
+        fs::write(&path, format!("when,label\n{rows}")).unwrap();
+        let sets = [
+            format!("data.train={}", path.display()),
+            "data.target=label".to_owned(),
+            "data.missing=mean".to_owned(),
+        ];
+        let config = Config::load(None, &sets).unwrap();
+        SourceSpec::train(&config.data).open().map(|rows| rows.len()).map_err(|error| error.to_string())
+    };
+    for values in [
+        ["2024-01-01", "20240102", "2024-01-03"],
+        ["20240102", "7", "2024-01-03"],
+        ["12:30", "2024-01-01", "13:00"],
+    ] {
+        let error = open(&values).unwrap_err();
+        assert!(error.contains("column \"when\" holds") && error.contains("another row has"), "{error}");
+    }
+    for values in [["2024-01-01", "", "2024-01-03 12:00:00"], ["12:30", "NA", "PT1H"], ["1", "", "2.5"]] {
+        assert_eq!(open(&values), Ok(3), "{values:?}");
+    }
+}

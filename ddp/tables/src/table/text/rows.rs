@@ -69,6 +69,7 @@ impl TextRows {
             && (self.plain_rows(rows, first + max_rows - rows.n_rows)? || self.exact_row(rows)?)
         {}
         partition_rows::fill(&self.plan, rows, first, &self.path)?;
+        rows.check_mixed(&self.plan, first, &self.path)?;
         rows.check_kinds(&self.plan, first, &self.path)?;
         Ok(rows.n_rows - first)
     }

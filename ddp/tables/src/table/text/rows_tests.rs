@@ -320,8 +320,8 @@ fn thousands_are_told_from_fractions() {
 
 #[test]
 fn words_marks_and_times_are_numbers() {
-    let text = "a,b,label\nTrue,2024-05-31T12:30:15Z,0\nno,1970-01-02,1\nYES,00:01:00,1\n";
-    assert_eq!(features_of(text, &[]), [1.0, 1_717_158_615.0, 0.0, 86_400.0, 1.0, 60.0]);
+    let text = "a,b,c,label\nTrue,2024-05-31T12:30:15Z,00:01:00,0\nno,1970-01-02,PT2S,1\n";
+    assert_eq!(features_of(text, &[]), [1.0, 1_717_158_615.0, 60.0, 0.0, 86_400.0, 2.0]);
 
     let marks = ["", "NA", "N/A", "n/a", "null", "NULL", "-", "?", "NaN", "None", "<NA>"];
     for mark in marks {
