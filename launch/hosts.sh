@@ -72,6 +72,7 @@ if [[ ! -x $binary ]]; then
     fi
 fi
 
+own_plm=${OMPI_MCA_plm:-}
 # shellcheck source=launch/mpi-env
 . "$root/launch/mpi-env"
 
@@ -79,11 +80,12 @@ flags=(--hostfile "$hostfile" -n "$ranks" --map-by slot --bind-to none)
 # Open MPI 5 has no such option.
 if [[ ${DDP_QUIET:-1} != 0 && $(mpirun --version) == *"(Open MPI) 4."* ]]; then flags+=(--quiet); fi
 
-# mpi-env chose no remote shell where there is none; with other hosts in the file that cannot work.
 others=$(awk '{ print $1 }' <<<"$lines" | grep -vxF -e localhost -e 127.0.0.1 -e "$(uname -n)" | head -n 1 || true)
 if [[ -n $others && -z ${DDP_SSH:-} ]] && ! command -v ssh >/dev/null; then
     refuse "'$others' is another host, and there is no ssh here to reach it" "install openssh-client, or name a remote shell in DDP_SSH"
 fi
+# mpi-env chose no remote shell where there is none.
+if [[ -n $others && -z $own_plm ]]; then unset OMPI_MCA_plm; fi
 
 # BatchMode: a host that asks for a password is an error at once, not a prompt that nobody sees.
 agent=${DDP_SSH:-ssh -o BatchMode=yes -o ConnectTimeout=10}
