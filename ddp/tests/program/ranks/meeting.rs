@@ -104,6 +104,31 @@ fn each_rank_that_waits_says_for_which() {
     assert!(without.contains(&expected), "{without}");
 }
 
+/// Tasks of `srun --mpi=none`, which `srun --mpi=pmix` would not start where there is no such plugin.
+#[test]
+fn tasks_of_srun_that_meet_without_mpi_say_how_they_continue() {
+    let folder = temp_dir();
+    let (out, port) = (folder.path().join("out"), free_port().to_string());
+    let args = ["train", "--threads", "1", "--device", "cpu", "--epochs", "1000000", "--out"];
+    let tasks = ["0", "1"].map(|rank| {
+        let mut command = single(&[&args[..], &[out.to_str().unwrap()]].concat());
+        command.envs([("SLURM_JOB_ID", "7"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NODELIST", "h1")]);
+        command.envs(["SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"].map(|name| (name, "2")));
+        command.envs(["SLURM_PROCID", "SLURM_LOCALID"].map(|name| (name, rank)));
+        command.envs([("SLURM_STEP_NUM_NODES", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
+        start(command)
+    });
+    while !std::fs::read_to_string(out.join("metrics.jsonl")).is_ok_and(|text| text.contains("step")) {
+        assert!(tasks[0].started.elapsed() < Duration::from_secs(60), "no step within a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal("TERM", tasks[0].pid());
+    let [first, second] = tasks.map(Job::wait);
+    assert_eq!([first.status.code(), second.status.code()], [Some(SAVED); 2], "{}", first.stderr);
+    let hint = format!("hint: srun --mpi=none -n 2 ddp-train train --resume {}", out.display());
+    assert!(first.stderr.contains(&hint), "{}", first.stderr);
+}
+
 /// Of the same config and folder, such as those of a second job: only they end, and say why.
 #[test]
 fn ranks_that_are_too_many_are_turned_away() {

@@ -215,7 +215,10 @@ pub(crate) fn train_command(world: &World, args: &TrainArgs, words: &[String]) -
         (_, Some(Launcher::Environment)) => format!("ddp-train launch -n {n} --launcher env --"),
         (Some(_), _) => format!("ddp-train launch -n {n} --"),
         _ if n == 1 => "ddp-train train".to_owned(),
-        (None, Some(Launcher::Slurm)) => format!("srun --mpi=pmix -n {n} ddp-train train"),
+        (None, Some(Launcher::Slurm)) => {
+            let plugin = if Launcher::joins_by_mpi() { "pmix" } else { "none" };
+            format!("srun --mpi={plugin} -n {n} ddp-train train")
+        }
         (None, Some(Launcher::Pmi)) => format!("mpiexec -n {n} ddp-train train"),
         (None, _) => format!("mpirun -n {n} ddp-train train"),
     };
