@@ -20,8 +20,6 @@ pub struct HostPlace {
     pub rank: usize,
     /// Number of hosts, at least 2.
     pub n_hosts: usize,
-    /// Ranks of each host, if the environment says.
-    pub ranks_per_host: Option<usize>,
     /// Name or address of the first host.
     pub address: String,
     port: String,
@@ -36,9 +34,19 @@ impl HostPlace {
         Self::find(|name| std::env::var(name).ok())
     }
 
+    /// Number of ranks of this host, one of several or alone, if the environment states it with the number of hosts.
+    pub fn stated_ranks() -> Option<usize> {
+        Self::ranks(|name| std::env::var(name).ok())
+    }
+
+    fn ranks(lookup: impl Fn(&str) -> Option<String>) -> Option<usize> {
+        set(&lookup, N_HOSTS)?;
+        // `auto`, `gpu` and `cpu` are for torchrun to count.
+        set(&lookup, RANKS_PER_HOST)?.parse().ok().filter(|n| *n > 0)
+    }
+
     fn find(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, BadVariable> {
-        let set =
-            |name: &str| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let set = |name| set(&lookup, name);
         let bad = |name, expected: &str| BadVariable::for_host(name, set(name).as_deref(), expected);
         // An elastic job has a range.
         let Some(n_hosts) = set(N_HOSTS) else { return Ok(None) };
@@ -50,8 +58,6 @@ impl HostPlace {
         Ok(Some(HostPlace {
             rank: rank.ok_or_else(|| bad(HOST_RANK, "the number of this host, below that of hosts"))?,
             n_hosts,
-            // `auto`, `gpu` and `cpu` are for torchrun to count.
-            ranks_per_host: set(RANKS_PER_HOST).and_then(|n| n.parse().ok()).filter(|n| *n > 0),
             address: set(ADDRESS).ok_or_else(|| bad(ADDRESS, "the first host"))?,
             port: set(PORT).ok_or_else(|| bad(PORT, "a port of the first host"))?,
         }))
@@ -80,11 +86,17 @@ impl HostPlace {
     }
 }
 
+/// Value of a variable, unless it is blank.
+fn set(lookup: impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
+    lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn find(changed: &[(&str, &str)]) -> Result<Option<HostPlace>, BadVariable> {
+    /// The variables of the second of three hosts, with those that are changed.
+    fn lookup(changed: &[(&str, &str)], name: &str) -> Option<String> {
         let all = [
             (N_HOSTS, "3"),
             (HOST_RANK, "1"),
@@ -92,19 +104,17 @@ mod tests {
             (ADDRESS, "job-node-0-0.job"),
             (PORT, "29400"),
         ];
-        HostPlace::find(|name| {
-            changed
-                .iter()
-                .chain(&all)
-                .find(|variable| variable.0 == name)
-                .map(|variable| variable.1.to_owned())
-        })
+        changed.iter().chain(&all).find(|variable| variable.0 == name).map(|variable| variable.1.to_owned())
+    }
+
+    fn find(changed: &[(&str, &str)]) -> Result<Option<HostPlace>, BadVariable> {
+        HostPlace::find(|name| lookup(changed, name))
     }
 
     #[test]
     fn the_ranks_of_a_host_follow_those_of_the_hosts_before_it() {
         let place = find(&[]).unwrap().unwrap();
-        assert_eq!((place.rank, place.n_hosts, place.ranks_per_host), (1, 3, Some(2)));
+        assert_eq!((place.rank, place.n_hosts), (1, 3));
         let variables = place.rank_variables(2);
         for variable in
             [("RANK", "3"), ("WORLD_SIZE", "6"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "job-node-0-0.job")]
@@ -114,8 +124,17 @@ mod tests {
                 "{variable:?} in {variables:?}"
             );
         }
-        assert_eq!(find(&[(RANKS_PER_HOST, "auto")]).unwrap().unwrap().ranks_per_host, None);
         assert_eq!((find(&[(N_HOSTS, "1")]), find(&[(N_HOSTS, "")])), (Ok(None), Ok(None)));
+    }
+
+    /// A single host has ranks too.
+    #[test]
+    fn ranks_are_stated_for_any_number_of_hosts() {
+        let ranks = |changed: &[(&str, &str)]| HostPlace::ranks(|name| lookup(changed, name));
+        assert_eq!([ranks(&[]), ranks(&[(N_HOSTS, "1")])], [Some(2); 2]);
+        for other in [(N_HOSTS, ""), (RANKS_PER_HOST, "auto"), (RANKS_PER_HOST, "0")] {
+            assert_eq!(ranks(&[other]), None, "{other:?}");
+        }
     }
 
     #[test]

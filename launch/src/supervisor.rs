@@ -114,7 +114,8 @@ impl<'a> Supervisor<'a> {
                 host.slots = n_gpus.filter(|n| *n > 0);
             }
         }
-        let n_ranks = match options.n_ranks.or(place.as_ref().and_then(|place| place.ranks_per_host)) {
+        let stated = || HostPlace::stated_ranks().filter(|_| options.hosts.is_none());
+        let n_ranks = match options.n_ranks.or_else(stated) {
             Some(n_ranks) => n_ranks,
             None if hosts.is_empty() => ranks_of_this_host(options.training.may_use_gpus, &machine),
             None => {

@@ -113,6 +113,15 @@ fn a_notice_lets_the_run_save_and_end() {
     assert_has(&job.wait(), 85, &["received a notice (--notice-file); the ranks save a checkpoint and stop"]);
 }
 
+/// Variables of a pod of a TrainJob with one node.
+#[test]
+fn a_host_alone_starts_the_ranks_that_its_variables_state() {
+    let launched = Launched::new();
+    let mut command = launched.command(&["--launcher", "env"], &["--quiet", "--expect-world", "2"]);
+    command.envs([("PET_NNODES", "1"), ("PET_NPROC_PER_NODE", "2")]);
+    assert_has(&run(command), 0, &[]);
+}
+
 /// Rank 0, and then rank 1, of a run that saves no checkpoint by itself.
 #[test]
 fn survivors_save_what_a_lost_rank_cannot_take_with_it() {
