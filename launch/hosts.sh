@@ -16,7 +16,8 @@
 #   DDP_IFACE        network interface or subnet for MPI, the same on all hosts: eth0, or 10.1.0.0/16. Set it if the
 #                    job hangs at its start: hosts with Docker or several networks offer addresses that are unreachable.
 #   DDP_FORWARD      names of further variables to forward to every rank, separated by spaces. Forwarded anyway, if set:
-#                    LD_LIBRARY_PATH RUST_BACKTRACE NO_COLOR and all that begin with DDP_, NCCL_, CUDA_ or UCX_.
+#                    LD_LIBRARY_PATH RUST_BACKTRACE RUST_LOG NO_COLOR, all that begin with DDP_, NCCL_, CUDA_, UCX_, FI_, AWS_, GOOGLE_,
+#                    AZURE_ or HF_, and those of proxies (*_proxy, *_PROXY).
 #   DDP_TREE_SPAWN   0: this host alone starts all daemons. Default 1: hosts start each other as a tree, which is
 #                    faster with tens of hosts and needs ssh between all of them.
 #   DDP_QUIET        0: mpirun adds lines of its own below those of ddp-train. Default 1: mpirun --quiet; the watchdog of ddp-train
@@ -107,8 +108,9 @@ mpi_bin=$(dirname -- "$(command -v mpirun)")
 if [[ $mpi_bin != /usr/bin && $mpi_bin != /bin ]]; then flags+=(--prefix "${mpi_bin%/bin}"); fi
 
 read -r -a forward <<<"${DDP_FORWARD:-}"
-forward+=(LD_LIBRARY_PATH RUST_BACKTRACE NO_COLOR)
-while IFS= read -r name; do forward+=("$name"); done < <(compgen -e | grep -E '^(DDP|NCCL|CUDA|UCX)_' || true)
+forward+=(LD_LIBRARY_PATH RUST_BACKTRACE RUST_LOG NO_COLOR)
+of_ranks='^(DDP|NCCL|CUDA|UCX|FI|AWS|GOOGLE|AZURE|HF)_|_(proxy|PROXY)$'
+while IFS= read -r name; do forward+=("$name"); done < <(compgen -e | grep -E "$of_ranks" || true)
 for name in "${forward[@]}"; do
     if [[ -n ${!name+set} ]]; then flags+=(-x "$name"); fi
 done

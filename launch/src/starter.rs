@@ -310,18 +310,27 @@ fn prefix(program: &str) -> Option<PathBuf> {
     folder.parent().filter(|_| !is_system).map(Path::to_owned)
 }
 
+/// Whether ranks on other hosts need the variable `name`, which may be among the `own` names of the user.
+fn is_forwarded(name: &str, own: &str) -> bool {
+    const NAMES: [&str; 4] = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "RUST_LOG", "NO_COLOR"];
+    // Also of EFA's transport, of stores and of proxies.
+    const STARTS: [&str; 9] = ["DDP_", "NCCL_", "CUDA_", "UCX_", "FI_", "AWS_", "GOOGLE_", "AZURE_", "HF_"];
+    const ENDS: [&str; 2] = ["_proxy", "_PROXY"];
+    NAMES.contains(&name)
+        || STARTS.iter().any(|start| name.starts_with(start))
+        || ENDS.iter().any(|end| name.ends_with(end))
+        || own.split_whitespace().any(|own| own == name)
+}
+
 impl Machine {
     /// Detects the properties of this host.
     pub(crate) fn new() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let seccomp = status.lines().find_map(|line| line.strip_prefix("Seccomp:"));
-        let names = ["LD_LIBRARY_PATH", "RUST_BACKTRACE", "RUST_LOG", "NO_COLOR"];
-        let prefixes = ["DDP_", "NCCL_", "CUDA_", "UCX_"];
-        let is_forwarded = |name: &String| {
-            names.contains(&name.as_str()) || prefixes.iter().any(|prefix| name.starts_with(prefix))
-        };
+        let own = std::env::var("DDP_FORWARD").unwrap_or_default();
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let mut forwarded: Vec<String> = names.filter(is_forwarded).chain([JOINED.to_owned()]).collect();
+        let mut forwarded: Vec<String> =
+            names.filter(|name| is_forwarded(name, &own)).chain([JOINED.to_owned()]).collect();
         forwarded.sort();
         Machine {
             is_root: rustix::process::geteuid().is_root(),

@@ -101,6 +101,17 @@ fn other_hosts_are_reached_by_the_agent() {
 }
 
 #[test]
+fn other_hosts_get_what_networks_and_stores_need() {
+    let is_forwarded = |name: &str| is_forwarded(name, "OWN_NAME  OTHER");
+    for name in ["NCCL_DEBUG", "FI_PROVIDER", "AWS_REGION", "HF_TOKEN", "https_proxy", "NO_PROXY", "OTHER"] {
+        assert!(is_forwarded(name), "{name}");
+    }
+    for name in ["PATH", "HOME", "OWN", "OMPI_MCA_btl", ""] {
+        assert!(!is_forwarded(name), "{name}");
+    }
+}
+
+#[test]
 fn mpich_and_slurm() {
     let hosts = [host("a", 2), host("b", 2)];
     let machine = Machine::default();
