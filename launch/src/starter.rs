@@ -74,6 +74,8 @@ pub(crate) struct Machine {
     /// Whether a seccomp filter keeps ranks from reading each other's memory, as in most containers.
     pub(crate) has_seccomp: bool,
     pub(crate) is_in_slurm: bool,
+    /// Cores of each task of the Slurm job, unless srun is told by a variable of its own.
+    pub(crate) cpus_per_task: Option<String>,
     /// Names of environment variables that ranks on other hosts need.
     pub(crate) forwarded: Vec<String>,
 }
@@ -219,17 +221,20 @@ impl Starter {
                     args.extend(prefix.into_iter().flat_map(|prefix| ["--prefix".to_owned(), prefix]));
                     args.extend(machine.forwarded.iter().flat_map(|name| ["-x".to_owned(), name.clone()]));
                 }
-                env = open_mpi_env(*major, job.hosts.is_empty(), machine, agent);
+                env = open_mpi_env(*major, job, machine, agent);
             }
             Starter::Mpich { .. } => {
                 args.extend(["-n".to_owned(), n_ranks]);
                 if !job.hosts.is_empty() {
-                    args.extend(["-hosts".to_owned(), list(":")]);
+                    // Intel MPI takes `a:8` for a name where it is the only host.
+                    args.extend(["-hosts".to_owned(), list(if job.hosts.len() > 1 { ":" } else { "" })]);
                 }
             }
             Starter::Srun => {
                 args.extend(["--mpi=pmix", "--kill-on-bad-exit=1"].map(str::to_owned));
                 args.push(format!("--ntasks={n_ranks}"));
+                // Since Slurm 22.05 srun does not take the job's own number.
+                args.extend(machine.cpus_per_task.iter().map(|n| format!("--cpus-per-task={n}")));
                 if !job.hosts.is_empty() {
                     args.push(format!("--nodes={}", job.hosts.len()));
                     args.push(format!("--nodelist={}", list("")));
@@ -243,8 +248,13 @@ impl Starter {
     }
 }
 
-/// Settings of Open MPI, the same as in `launch/mpi-env`; without network transports if all ranks are on one host.
-fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) -> Vec<(&'static str, String)> {
+/// Settings of Open MPI, the same as in `launch/mpi-env`; without network transports if all ranks are on this host.
+fn open_mpi_env(
+    major: u32,
+    job: &JobSpec<'_>,
+    machine: &Machine,
+    agent: &Agent,
+) -> Vec<(&'static str, String)> {
     let mut env = Vec::new();
     let mut set = |name, value: &str| env.push((name, value.to_owned()));
     if machine.is_root {
@@ -255,19 +265,17 @@ fn open_mpi_env(major: u32, is_local: bool, machine: &Machine, agent: &Agent) ->
     if machine.has_seccomp {
         set("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
     }
-    match (is_local, major) {
-        (true, _) => {
-            // Shared memory only: with its TCP and libfabric transports, each rank listens on all interfaces. (`if_include = lo`
-            // changes which addresses are announced, not those that are listened on, and Open MPI 5 does not start with it.)
-            set("OMPI_MCA_btl", if major < 5 { "self,vader" } else { "self,sm" });
-            set("OMPI_MCA_pml", "ob1");
-            // Even on a single host, Open MPI 4 fails if it finds no remote shell.
-            if major < 5 && !machine.has_remote_shell && !machine.is_in_slurm {
-                set("OMPI_MCA_plm", "isolated");
-            }
+    if !job.hosts.is_empty() {
+        set(if major < 5 { "OMPI_MCA_plm_rsh_agent" } else { "PRTE_MCA_plm_ssh_agent" }, agent.text());
+    } else if !machine.is_in_slurm {
+        // Shared memory only: with its TCP and libfabric transports, each rank listens on all interfaces. (`if_include = lo`
+        // changes which addresses are announced, not those that are listened on, and Open MPI 5 does not start with it.)
+        set("OMPI_MCA_btl", if major < 5 { "self,vader" } else { "self,sm" });
+        set("OMPI_MCA_pml", "ob1");
+        // Even on a single host, Open MPI 4 fails if it finds no remote shell.
+        if major < 5 && !machine.has_remote_shell {
+            set("OMPI_MCA_plm", "isolated");
         }
-        (false, ..5) => set("OMPI_MCA_plm_rsh_agent", agent.text()),
-        (false, 5..) => set("PRTE_MCA_plm_ssh_agent", agent.text()),
     }
     env
 }
@@ -337,6 +345,9 @@ impl Machine {
             has_remote_shell: on_path(&["ssh", "rsh"]).is_some(),
             has_seccomp: seccomp.is_some_and(|mode| mode.trim() == "2"),
             is_in_slurm: std::env::var_os("SLURM_JOB_ID").is_some(),
+            cpus_per_task: std::env::var("SLURM_CPUS_PER_TASK")
+                .ok()
+                .filter(|_| std::env::var_os("SRUN_CPUS_PER_TASK").is_none()),
             forwarded,
         }
     }

@@ -71,6 +71,15 @@ fn ranks_of_one_host_use_no_network() {
     assert_eq!(env, ["OMPI_MCA_btl=self,sm", "OMPI_MCA_pml=ob1"]);
 }
 
+/// The hosts of a Slurm job, on which mpirun starts its daemons by srun.
+#[test]
+fn ranks_of_a_slurm_job_may_use_the_network() {
+    let machine = Machine { is_in_slurm: true, ..Machine::default() };
+    for major in [4, 5] {
+        assert_eq!(line(&open_mpi(major), 16, &[], &machine).1, [""; 0]);
+    }
+}
+
 #[test]
 fn open_mpi_is_told_of_containers() {
     let machine = Machine { is_root: true, has_seccomp: true, ..Machine::default() };
@@ -122,6 +131,10 @@ fn mpich_and_slurm() {
         "mpiexec -n 4 -hosts a:2,b:2 /bin/ddp-train train run.toml"
     );
     assert_eq!(
+        line(&mpich, 2, &hosts[..1], &machine).0,
+        "mpiexec -n 2 -hosts a /bin/ddp-train train run.toml"
+    );
+    assert_eq!(
         line(&Starter::Srun, 4, &[], &machine).0,
         "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=4 /bin/ddp-train train run.toml"
     );
@@ -129,4 +142,7 @@ fn mpich_and_slurm() {
         line(&Starter::Srun, 4, &hosts, &machine).0,
         "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=4 --nodes=2 --nodelist=a,b /bin/ddp-train train run.toml"
     );
+    let machine = Machine { cpus_per_task: Some("8".to_owned()), ..machine };
+    let (line, _) = line(&Starter::Srun, 4, &[], &machine);
+    assert!(line.contains("--ntasks=4 --cpus-per-task=8 /bin/ddp-train"), "{line}");
 }
