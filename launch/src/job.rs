@@ -23,7 +23,7 @@ use tracing::{info, warn};
 
 use crate::decision::Ended;
 use crate::output::{JOINED, Output};
-use crate::processes::Started;
+use crate::processes::{Below, Started};
 use crate::run_watch::RunWatch;
 use crate::starter::{CommandLine, Starter};
 use crate::{messages, processes};
@@ -57,6 +57,7 @@ const KILLS_WINDOW: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Job {
     started_here: Started,
+    below: Below,
     /// Name of the launcher.
     name: &'static str,
     /// Whether all ranks should run on this host.
@@ -95,6 +96,8 @@ pub(crate) struct Place<'a> {
     pub(crate) is_local: bool,
     /// The GPUs that they may use, as CUDA_VISIBLE_DEVICES names them; `None` for all.
     pub(crate) visible: Option<&'a str>,
+    /// The processes of this host among which they are.
+    pub(crate) below: &'a Below,
 }
 
 impl Job {
@@ -109,7 +112,7 @@ impl Job {
         id: &str,
         place: Place<'_>,
     ) -> io::Result<Self> {
-        let Place { of_host, is_local, visible } = place;
+        let Place { of_host, is_local, visible, below } = place;
         // Any process id but 0 makes this process a subreaper.
         set_child_subreaper(Some(Pid::INIT))?;
         let of_processes = match (starter, of_host) {
@@ -141,7 +144,8 @@ impl Job {
         };
         let output = pipes.map(copy).transpose()?;
         let program = processes::own_program();
-        Ok(Job { started_here, name: starter.name(), is_local, output, program, started: Instant::now() })
+        let (below, name, started) = (below.clone(), starter.name(), Instant::now());
+        Ok(Job { started_here, below, name, is_local, output, program, started })
     }
 
     /// Waits until the launcher and all its processes on this host have ended. Signals to this process stop the ranks.
@@ -172,9 +176,9 @@ impl Job {
             }
             if last_look.elapsed() >= LOOK {
                 last_look = Instant::now();
-                let ranks = processes::running(&self.program);
+                let ranks = self.below.running(&self.program);
                 let n_ranks = ranks.len();
-                let n_ended = if n_ranks == 0 { processes::n_unreaped(&self.program) } else { 0 };
+                let n_ended = if n_ranks == 0 { self.below.n_unreaped(&self.program) } else { 0 };
                 // Ranks on other hosts may be saving.
                 let has_none = n_ranks == 0 && (self.is_local || watch.is_done());
                 let is_late = |since: Instant| is_late(since.elapsed(), has_none, save);
@@ -203,7 +207,7 @@ impl Job {
                 // The watchdog of other ranks comes first, since they save what they have.
                 let has_watchdog = watch.has_events() && (n_ranks > 1 || !self.is_local);
                 let patience = if has_watchdog { loss() } else { Duration::ZERO };
-                if frozen.is_lost(processes::frozen().into_iter().filter(is_needed).collect(), patience) {
+                if frozen.is_lost(self.below.frozen().into_iter().filter(is_needed).collect(), patience) {
                     self.started_here.end();
                     break Ended::Frozen;
                 }
@@ -213,7 +217,7 @@ impl Job {
         if matches!(ended, Ended::Signal(_)) && watch.has_events() {
             self.wait_until_saved(requests, watch);
         }
-        let n_left = processes::kill_all(KILL_DEADLINE);
+        let n_left = self.below.kill_all(KILL_DEADLINE);
         if n_left > 0 {
             warn!("{n_left} processes of the job did not end within {KILL_DEADLINE:?} of SIGKILL");
         }
@@ -238,7 +242,7 @@ impl Job {
     fn wait_until_saved(&self, requests: &mut StopRequests, watch: &RunWatch) {
         let started = Instant::now();
         let is_in_time = || started.elapsed() < SAVE_DEADLINE || watch.is_uploading();
-        while !processes::running(&self.program).is_empty() && is_in_time() {
+        while !self.below.running(&self.program).is_empty() && is_in_time() {
             if let Some(Request::EndNow(_)) = requests.poll() {
                 return;
             }
@@ -250,7 +254,7 @@ impl Job {
     /// end the launcher, as it would a script. One rank suffices. Returns false if no process handles the signal yet.
     fn ask_to_stop(&self) -> bool {
         let notify = |pid| processes::notify(pid, Signal::USR1);
-        let ranks = || processes::running(&self.program).into_iter().filter(|pid| notify(*pid)).count();
+        let ranks = || self.below.running(&self.program).into_iter().filter(|pid| notify(*pid)).count();
         self.started_here.pids().filter(|pid| notify(*pid)).count() > 0 || ranks() > 0
     }
 }

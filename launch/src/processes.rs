@@ -1,4 +1,5 @@
-//! Processes that this one has started, and all of its descendants, from `/proc`: finds the ranks among them, and ends those that outlive their launcher.
+//! Processes that this one has started, and their descendants, from `/proc`: finds the ranks among them, and ends those that outlive their
+//! launcher.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,10 +20,83 @@ const POLL: Duration = Duration::from_millis(20);
 struct Process {
     pid: i32,
     parent: i32,
+    /// Time of its start in ticks since the host's, which tells it from a later process of the same id.
+    started: u64,
     /// Whether it has ended but its parent has not yet collected its status.
     is_zombie: bool,
     /// Whether a signal has stopped it (SIGSTOP); a debugger's stop does not count.
     is_frozen: bool,
+}
+
+/// Descendants of this process that belong to its job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Below {
+    /// Ids and starts of those that do not, with their descendants: a shell that became this process had started them.
+    others: BTreeSet<(i32, u64)>,
+}
+
+impl Below {
+    /// Leaves out all descendants that this process has now, before it starts the job.
+    pub(crate) fn new() -> Self {
+        let before = Below::default().all();
+        Below { others: before.iter().map(|process| (process.pid, process.started)).collect() }
+    }
+
+    /// Those that run `program`.
+    pub(crate) fn running(&self, program: &Path) -> Vec<i32> {
+        let runs = |pid: &i32| program_of(&pid.to_string()).is_some_and(|path| path == program);
+        let alive = self.all().into_iter().filter(|process| !process.is_zombie);
+        alive.map(|process| process.pid).filter(runs).collect()
+    }
+
+    /// Those that a signal has stopped.
+    pub(crate) fn frozen(&self) -> Vec<i32> {
+        self.all().into_iter().filter(|process| process.is_frozen).map(|process| process.pid).collect()
+    }
+
+    /// Number of those that ran `program` and have ended, but whose status their parent has not collected: a launcher that
+    /// hangs leaves such processes.
+    pub(crate) fn n_unreaped(&self, program: &Path) -> usize {
+        /// Number of bytes of a process name that the system keeps.
+        const NAME_LEN: usize = 15;
+        let Some(name) = program.file_name().map(|name| name.as_encoded_bytes()) else { return 0 };
+        let name = &name[..name.len().min(NAME_LEN)];
+        let is_one =
+            |pid: i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name);
+        self.all().into_iter().filter(|process| process.is_zombie && is_one(process.pid)).count()
+    }
+
+    /// Kills all of them, whose subreaper this process must be, and waits for their end. Returns the number that are
+    /// left after `deadline`: processes that wait for a device or a file system can't be killed.
+    pub(crate) fn kill_all(&self, deadline: Duration) -> usize {
+        let started = Instant::now();
+        loop {
+            let processes = self.all();
+            for process in &processes {
+                let Some(pid) = Pid::from_raw(process.pid) else { continue };
+                if process.is_zombie {
+                    // A process whose parent is alive is reaped by it, or adopted by this process once the parent has ended.
+                    let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+                } else {
+                    // The process may have ended in the meantime.
+                    let _ = kill_process(pid, Signal::KILL);
+                }
+            }
+            let n_alive = processes.iter().filter(|process| !process.is_zombie).count();
+            if processes.is_empty() || started.elapsed() > deadline {
+                return n_alive;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// The processes of the job.
+    fn all(&self) -> Vec<Process> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let all: Vec<Process> = pids.filter_map(read).collect();
+        below(std::process::id().cast_signed(), &all, &self.others)
+    }
 }
 
 /// Path of this program, without the note that its file was replaced.
@@ -34,13 +108,6 @@ fn program_of(pid: &str) -> Option<PathBuf> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let text = path.to_str().and_then(|text| text.strip_suffix(" (deleted)"));
     Some(text.map_or_else(|| path.clone(), PathBuf::from))
-}
-
-/// The descendants of this process that run `program`.
-pub(crate) fn running(program: &Path) -> Vec<i32> {
-    let runs = |pid: &i32| program_of(&pid.to_string()).is_some_and(|path| path == program);
-    let alive = below_this_one().into_iter().filter(|process| !process.is_zombie);
-    alive.map(|process| process.pid).filter(runs).collect()
 }
 
 /// Memory of these processes that is in no file, in bytes: their own, and the most that one of them has in common with others. 0 where the
@@ -60,23 +127,6 @@ pub(crate) fn resident_bytes(pids: &[i32]) -> u64 {
     own + in_common
 }
 
-/// The descendants of this process that a signal has stopped.
-pub(crate) fn frozen() -> Vec<i32> {
-    below_this_one().into_iter().filter(|process| process.is_frozen).map(|process| process.pid).collect()
-}
-
-/// Number of descendants that ran `program` and have ended, but whose status their parent has not collected: a launcher that
-/// hangs leaves such processes.
-pub(crate) fn n_unreaped(program: &Path) -> usize {
-    /// Number of bytes of a process name that the system keeps.
-    const NAME_LEN: usize = 15;
-    let Some(name) = program.file_name().map(|name| name.as_encoded_bytes()) else { return 0 };
-    let name = &name[..name.len().min(NAME_LEN)];
-    let is_one =
-        |pid: i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name);
-    below_this_one().into_iter().filter(|process| process.is_zombie && is_one(process.pid)).count()
-}
-
 /// Sends `signal` to process `pid`, unless the signal would end it; returns whether it was sent.
 pub(crate) fn notify(pid: i32, signal: Signal) -> bool {
     let has = |mask| has_signal(&pid.to_string(), mask, signal.as_raw());
@@ -92,30 +142,6 @@ pub(crate) fn notify(pid: i32, signal: Signal) -> bool {
     is_safe && Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
-/// Kills all descendants of this process, which must be their subreaper, and waits for their end. Returns the number that are
-/// left after `deadline`: processes that wait for a device or a file system can't be killed.
-pub(crate) fn kill_all(deadline: Duration) -> usize {
-    let started = Instant::now();
-    loop {
-        let processes = below_this_one();
-        for process in &processes {
-            let Some(pid) = Pid::from_raw(process.pid) else { continue };
-            if process.is_zombie {
-                // A process whose parent is alive is reaped by it, or adopted by this process once the parent has ended.
-                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-            } else {
-                // The process may have ended in the meantime.
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
-        let n_alive = processes.iter().filter(|process| !process.is_zombie).count();
-        if processes.is_empty() || started.elapsed() > deadline {
-            return n_alive;
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
 fn has_signal(pid: &str, mask: &str, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(mask));
@@ -123,20 +149,15 @@ fn has_signal(pid: &str, mask: &str, signal: i32) -> bool {
     bits & (1 << (signal - 1)) != 0
 }
 
-fn below_this_one() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let all: Vec<Process> = pids.filter_map(read).collect();
-    below(std::process::id().cast_signed(), &all)
-}
-
-/// The descendants of `root`, at any depth.
-fn below(root: i32, all: &[Process]) -> Vec<Process> {
+/// The descendants of `root`, at any depth, without `others` and theirs.
+fn below(root: i32, all: &[Process], others: &BTreeSet<(i32, u64)>) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     let mut parents = BTreeSet::from([root]);
     while !parents.is_empty() {
-        let children: Vec<Process> =
-            all.iter().filter(|process| parents.contains(&process.parent)).copied().collect();
+        let is_child = |process: &&Process| {
+            parents.contains(&process.parent) && !others.contains(&(process.pid, process.started))
+        };
+        let children: Vec<Process> = all.iter().filter(is_child).copied().collect();
         parents = children.iter().map(|process| process.pid).collect();
         found.extend(children);
     }
@@ -145,11 +166,12 @@ fn below(root: i32, all: &[Process]) -> Vec<Process> {
 
 fn read(pid: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // State and parent follow the name, which may contain anything.
+    // State, parent and, as field 22, the start follow the name, which may contain anything.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
     let state = words.next()?;
     let (is_zombie, is_frozen) = (matches!(state, "Z" | "X"), state == "T");
-    Some(Process { pid, parent: words.next()?.parse().ok()?, is_zombie, is_frozen })
+    let parent = words.next()?.parse().ok()?;
+    Some(Process { pid, parent, started: words.nth(17)?.parse().ok()?, is_zombie, is_frozen })
 }
 
 /// Time limit for the launcher to exit after SIGTERM.
@@ -273,12 +295,17 @@ mod tests {
 
     #[test]
     fn children_of_children_count() {
-        let process = |pid, parent| Process { pid, parent, is_zombie: false, is_frozen: false };
+        let process = |pid, parent| Process { pid, parent, started: 7, is_zombie: false, is_frozen: false };
         let all = [process(9, 5), process(2, 1), process(5, 2), process(3, 1), process(7, 3)];
-        let pids = |root| below(root, &all).iter().map(|process| process.pid).collect::<Vec<_>>();
-        assert_eq!(pids(2), [5, 9]);
-        assert_eq!(pids(1), [2, 3, 5, 7, 9]);
-        assert!(pids(9).is_empty());
+        let pids = |root, others: &[(i32, u64)]| {
+            let others = others.iter().copied().collect();
+            below(root, &all, &others).iter().map(|process| process.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(pids(2, &[]), [5, 9]);
+        assert_eq!(pids(1, &[]), [2, 3, 5, 7, 9]);
+        assert!(pids(9, &[]).is_empty());
+        // Process 3 has the id of one that has ended.
+        assert_eq!(pids(1, &[(2, 7), (3, 6)]), [3, 7]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::faulty_gpus::FaultyGpus;
 use crate::hosts::{self, Agent, Host, n_slots, names};
 use crate::job::{Finished, Job, Place, Request, StopRequests};
 use crate::messages::{self, Restart};
+use crate::processes::Below;
 use crate::run_watch::{Newest, RunWatch};
 use crate::starter::{JobSpec, LauncherChoice, Machine, Starter};
 use crate::training::Training;
@@ -87,10 +88,12 @@ struct Supervisor<'a> {
     /// Memory in which the ranks of this host keep the table that they have read, for the next start.
     kept: Option<KeptMemory>,
     faulty_gpus: FaultyGpus,
+    below: Below,
 }
 
 impl<'a> Supervisor<'a> {
     fn prepare(world: &World, options: &'a JobOptions<'a>) -> Result<Self> {
+        let below = Below::new();
         let agent = Agent::new(|name| std::env::var(name).ok());
         let machine = Machine::new();
         let failed = |source| LaunchError::NotRun { program: "ddp-train".to_owned(), source };
@@ -161,6 +164,7 @@ impl<'a> Supervisor<'a> {
             // That of a sweep holds the table of all of its runs.
             kept: KeptMemory::from_launcher().map_or_else(|| KeptMemory::create().ok(), |_| None),
             faulty_gpus,
+            below,
         })
     }
 
@@ -297,7 +301,8 @@ impl<'a> Supervisor<'a> {
         self.watch.begin_attempt();
         let program = line.program.to_string_lossy().into_owned();
         let is_local = hosts.is_empty() && !self.machine.is_in_slurm;
-        let place = Place { of_host: self.place.as_ref(), is_local, visible: visible.as_deref() };
+        let (of_host, visible) = (self.place.as_ref(), visible.as_deref());
+        let place = Place { of_host, is_local, visible, below: &self.below };
         let job = Job::start(&starter, &line, n_ranks, self.watch.job_id(), place);
         let job = job.map_err(|source| LaunchError::NotRun { program, source })?;
         Ok((starter.name(), job.wait(requests, &self.watch)))

@@ -113,6 +113,24 @@ fn a_notice_lets_the_run_save_and_end() {
     assert_has(&job.wait(), 85, &["received a notice (--notice-file); the ranks save a checkpoint and stop"]);
 }
 
+/// In a script or container that starts something else first and then becomes `launch`.
+#[test]
+fn processes_that_were_there_before_the_job_are_left_alone() {
+    let launched = Launched::new();
+    let (of_job, pid) = (launched.command(&["-n", "1"], &[]), launched.folder.path().join("pid"));
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "sleep 300 >/dev/null 2>&1 & echo $! >\"$PID\"; exec \"$0\" \"$@\""])
+        .env("PID", &pid);
+    command.arg(of_job.get_program()).args(of_job.get_args());
+    command.envs(of_job.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    assert_has(&run(command), 0, &[]);
+    let pid: u32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    kill_9(pid);
+    assert_eq!(name, "sleep\n");
+}
+
 /// Variables of a pod of a TrainJob with one node.
 #[test]
 fn a_host_alone_starts_the_ranks_that_its_variables_state() {
