@@ -10,7 +10,7 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ddp::host_memory::MemoryKills;
 use ddp::train::stop_handlers::stop_signals;
@@ -343,13 +343,13 @@ pub(crate) struct StopRequests {
     /// Name of the first signal.
     stop: Option<&'static str>,
     is_interrupted: bool,
-    /// A file whose appearance requests a stop.
-    notice: Option<PathBuf>,
+    /// A file whose appearance requests a stop, and the time of one that was there before.
+    notice: Option<(PathBuf, Option<SystemTime>)>,
 }
 
 impl StopRequests {
-    /// Takes over from `earlier`, which has received the signals since the start of the process. The appearance of the file `notice` counts as
-    /// a signal.
+    /// Takes over from `earlier`, which has received the signals since the start of the process. The appearance of the file `notice`, or a
+    /// change of one that is there, counts as a signal.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -357,7 +357,13 @@ impl StopRequests {
         let signals = Signals::new(stop_signals())?;
         signals.add_signal(SIGQUIT)?;
         let stop = earlier.received();
-        let notice = notice.map(Path::to_owned);
+        let notice = notice.map(|path| (path.to_owned(), modified(path)));
+        if let Some((path, Some(_))) = &notice {
+            warn!(
+                "`{}` is of an earlier notice and does not count until it is written again",
+                path.display()
+            );
+        }
         Ok(StopRequests { signals, stop, is_interrupted: stop == Some("SIGINT"), notice })
     }
 
@@ -375,7 +381,8 @@ impl StopRequests {
                 request = Some(Request::Stop(name));
             }
         }
-        if self.stop.is_none() && self.notice.as_deref().is_some_and(Path::exists) {
+        let is_new = |(path, before): &(PathBuf, _)| modified(path).is_some_and(|time| Some(time) != *before);
+        if self.stop.is_none() && self.notice.as_ref().is_some_and(is_new) {
             self.stop = Some(NOTICE);
             request = Some(Request::Stop(NOTICE));
         }
@@ -386,6 +393,11 @@ impl StopRequests {
     pub(crate) fn stop(&self) -> Option<&'static str> {
         self.stop
     }
+}
+
+/// Time of the last change of a file, if it is there.
+fn modified(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|data| data.modified()).ok()
 }
 
 #[cfg(test)]

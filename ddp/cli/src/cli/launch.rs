@@ -37,7 +37,8 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub max_restarts: usize,
 
-    /// A file whose appearance asks the run to save a checkpoint and end with 85, such as what writes the notice of a spot machine makes
+    /// A file whose appearance or change asks the run to save a checkpoint and end with 85, such as what writes the notice of a spot machine
+    /// makes
     #[arg(long, value_name = "FILE")]
     pub notice_file: Option<PathBuf>,
 

@@ -107,10 +107,19 @@ fn a_notice_lets_the_run_save_and_end() {
     let launched = Launched::new();
     let notice = launched.folder.path().join("notice");
     let flags = ["-n", "2", "--launcher", "env", "--notice-file", notice.to_str().unwrap()];
-    let job = start(launched.command(&flags, ENDLESS));
-    launched.wait_for_step(&job, 0);
-    std::fs::write(&notice, "").unwrap();
-    assert_has(&job.wait(), 85, &["received a notice (--notice-file); the ranks save a checkpoint and stop"]);
+    // The second start finds the notice of the first one.
+    for old in [None, Some("/notice` is of an earlier notice and does not count until it is written again")] {
+        let job = start(launched.command(&flags, &[ENDLESS, &["--overwrite"]].concat()));
+        launched.wait_for_step(&job, 0);
+        std::fs::write(&notice, "").unwrap();
+        let outcome = job.wait();
+        assert_has(
+            &outcome,
+            85,
+            &["received a notice (--notice-file); the ranks save a checkpoint and stop"],
+        );
+        assert_has(&outcome, 85, old.as_slice());
+    }
 }
 
 /// In a script or container that starts something else first and then becomes `launch`.
