@@ -189,6 +189,7 @@ impl<'a> Supervisor<'a> {
             let is_of_first_host = self.place.as_ref().is_none_or(|place| place.rank == 0);
             let is_done = self.watch.is_done() || (!is_of_first_host && ended == Ended::Code(0));
             let is_over = is_done || was_stopped || ended == Ended::Interrupted;
+            let before = hosts.clone();
             if !is_over && !self.hosts.is_empty() {
                 hosts = self.answering();
             }
@@ -210,7 +211,7 @@ impl<'a> Supervisor<'a> {
                 was_killed_for_memory: memory.is_some(),
                 reported,
                 was_stopped,
-                has_lost_hosts: hosts.len() < self.hosts.len(),
+                has_lost_hosts: before.iter().any(|host| !hosts.contains(host)),
                 // Without a GPU that fails the next attempt is another one.
                 has_gained: (may_restart && self.leave_out_faulty_gpu()) || self.watch.has_saved(),
                 n_restarts,

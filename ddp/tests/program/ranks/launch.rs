@@ -385,27 +385,25 @@ fn a_second_interrupt_ends_all_at_once() {
     assert_gone(&[&ranks[..], &[launcher]].concat());
 }
 
-/// Two hosts that are both this machine, behind an agent that later fails to reach one of them. Each has its own folder for
-/// temporary files, because Open MPI's daemons disturb each other if they create theirs in the same folder.
-#[test]
-fn the_hosts_that_are_left_continue() {
-    let launched = Launched::new();
-    let folder = launched.folder.path();
+/// Two hosts that are both this machine, behind an agent that fails to reach the second one while the file `lost` is there. Each has its
+/// own folder for temporary files, because Open MPI's daemons disturb each other if they create theirs in the same folder.
+fn on_two_hosts(launched: &Launched, flags: &[&str], train: &[&str]) -> Command {
     let agent = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n\
         if [ \"$host\" = hostb ] && [ -e \"$(dirname \"$0\")/lost\" ]; then exit 255; fi\n\
         export TMPDIR=\"$(dirname \"$0\")/$host\"; mkdir -p \"$TMPDIR\"; exec sh -c \"$*\"\n";
-    let agent = write(folder, "agent.sh", agent);
+    let agent = write(launched.folder.path(), "agent.sh", agent);
     std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let flags = ["-n", "auto", "--hosts", "hosta:1,hostb:1", "--min-hosts", "1"];
-    // Long enough that the run is not complete before the daemon is found.
-    let mut command = launched.command(&flags, &["-v", "--set", "train.epochs=100"]);
+    let hosts = ["-n", "auto", "--hosts", "hosta:1,hostb:1"];
+    let mut command = launched.command(&[&hosts[..], flags].concat(), train);
     for (name, value) in [("OMPI_MCA_plm_rsh_agent", agent.to_str().unwrap()), ("OMPI_MCA_plm", "rsh")] {
         command.env(name, value);
     }
-    let job = start(command);
-    launched.wait_for_step(&job, 0);
-    write(folder, "lost", "");
-    // The daemon of the host, and with it all ranks there.
+    command
+}
+
+/// Takes the second host from a job: its daemon, and with it all ranks there.
+fn lose_second_host(launched: &Launched, job: &Job) {
+    write(launched.folder.path(), "lost", "");
     let below = |pids: Vec<u32>| pids.into_iter().flat_map(children).collect::<Vec<_>>();
     let mut level = children(job.pid());
     let is_of_b = |pid: &u32| {
@@ -420,6 +418,16 @@ fn the_hosts_that_are_left_continue() {
     }
     assert!(!of_b.is_empty(), "no daemon of the second host");
     of_b.into_iter().for_each(kill_9);
+}
+
+#[test]
+fn the_hosts_that_are_left_continue() {
+    let launched = Launched::new();
+    // Long enough that the run is not complete before the daemon is found.
+    let train = ["-v", "--set", "train.epochs=100"];
+    let job = start(on_two_hosts(&launched, &["--min-hosts", "1"], &train));
+    launched.wait_for_step(&job, 0);
+    lose_second_host(&launched, &job);
     let outcome = job.wait();
     assert_has(
         &outcome,
@@ -428,4 +436,20 @@ fn the_hosts_that_are_left_continue() {
     );
     assert_has(&outcome, 0, &["2 ranks before, 1 now, still 64 rows per step", "2 micro-batches per rank"]);
     assert_eq!(launched.done()["step"], 2300);
+}
+
+/// The loss of a host is over once the job runs on the others.
+#[test]
+fn a_run_that_is_stopped_on_the_hosts_that_are_left_ends() {
+    let launched = Launched::new();
+    write(launched.folder.path(), "lost", "");
+    let job = start(on_two_hosts(&launched, &["--min-hosts", "1"], ENDLESS));
+    launched.wait_for_step(&job, 0);
+    let is_mpirun = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "mpirun")
+    };
+    signal("USR1", children(job.pid()).into_iter().find(is_mpirun).expect("an mpirun"));
+    let outcome = job.wait();
+    assert_has(&outcome, 85, &["no answer from hostb"]);
+    assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
 }
