@@ -118,7 +118,7 @@ pub enum LaunchError {
         "{n_answering} of {n_hosts} hosts answer, and {min_hosts} are needed; no answer from {}", silent.join(", ")
     )]
     #[diagnostic(help(
-        "try `{agent} {} true`, or start on fewer hosts with --min-hosts",
+        "try `{agent} {} true`; start on fewer hosts with --min-hosts, or wait longer with --host-wait",
         silent.first().map_or("HOST", String::as_str)
     ))]
     TooFewHosts {

@@ -23,8 +23,8 @@ use crate::run_watch::{Newest, RunWatch};
 use crate::starter::{JobSpec, LauncherChoice, Machine, Starter};
 use crate::training::Training;
 
-/// Number of times that hosts are probed before a restart while too few respond, because a host may come back.
-const N_PROBES: usize = 5;
+/// Longest time between two probes of hosts, in seconds.
+const MAX_PROBE_S: u64 = 8;
 const POLL: Duration = Duration::from_millis(20);
 
 /// A job to supervise.
@@ -36,6 +36,8 @@ pub struct JobOptions<'a> {
     pub hosts: Option<&'a str>,
     /// Minimum number of hosts to start with; `None` for all.
     pub min_hosts: Option<usize>,
+    /// Time to wait before each start while too few hosts respond, because a host may come back.
+    pub host_wait: Duration,
     /// Minimum number of ranks with which the job continues when GPUs of this host are left out; `None` for all.
     pub min_ranks: Option<usize>,
     /// The starter of several ranks.
@@ -173,8 +175,7 @@ impl<'a> Supervisor<'a> {
         let mut n_restarts = 0;
         let mut hosts = self.hosts.clone();
         if !hosts.is_empty() {
-            hosts = self.answering();
-            self.check_answering(&hosts)?;
+            hosts = self.wait_for_hosts(self.answering(), "", requests)?;
         }
         loop {
             while requests.poll().is_some() {}
@@ -244,6 +245,10 @@ impl<'a> Supervisor<'a> {
                 }
                 return Ok(status);
             }
+            hosts = self.wait_for_hosts(hosts, &format!("{how}; "), requests)?;
+            if requests.stop().is_some() {
+                continue;
+            }
             n_restarts += 1;
             // What has come further may go on at once.
             let wait_s = if attempt.has_gained { 0 } else { backoff_s(n_restarts) };
@@ -258,7 +263,6 @@ impl<'a> Supervisor<'a> {
             };
             warn!("{}", messages::restart(&how, &next));
             wait(Duration::from_secs(wait_s), requests);
-            hosts = self.wait_for_hosts(hosts, requests)?;
         }
     }
 
@@ -336,13 +340,20 @@ impl<'a> Supervisor<'a> {
         is_left_out
     }
 
-    /// The hosts that respond.
-    fn answering(&self) -> Vec<Host> {
+    fn probe(&self) -> Vec<Host> {
         let answers = self.agent.answering(&self.hosts, &self.own_host);
-        let (answering, silent): (Vec<_>, Vec<_>) =
-            self.hosts.iter().cloned().zip(answers).partition(|(_, answers)| *answers);
-        let hosts = |of: Vec<(Host, bool)>| of.into_iter().map(|(host, _)| host).collect::<Vec<_>>();
-        let (answering, silent) = (hosts(answering), hosts(silent));
+        let answering = self.hosts.iter().zip(answers).filter(|(_, answers)| *answers);
+        answering.map(|(host, _)| host.clone()).collect()
+    }
+
+    fn silent(&self, answering: &[Host]) -> Vec<Host> {
+        self.hosts.iter().filter(|host| !answering.contains(host)).cloned().collect()
+    }
+
+    /// The hosts that respond; the others are named.
+    fn answering(&self) -> Vec<Host> {
+        let answering = self.probe();
+        let silent = self.silent(&answering);
         if !silent.is_empty() {
             warn!("no answer from {}", names(&silent));
         }
@@ -353,30 +364,42 @@ impl<'a> Supervisor<'a> {
         self.options.min_hosts.unwrap_or(self.hosts.len())
     }
 
-    fn check_answering(&self, answering: &[Host]) -> Result<()> {
-        if answering.len() >= self.min_hosts() {
-            return Ok(());
+    /// Probes the hosts again, for at most the time of `--host-wait`, while too few of them respond, and reports that after `why`.
+    ///
+    /// # Errors
+    /// [`LaunchError::TooFewHosts`]
+    fn wait_for_hosts(
+        &self,
+        mut answering: Vec<Host>,
+        why: &str,
+        requests: &mut StopRequests,
+    ) -> Result<Vec<Host>> {
+        let (n_hosts, min_hosts, limit) = (self.hosts.len(), self.min_hosts(), self.options.host_wait);
+        let began = Instant::now();
+        let has_too_few = |answering: &[Host]| answering.len() < min_hosts;
+        if has_too_few(&answering) {
+            let n_answering = answering.len();
+            warn!(
+                "{why}{n_answering} of {n_hosts} hosts answer, {min_hosts} are needed; waiting up to {limit:?}"
+            );
         }
-        let is_silent = |host: &&Host| !answering.contains(host);
-        Err(LaunchError::TooFewHosts {
-            n_answering: answering.len(),
-            n_hosts: self.hosts.len(),
-            min_hosts: self.min_hosts(),
-            silent: self.hosts.iter().filter(is_silent).map(|host| host.name.clone()).collect(),
-            agent: self.agent.text().to_owned(),
-        })
-    }
-
-    /// Probes the hosts again while too few of them respond.
-    fn wait_for_hosts(&self, mut answering: Vec<Host>, requests: &mut StopRequests) -> Result<Vec<Host>> {
-        for number in 1..N_PROBES {
-            if answering.len() >= self.min_hosts() || requests.stop().is_some() {
-                return Ok(answering);
+        for number in 1.. {
+            let left = limit.saturating_sub(began.elapsed());
+            if !has_too_few(&answering) || left.is_zero() || requests.stop().is_some() {
+                break;
             }
-            wait(Duration::from_secs(backoff_s(number)), requests);
-            answering = self.answering();
+            wait(Duration::from_secs(backoff_s(number).min(MAX_PROBE_S)).min(left), requests);
+            answering = self.probe();
         }
-        self.check_answering(&answering)?;
+        if has_too_few(&answering) && requests.stop().is_none() {
+            return Err(LaunchError::TooFewHosts {
+                n_answering: answering.len(),
+                n_hosts,
+                min_hosts,
+                silent: self.silent(&answering).into_iter().map(|host| host.name).collect(),
+                agent: self.agent.text().to_owned(),
+            });
+        }
         Ok(answering)
     }
 

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use super::count;
+use super::few_flags::seconds;
 use crate::report::log::LogFormat;
 
 /// `ddp-train launch`
@@ -45,6 +47,10 @@ pub struct LaunchArgs {
     /// Fewest hosts to start with; hosts that do not answer are left out, and the number of ranks follows [default: all]
     #[arg(long, value_name = "N", value_parser = count, requires = "hosts")]
     pub min_hosts: Option<usize>,
+
+    /// Seconds to wait before each start while fewer hosts answer than are needed
+    #[arg(long, value_name = "S", default_value = "15", value_parser = wait, requires = "hosts")]
+    pub host_wait: Duration,
 
     /// Fewest ranks with which the job continues on this host after a GPU has failed twice, which is then left out [default: all]
     #[arg(long, value_name = "N", value_parser = count, conflicts_with = "hosts")]
@@ -100,6 +106,10 @@ fn ranks(text: &str) -> Result<RankCount, String> {
     }
 }
 
+fn wait(text: &str) -> Result<Duration, String> {
+    seconds(text).map(Duration::from_secs_f64)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -151,6 +161,8 @@ mod tests {
             "launch -n two",
             "launch run.toml",
             "launch --min-hosts 2",
+            "launch --host-wait 2",
+            "launch --hosts a:2 --host-wait 0",
             "launch --max-restarts -1",
             "launch --launcher torchrun",
         ] {

@@ -16,9 +16,9 @@
 
 pub mod column_names;
 mod checkpoint;
-mod launch;
 mod run_config;
 mod few_flags;
+mod launch;
 mod live;
 mod plan;
 mod predict;

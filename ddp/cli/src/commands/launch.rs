@@ -47,6 +47,7 @@ pub fn launch(world: &World, signals: &StopSignals, args: &LaunchArgs) -> Result
         n_ranks,
         hosts: args.hosts.as_deref(),
         min_hosts: args.min_hosts,
+        host_wait: args.host_wait,
         min_ranks: args.min_ranks,
         launcher: match args.launcher {
             LauncherName::Auto => LauncherChoice::Auto,

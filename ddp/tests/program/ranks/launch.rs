@@ -438,6 +438,28 @@ fn the_hosts_that_are_left_continue() {
     assert_eq!(launched.done()["step"], 2300);
 }
 
+/// A pod that comes back is there some time after the loss of the one before.
+#[test]
+fn hosts_are_waited_for() {
+    let launched = Launched::new();
+    write(launched.folder.path(), "lost", "");
+    let waits = "1 of 2 hosts answer, 2 are needed; waiting up to ";
+    let outcome = run(on_two_hosts(&launched, &["--host-wait", "1"], &[]));
+    assert_has(&outcome, 75, &[waits, "1s\n", "no answer from hostb\nhint: "]);
+    let job = start(on_two_hosts(&launched, &["--host-wait", "60"], ENDLESS));
+    std::thread::sleep(Duration::from_secs(3));
+    std::fs::remove_file(launched.folder.path().join("lost")).unwrap();
+    launched.wait_for_step(&job, 0);
+    lose_second_host(&launched, &job);
+    std::thread::sleep(Duration::from_secs(3));
+    signal("TERM", job.pid());
+    let outcome = job.wait();
+    // A restart is announced when there are hosts for it.
+    assert_has(&outcome, 85, &[waits, "stopped by SIGTERM; the newest checkpoint is of step "]);
+    assert_eq!(outcome.stderr.matches(waits).count(), 2, "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("restart "), "{}", outcome.stderr);
+}
+
 /// The loss of a host is over once the job runs on the others.
 #[test]
 fn a_run_that_is_stopped_on_the_hosts_that_are_left_ends() {
