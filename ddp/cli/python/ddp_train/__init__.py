@@ -13,6 +13,7 @@ from __future__ import annotations
 import codecs
 import collections
 import contextlib
+import hashlib
 import importlib
 import json
 import os
@@ -26,7 +27,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 if TYPE_CHECKING:
@@ -108,17 +109,14 @@ def run(
             out = pathlib.Path("runs", f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         if isinstance(config, Mapping):
             file.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in config.items()), encoding="utf-8")
-        elif not is_path:
-            # Next to the run, which reads them again when it is resumed or evaluated.
-            rows = _rows(config, folder)
-            pathlib.Path(out).mkdir(parents=True, exist_ok=True)
-            file = pathlib.Path(shutil.move(rows, os.path.join(out, os.path.basename(rows))))
         start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
-        line = [*start, "train", str(file), "--out", os.fspath(out), *_flags(settings), *args]
+        end = ["--out", os.fspath(out), *_flags(settings), *args]
         # On a terminal and in a notebook, a bar.
-        if not quiet and (sys.stderr.isatty() or "ipykernel" in sys.modules) and not any(arg.startswith("--progress") for arg in line):
-            line += ["--progress", "bar"]
-        _output([*line, "--quiet"] if quiet else line, shows_progress=not quiet)
+        if not quiet and (sys.stderr.isatty() or "ipykernel" in sys.modules) and not any(arg.startswith("--progress") for arg in end):
+            end += ["--progress", "bar"]
+        is_kept = is_path or isinstance(config, Mapping)
+        with contextlib.nullcontext(file) if is_kept else _kept_rows(_rows(config, folder), pathlib.Path(out)) as file:
+            _output([*start, "train", str(file), *end, *(["--quiet"] if quiet else [])], shows_progress=not quiet)
     return Run(out)
 
 
@@ -315,6 +313,33 @@ def _rows(data: Any, folder: str) -> str:
     table = data if isinstance(data, pyarrow.Table) else pyarrow.table(data)
     pyarrow.parquet.write_table(table, os.path.join(folder, "rows.parquet"))
     return os.path.join(folder, "rows.parquet")
+
+
+@contextlib.contextmanager
+def _kept_rows(rows: str, out: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Moves a file of rows next to the run, which reads them again when it is resumed or evaluated; away again if the run does not begin."""
+    digest = hashlib.sha256()
+    with open(rows, "rb") as file:
+        for piece in iter(lambda: file.read(1 << 20), b""):
+            digest.update(piece)
+    # The name tells the rows, so that those of another run are never replaced.
+    kept = out / f"rows-{digest.hexdigest()[:16]}{pathlib.Path(rows).suffix}"
+    if kept.exists():
+        yield kept
+        return
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.move(rows, kept)
+    try:
+        yield kept
+    except BaseException:
+        config = out / "config.toml"
+        if not (config.is_file() and kept.name in config.read_text(encoding="utf-8")):
+            with contextlib.suppress(OSError):
+                kept.unlink()
+                for folder in made:
+                    folder.rmdir()
+        raise
 
 
 def _output(args: Sequence[str], shows_progress: bool = False) -> str:
