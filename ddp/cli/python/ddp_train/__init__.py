@@ -15,9 +15,11 @@ import collections
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +41,8 @@ __all__ = ["InputError", "Run", "Stopped", "TrainError", "load", "program", "run
 
 Path = Union[str, "os.PathLike[str]"]
 Config = Union[Path, Mapping[str, Any]]
+#: Tells runs of one process apart that begin in the same second.
+_counter = itertools.count(1)
 
 
 def __getattr__(name: str) -> Any:
@@ -102,21 +106,23 @@ def run(
     """
     if ranks < 1:
         raise ValueError(f"ranks: expected at least 1, got {ranks}")
+    is_path, is_config = isinstance(config, (str, os.PathLike)), isinstance(config, Mapping)
     with tempfile.TemporaryDirectory(prefix="ddp-train-") as folder:
-        is_path = isinstance(config, (str, os.PathLike))
-        file = pathlib.Path(config if is_path else pathlib.Path(folder, "run.toml" if isinstance(config, Mapping) else "rows"))
+        # An address stays as it is, and a pattern or a query is no name of a folder.
+        file = os.fspath(config) if is_path else os.path.join(folder, "run.toml" if is_config else "rows")
         if out is None:
-            out = pathlib.Path("runs", f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-        if isinstance(config, Mapping):
-            file.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in config.items()), encoding="utf-8")
+            stem = re.sub(r"[^\w.:-]", "_", pathlib.PurePath(file).stem)
+            out = pathlib.Path("runs", f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_counter)}")
+        out = _local(out, "out")
+        if is_config:
+            pathlib.Path(file).write_text("".join(f"{key} = {_toml(value)}\n" for key, value in config.items()), encoding="utf-8")
         start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
-        end = ["--out", os.fspath(out), *_flags(settings), *args]
+        end = ["--out", str(out), *_flags(settings), *args]
         # On a terminal and in a notebook, a bar.
         if not quiet and (sys.stderr.isatty() or "ipykernel" in sys.modules) and not any(arg.startswith("--progress") for arg in end):
             end += ["--progress", "bar"]
-        is_kept = is_path or isinstance(config, Mapping)
-        with contextlib.nullcontext(file) if is_kept else _kept_rows(_rows(config, folder), pathlib.Path(out)) as file:
-            _output([*start, "train", str(file), *end, *(["--quiet"] if quiet else [])], shows_progress=not quiet)
+        with contextlib.nullcontext(file) if is_path or is_config else _kept_rows(_rows(config, folder), out) as file:
+            _output([*start, "train", file, *end, *(["--quiet"] if quiet else [])], shows_progress=not quiet)
     return Run(out)
 
 
@@ -124,7 +130,7 @@ class Run:
     """A run in its folder, also one of the command line."""
 
     def __init__(self, folder: Path):
-        self.folder = pathlib.Path(folder)
+        self.folder = _local(folder, "folder")
         self._server = _Server()
         if not (self.folder / "metrics.jsonl").is_file():
             raise FileNotFoundError(f"{self.folder} holds no run: there is no metrics.jsonl")
@@ -177,7 +183,7 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     "torch": a torch.nn.Module in evaluation mode, with the preprocessing inside. Its input are the columns as numbers, made of the
     strings of rows (dicts) by `module.columns.tensor(rows)`; `module.labels` are the labels of its outputs. Needs torch and safetensors.
     """
-    folder = run.folder if isinstance(run, Run) else pathlib.Path(run)
+    folder = run.folder if isinstance(run, Run) else _local(run, "run")
     model = folder / "model.safetensors" if folder.is_dir() else folder
     if not model.is_file():
         raise FileNotFoundError(f"{model} does not exist: a complete run has it")
@@ -267,6 +273,14 @@ def _end(process: Any, pid: int) -> None:
         process.wait()
 
 
+def _local(path: Path, name: str) -> pathlib.Path:
+    """A path of this host, whose files Python reads."""
+    if "://" in os.fspath(path):
+        command = "`ddp-train train` trains into an address, and `ddp-train predict` reads its model"
+        raise ValueError(f"{name}: expected a path of this host, got {os.fspath(path)!r}\nhint: {command}")
+    return pathlib.Path(path)
+
+
 def _environment() -> Dict[str, str]:
     return {**os.environ, "DDP_TRAIN_STOPS_WITH_PARENT": "1"}
 
@@ -316,7 +330,7 @@ def _rows(data: Any, folder: str) -> str:
 
 
 @contextlib.contextmanager
-def _kept_rows(rows: str, out: pathlib.Path) -> Iterator[pathlib.Path]:
+def _kept_rows(rows: str, out: pathlib.Path) -> Iterator[str]:
     """Moves a file of rows next to the run, which reads them again when it is resumed or evaluated; away again if the run does not begin."""
     digest = hashlib.sha256()
     with open(rows, "rb") as file:
@@ -325,13 +339,13 @@ def _kept_rows(rows: str, out: pathlib.Path) -> Iterator[pathlib.Path]:
     # The name tells the rows, so that those of another run are never replaced.
     kept = out / f"rows-{digest.hexdigest()[:16]}{pathlib.Path(rows).suffix}"
     if kept.exists():
-        yield kept
+        yield str(kept)
         return
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
     shutil.move(rows, kept)
     try:
-        yield kept
+        yield str(kept)
     except BaseException:
         config = out / "config.toml"
         if not (config.is_file() and kept.name in config.read_text(encoding="utf-8")):

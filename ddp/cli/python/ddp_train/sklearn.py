@@ -105,7 +105,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
                 weight = None if sample_weight is None else np.ones(X_eval.shape[0])
                 saved = self._save(files, "eval", X_eval, self._targets(eval_set[1], X_eval, reset=False), weight)
                 data.update({"eval": saved["train"], "eval_labels": saved.get("labels"), "eval_weight": saved.get("eval_weight")})
-            out = pathlib.Path(os.path.join(files.name, "run") if self.out is None else self.out)
+            out = ddp_train._local(os.path.join(files.name, "run") if self.out is None else self.out, "out")
             args = ["--device", self.device, *_threads(self.ranks)]
             model = out / "model.safetensors"
             try:
