@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -115,7 +116,7 @@ def run(
             out = pathlib.Path("runs", f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_counter)}")
         out = _local(out, "out")
         if is_config:
-            pathlib.Path(file).write_text("".join(f"{key} = {_toml(value)}\n" for key, value in config.items()), encoding="utf-8")
+            pathlib.Path(file).write_text("".join(f"{key} = {_toml(value)}\n" for key, value in _plain(config).items()), encoding="utf-8")
         start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
         end = ["--out", str(out), *_flags(settings), *args]
         # On a terminal and in a notebook, a bar.
@@ -291,20 +292,18 @@ def _memory(rows: Any) -> Optional[str]:
     return "/dev/shm" if is_few and os.access("/dev/shm", os.W_OK) else None
 
 
-def _flags(settings: Mapping[str, Any], section: str = "") -> List[str]:
-    """Keywords as flags: drop=["a", "b"] is --set data.drop=["a", "b"], and optimizer={"lr": 0.01} is --optimizer.lr=0.01."""
+def _flags(settings: Mapping[str, Any]) -> List[str]:
+    """Keywords as flags: epochs=3 is --epochs=3, drop=["a", "b"] is --set data.drop=["a", "b"], and optimizer={"lr": 0.01} --set optimizer.lr=0.01."""
     flags: List[str] = []
-    for name, value in settings.items():
-        flag = "--" + section + name.replace("_", "-")
-        if isinstance(value, Mapping):
-            flags += _flags(value, f"{section}{name}.")
-        elif isinstance(value, (list, tuple)) and not section and name in ("target", "drop", "categorical"):
+    for name, value in _plain(settings).items():
+        if isinstance(value, list) and name in ("target", "drop", "categorical"):
             # The flags split names at commas.
-            flags += ["--set", f"data.{name}={_toml([str(item) for item in value])}"]
-        elif isinstance(value, bool) or value is None:
-            flags += [] if value is None else [f"{flag}={str(value).lower()}"]
+            name, value = "data", {name: [str(item) for item in value]}
+        if isinstance(value, Mapping):
+            flags += [part for key, item in value.items() for part in ("--set", f"{name}.{key.replace('-', '_')}={_toml(item)}")]
         else:
-            flags.append(f"{flag}={value if isinstance(value, (str, os.PathLike)) else _toml(value)}")
+            text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else _toml(value)
+            flags.append(f"--{name.replace('_', '-')}={text}")
     return flags
 
 
@@ -407,15 +406,26 @@ def _error_of(lines: List[str]) -> str:
     return "".join(lines[begin:])
 
 
+def _plain(value: Any) -> Any:
+    """A value of a config without types of NumPy and pandas, and without keys that are None."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _toml(value: Any) -> str:
-    """A value of a config as TOML, in one line."""
+    """A plain value of a config as TOML, in one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    # JSON strings, numbers and booleans are valid TOML.
+    # JSON strings, numbers and booleans are valid TOML, but for those that are not finite.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, (str, bool, int, float)):
         return json.dumps(value, ensure_ascii=False)
     raise TypeError(f"a config holds no {type(value).__name__}, got {value!r}")

@@ -201,14 +201,14 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
             section, _, key = name.partition("__")
             if getattr(self, name) is not None:
                 given.setdefault(section, {})[key] = getattr(self, name)
-        given = _plain(given)
+        given = ddp_train._plain(given)
         for key in given.setdefault("data", {}):
             if key in _FIXED:
                 raise ValueError(f"data.{key} follows from the arguments of fit: remove it from the parameters")
 
         def default(section: str, key: str, value: Any, *others: str) -> None:
             if value is not None and given.setdefault(section, {}).keys().isdisjoint((key, *others)):
-                given[section][key] = _plain(value)
+                given[section][key] = ddp_train._plain(value)
 
         is_auto = self.eval_fraction == "auto"
         seed = self.random_state
@@ -237,7 +237,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
             default("data", "encode", data.pop("encode", None))
         if "class_order" in given["data"]:
             given["data"]["class_order"] = self._saved_order(given["data"]["class_order"])
-        given["data"].update(_plain(data), task=self._task)
+        given["data"].update(ddp_train._plain(data), task=self._task)
         return given
 
     def _predict(self, X: Any, proba: bool = False) -> Tuple[Any, Any]:
@@ -414,12 +414,3 @@ def _threads(ranks: int) -> List[str]:
 def _is_key(name: str) -> bool:
     section, separator, key = name.partition("__")
     return section in _SECTIONS and bool(separator and key)
-
-
-def _plain(value: Any) -> Any:
-    """A value of a config without types of NumPy, and without keys that are None."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
