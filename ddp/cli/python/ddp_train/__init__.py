@@ -21,6 +21,7 @@ import math
 import os
 import pathlib
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -234,17 +235,22 @@ class _Server:
             try:
                 process.stdin.write(request.encode())
                 process.stdin.flush()
+                # Not in one system call, which an interrupt does not end where a module such as polars handles signals too.
+                answers = select.poll()
+                answers.register(process.stdout, select.POLLIN)
+                while not answers.poll(100):
+                    pass
                 answer = process.stdout.readline()
             except BrokenPipeError:
                 answer = b""
             except BaseException:
                 # Its answer would be taken for that of the next request.
-                self._close()
+                self._stop()
                 raise
             if not answer:
-                self._process = None
                 status = process.wait()
                 self._reader.join(1)
+                self._stop()
                 error = InputError if status == 2 else TrainError
                 raise error(status, _error_of(b"".join(self._stderr).decode("utf-8", "replace").splitlines(keepends=True)))
         answer = json.loads(answer)
@@ -252,16 +258,25 @@ class _Server:
             raise InputError(2, f"error: {answer['error']}\nhint: {answer.get('hint')}")
 
     def _start(self, model: str, version: Any) -> None:
-        if self._process is not None and self._pid == os.getpid():
-            self._close()
+        self._stop()
         line = [program(), "predict", "--checkpoint", model, "--serve", *self._args]
         pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
-        self._process = process = subprocess.Popen(line, start_new_session=True, env=_environment(), **pipes)  # type: ignore[call-overload]
+        process: Any = subprocess.Popen(line, start_new_session=True, env=_environment(), **pipes)  # type: ignore[call-overload]
         self._pid, self._version = os.getpid(), version
         self._stderr.clear()
-        self._reader = threading.Thread(target=self._stderr.extend, args=(process.stderr,), daemon=True)
+        self._reader = threading.Thread(target=_keep, args=(process.stderr, self._stderr), daemon=True)
         self._reader.start()
-        self._close = weakref.finalize(self, _end, process, os.getpid())
+        self._process, self._close = process, weakref.finalize(self, _end, process, os.getpid())
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process = None
+            self._close()
+
+
+def _keep(stream: Any, lines: collections.deque[bytes]) -> None:
+    with stream:
+        lines.extend(stream)
 
 
 def _end(process: Any, pid: int) -> None:
