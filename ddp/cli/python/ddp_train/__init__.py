@@ -221,6 +221,10 @@ class _Server:
         self._args, self._lock, self._process, self._pid, self._version = args, threading.Lock(), None, 0, None
         self._stderr: collections.deque[bytes] = collections.deque(maxlen=100)
 
+    def __reduce__(self) -> Any:
+        # A copy starts a process of its own.
+        return type(self), (self._args,)
+
     def predict(
         self, model: Callable[[], str], data: str, out: str, proba: bool, keep: Sequence[str] = (), version: Any = None
     ) -> None:  # fmt: skip
