@@ -32,7 +32,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 if TYPE_CHECKING:
     import pyarrow
@@ -171,9 +171,9 @@ class Run:
 
         files = [self.folder / "model.safetensors", self.folder / "checkpoints" / "latest"]
         version = [file.stat().st_mtime_ns for file in files if file.exists()]
-        with tempfile.TemporaryDirectory(prefix="ddp-train-", dir=_memory(data)) as folder:
+        with _saved_rows(data) as (folder, path):
             out = os.path.join(folder, "predictions.parquet")
-            self._server.predict(lambda: str(self.folder), _rows(data, folder), out, proba, keep, version)
+            self._server.predict(lambda: str(self.folder), path, out, proba, keep, version)
             return pyarrow.parquet.read_table(out, memory_map=False)
 
 
@@ -201,9 +201,9 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     def predict(rows: Any, proba: bool = False) -> Any:
         import numpy
 
-        with tempfile.TemporaryDirectory(prefix="ddp-train-", dir=_memory(rows)) as folder:
+        with _saved_rows(rows) as (folder, path):
             out = os.path.join(folder, "predictions.npy")
-            server.predict(lambda: str(model), _rows(rows, folder), out, proba)
+            server.predict(lambda: str(model), path, out, proba)
             values = numpy.load(out)
             if proba or not os.path.exists(f"{out}.labels.json"):
                 return values
@@ -305,10 +305,47 @@ def _environment() -> Dict[str, str]:
     return {**os.environ, "DDP_TRAIN_STOPS_WITH_PARENT": "1"}
 
 
+#: Most rows and bytes of rows whose predictions go through files in memory.
+_FEW_ROWS, _FEW_BYTES = 10_000, 8 << 20
+
+
 def _memory(rows: Any) -> Optional[str]:
-    """A folder in memory for the predictions of few rows."""
-    is_few = not isinstance(rows, (str, os.PathLike)) and hasattr(rows, "__len__") and len(rows) <= 10_000
-    return "/dev/shm" if is_few and os.access("/dev/shm", os.W_OK) else None
+    """A folder in memory for the predictions of few rows, if it has much more room than they take."""
+    columns = list(rows.values()) if isinstance(rows, Mapping) else [rows]
+    are_in_memory = not isinstance(rows, (str, os.PathLike)) and all(hasattr(column, "__len__") for column in columns)
+    try:
+        is_few = are_in_memory and max(map(len, columns), default=0) <= _FEW_ROWS and sum(map(_n_bytes, columns)) <= _FEW_BYTES
+        has_room = is_few and os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free >= 4 * _FEW_BYTES
+    except OSError:
+        has_room = False
+    return "/dev/shm" if has_room else None
+
+
+def _n_bytes(values: Any) -> int:
+    """Memory of an array, a column or a frame."""
+    if hasattr(values, "estimated_size"):
+        return int(values.estimated_size())
+    if hasattr(values, "memory_usage"):
+        usage = values.memory_usage(deep=True)
+        return int(usage.sum() if hasattr(usage, "sum") else usage)
+    return int(values.nbytes) if hasattr(values, "nbytes") else sum(map(sys.getsizeof, values))
+
+
+@contextlib.contextmanager
+def _saved_rows(rows: Any) -> Iterator[Tuple[str, str]]:
+    """A folder for predictions of rows, and the path of the rows, which are saved there if they are in memory."""
+    with contextlib.ExitStack() as stack:
+        for place in dict.fromkeys((_memory(rows), None)):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp-train-", dir=place))
+            try:
+                path = _rows(rows, folder)
+                break
+            except OSError:
+                # Another program may fill the memory meanwhile.
+                stack.close()
+                if place is None:
+                    raise
+        yield folder, path
 
 
 def _flags(settings: Mapping[str, Any]) -> List[str]:
