@@ -235,10 +235,12 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             default("data", "datetime", "parts")
             default("data", "encode", data.pop("encode", None))
-        if "class_order" in given["data"]:
-            given["data"]["class_order"] = self._saved_order(given["data"]["class_order"])
+        self._order_classes(given["data"], given.get("loss", {}))
         given["data"].update(ddp_train._plain(data), task=self._task)
         return given
+
+    def _order_classes(self, data: Dict[str, Any], loss: Dict[str, Any]) -> None:
+        """Spells classes in the config as the program does."""
 
     def _predict(self, X: Any, proba: bool = False) -> Tuple[Any, Any]:
         """What the program predicts, and the labels that class numbers stand for."""
@@ -306,11 +308,20 @@ class DdpClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[misc]
             raise ValueError(f"eval_set has labels that y lacks: {np.unique(unknown).tolist()}")
         return {self._target_names[0]: (self._labels, codes)}
 
-    def _saved_order(self, order: Sequence[Any]) -> List[str]:
-        """The labels of a `data.class_order` as they are saved."""
+    def _order_classes(self, data: Dict[str, Any], loss: Dict[str, Any]) -> None:
+        """Spells `data.class_order` as the labels are saved. A list of weights has the order of `classes_`, and the program its own."""
+        weights, order = loss.get("class_weights"), data.get("class_order")
+        if order is None and not isinstance(weights, list):
+            return
+        order = self.classes_ if order is None else order
         if sorted(_texts(order)) != sorted(_texts(self.classes_)):
             raise ValueError(f"data.class_order: expected the labels {self.classes_.tolist()} of y in some order, got {list(order)}")
-        return _texts(self._labels[_positions(order, self.classes_)])
+        places = _positions(order, self.classes_)
+        data["class_order"] = _texts(self._labels[places])
+        if isinstance(weights, list):
+            if len(weights) != len(places):
+                raise ValueError(f"loss.class_weights: expected a weight for each of the labels {self.classes_.tolist()}, got {weights}")
+            loss["class_weights"] = [weights[place] for place in places]
 
 
 class DdpMultilabelClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[misc]
