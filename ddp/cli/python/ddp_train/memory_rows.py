@@ -65,10 +65,11 @@ def tables(X: Any, names: List[str]) -> Iterator[Any]:
     if isinstance(X, pa.Table):
         yield X.rename_columns(names).unify_dictionaries()
     elif hasattr(X, "iloc"):
-        is_plain = all(isinstance(dtype, np.dtype) and dtype.kind in "iufb" for dtype in X.dtypes)
+        sparse_types = {name: dtype.subtype for name, dtype in X.dtypes.items() if type(dtype).__name__ == "SparseDtype"}
+        is_plain = all(isinstance(dtype, np.dtype) and dtype.kind in "iufb" for dtype in {**X.dtypes, **sparse_types}.values())
         for rows in blocks(X.shape) if is_plain else [slice(None)]:
             try:
-                table = pa.Table.from_pandas(X.iloc[rows], preserve_index=False)
+                table = pa.Table.from_pandas(X.iloc[rows].astype(sparse_types) if sparse_types else X.iloc[rows], preserve_index=False)
             except pa.ArrowException as error:
                 raise ValueError(f"no type of Arrow holds the values of a column; astype(str) makes them texts: {error}") from error
             yield table.replace_schema_metadata().rename_columns(names)

@@ -226,8 +226,8 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         default("train", "seed", seed if seed is None or isinstance(seed, (int, np.integer)) else check_random_state(seed).randint(2**31))
         if "eval" not in data:
             fraction = (0.1 if n_rows >= 50 else None) if is_auto else self.eval_fraction
-            default("data", "eval_fraction", fraction or None, *(["split"] if is_auto else []))
-        if "eval" in data or not given["data"].keys().isdisjoint(("eval_fraction", "split")):
+            default("data", "eval_fraction", fraction or None, *(["split", "fold"] if is_auto else []))
+        if "eval" in data or not given["data"].keys().isdisjoint(("eval_fraction", "split", "fold")):
             default("train", "early_stop_patience", self.early_stop_patience)
         default("data", "missing", "mean")
         if self._names is None:
