@@ -105,6 +105,8 @@ class MLflow(Client):
                 code, text = "", error.reason
             if code == "RESOURCE_DOES_NOT_EXIST":
                 raise LookupError(text) from None
+            if code == "RESOURCE_ALREADY_EXISTS":
+                raise FileExistsError(text) from None
             if error.code in (408, 429) or error.code >= 500:
                 raise Away(f"MLflow at {self.base} answers with status {error.code}: {text}") from None
             message = f"MLflow at {self.base} refused {path.split('?')[0]} with status {error.code}: {text}"
@@ -119,11 +121,15 @@ class MLflow(Client):
             raise TrackingError(f"{self.base} does not answer as MLflow does, or the credentials are no plain text") from None
 
     def open(self, note: _Note, events: _Events, name: str, is_live: bool) -> str:
+        query = f"mlflow/experiments/get-by-name?{urlencode({'experiment_name': self.experiment})}"
         try:
-            query = urlencode({"experiment_name": self.experiment})
-            experiment = self.call(f"mlflow/experiments/get-by-name?{query}", method="GET")["experiment"]["experiment_id"]
+            experiment = self.call(query, method="GET")["experiment"]["experiment_id"]
         except LookupError:
-            experiment = self.call("mlflow/experiments/create", {"name": self.experiment})["experiment_id"]
+            try:
+                experiment = self.call("mlflow/experiments/create", {"name": self.experiment})["experiment_id"]
+            except FileExistsError:
+                # Another run has just made it.
+                experiment = self.call(query, method="GET")["experiment"]["experiment_id"]
         # The tag also finds a run whose creator died at once.
         search = {"experiment_ids": [experiment], "filter": f"tags.`ddp_train.run_id` = '{note.run_id}'", "max_results": 1}
         found = self.call("mlflow/runs/search", search).get("runs")
