@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import importlib
 import json
@@ -13,7 +14,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 if TYPE_CHECKING:
@@ -249,19 +250,48 @@ class Trackio(Client):
         self.project = project or "ddp-train"
         stores = [os.environ.get(f"TRACKIO_{name}") for name in ("DIR", "SPACE_ID", "SERVER_URL")]
         self.where = f"{self.project} {options.get('space_id')} {options.get('server_url')} {stores}"
+        is_space = options.get("space_id") or stores[1]
+        self.server = "" if is_space else options.get("server_url") or stores[2] or ""
+
+    @property
+    def storage(self) -> Any:
+        return importlib.import_module("trackio.sqlite_storage").SQLiteStorage
 
     def stored(self) -> int:
-        storage = importlib.import_module("trackio.sqlite_storage").SQLiteStorage
-        step = storage.get_max_step_for_run(self.project, self.run.name, run_id=self.run.id)
+        step = self.storage.get_max_step_for_run(self.project, self.run.name, run_id=self.run.id)
         return -1 if step is None else int(step)
+
+    @contextlib.contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Tells a server or a Space that is away from one that refuses. The errors come from several packages."""
+        try:
+            yield
+        except Exception as error:
+            names = {of.__name__ for of in type(error).__mro__}
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            if names & {"ConnectionError", "RequestError", "Timeout", "TimeoutError", "URLError"} or status >= 500 or "not ready" in str(error):
+                raise Away(f"Trackio's server does not answer: {(str(error).splitlines() or [type(error).__name__])[0]}") from None
+            raise
+
+    def ask(self) -> None:
+        """Asks the server for its page: Trackio starts without a server that is away, and does not know then what it has."""
+        try:
+            urllib.request.urlopen(urlsplit(self.server)._replace(query="").geturl(), timeout=30).close()
+        except urllib.error.HTTPError as error:
+            if error.code >= 500:
+                raise ConnectionError(f"status {error.code}") from None
 
     def open(self, note: _Note, events: _Events, name: str, is_live: bool) -> str:
         # Trackio finds runs by their names, so each has one of its own.
         given = {"project": self.project, "name": f"{name}-{note.run_id[:6]}", "resume": "allow", "embed": False, "config": events.config()}
         hardware = {} if is_live else {"auto_log_gpu": False, "auto_log_cpu": False}
-        self.run = self.trackio.init(**{**given, **hardware, **self.options})
+        with self.reaching():
+            if self.server:
+                self.ask()
+            self.run = self.trackio.init(**{**given, **hardware, **self.options})
         self.is_local = getattr(self.run, "_is_local", True)
-        self.last = self.stored() if self.is_local else getattr(self.run, "_next_step", 0) - 1
+        # Trackio keeps what it could not send, and sends it after the next start.
+        self.last = self.stored() if self.is_local else max(self.last, getattr(self.run, "_next_step", 0) - 1)
         return f"run {self.run.name} of project {self.project}"
 
     def send(self, rows: Sequence[Row]) -> None:
@@ -277,6 +307,13 @@ class Trackio(Client):
             time.sleep(0.1)
 
     def close(self, status: str, events: _Events, files: Sequence[pathlib.Path]) -> None:
-        for file in files:
-            self.run.log_artifact(str(file), name=f"{self.run.name}-{file.name}", type="model" if file.suffix == ".safetensors" else "file")
-        self.run.finish()
+        try:
+            with self.reaching():
+                for file in files:
+                    kind = "model" if file.suffix == ".safetensors" else "file"
+                    self.run.log_artifact(str(file), name=f"{self.run.name}-{file.name}", type=kind)
+        finally:
+            self.run.finish()
+        if not self.is_local and self.storage.has_pending_data(self.project):
+            raise Away(f"Trackio's server does not take all points of project {self.project}")
+        self.last = -1
