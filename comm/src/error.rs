@@ -338,8 +338,8 @@ pub enum CommError {
 
     /// Rank 0 can't listen for the other ranks.
     #[error("rank 0 can't listen for the other ranks at {ports} (MASTER_PORT) of {host}: {text}")]
-    #[diagnostic(help("set MASTER_PORT to a free port of this host, the same for all ranks"))]
-    CannotListen { host: String, ports: String, text: String },
+    #[diagnostic(help("{hint}"))]
+    CannotListen { host: String, ports: String, text: String, hint: &'static str },
 
     /// Ranks did not come to rank 0.
     #[error("{} at {host} (MASTER_ADDR), {ports}; gave up after {waited_s} s", waiting_for(missing, *world_size))]

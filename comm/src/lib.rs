@@ -25,6 +25,7 @@ mod fnv1a;
 mod rank;
 mod reporter;
 mod stderr;
+mod this_host;
 mod token;
 mod environment;
 mod host_place;

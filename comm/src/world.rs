@@ -18,6 +18,7 @@ use crate::mpi_library::Mpi;
 use crate::recorder::Recorder;
 use crate::shared_tensor::Peers;
 use crate::stderr::write_stderr;
+use crate::this_host::hostname;
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
 
@@ -318,19 +319,6 @@ pub fn mpi_version() -> Option<String> {
     // Open MPI adds the package and a date, MPICH the options of its build.
     let first = text.split(',').next()?.split_whitespace().collect::<Vec<_>>().join(" ");
     Some(first).filter(|name| !name.is_empty())
-}
-
-/// The host's name, or `localhost` if the system does not report one.
-fn hostname() -> String {
-    // POSIX allows 255 bytes.
-    let mut buffer = [0u8; 256];
-    // SAFETY: the buffer is writable for one byte less than its length, so it ends in a zero byte in any case.
-    let status = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
-    let name = buffer.split(|&byte| byte == 0).next().unwrap_or_default();
-    match std::str::from_utf8(name) {
-        Ok(name) if status == 0 && !name.is_empty() => name.to_owned(),
-        _ => "localhost".to_owned(),
-    }
 }
 
 #[cfg(test)]

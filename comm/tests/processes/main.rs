@@ -27,6 +27,8 @@ use start::{By, start, start_processes, start_with};
 
 /// Milliseconds for which ranks wait for each other when they join.
 const JOIN_LIMIT: &str = "DDP_COMM_TEST_JOIN_MS";
+/// Files that a rank may open.
+const N_FILES: &str = "DDP_COMM_TEST_FILES";
 
 fn main() {
     if let Ok(case) = std::env::var(start::CASE) {
@@ -190,6 +192,20 @@ const BY_ENVIRONMENT: &[Test] = &[
         });
         assert!(run.stderr.contains("turned away: WORLD_SIZE=3, expected 2: another job"), "{}", run.stderr);
     }),
+    ("ranks_of_one_host_meet_wherever_its_name_leads", |by| {
+        for host in ["127.0.1.1", "no-such-host.invalid"] {
+            start_with(by, 2, "world_of_two", |_| vec![("MASTER_ADDR", host.to_owned())]).succeeded();
+        }
+    }),
+    ("too_few_open_files_are_named", |by| {
+        let run = start_processes(by, 3, "world", |_| vec![(N_FILES, "40".to_owned())], |rank| rank == 0);
+        assert_eq!(run.codes, [78], "{}", run.stderr);
+        assert!(
+            run.stderr.contains("Too many open files") && run.stderr.contains("ulimit -n"),
+            "{}",
+            run.stderr
+        );
+    }),
     ("a_port_that_is_taken_is_named", |by| {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port().to_string();
@@ -309,6 +325,12 @@ fn run_rank(case: &str) {
     let program = if case == "programs" && is_second { "another program" } else { defaults.program };
     let join_limit = std::env::var(JOIN_LIMIT).ok().map(|ms| Duration::from_millis(ms.parse().unwrap()));
     let join_limit = join_limit.unwrap_or(defaults.join_limit);
+    if let Ok(n) = std::env::var(N_FILES) {
+        let n = n.parse().unwrap();
+        let limit = libc::rlimit { rlim_cur: n, rlim_max: n };
+        // SAFETY: the limit is readable.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    }
     let options = WorldOptions { shared_memory, program, join_limit, lost_exit_code: 75, ..defaults };
     let world =
         World::init_with(options).unwrap_or_else(|error| failure::abort_init(&error, 78, with_hint(&error)));

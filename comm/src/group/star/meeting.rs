@@ -21,6 +21,7 @@ use crate::environment::Meeting;
 use crate::error::waiting_for;
 use crate::launcher_process::has_own_rank_0;
 use crate::stderr::write_stderr;
+use crate::this_host::allow_files;
 use crate::token::{Token, random_token};
 
 /// Time for which a rank tries one address, and waits for the answer there.
@@ -86,11 +87,8 @@ impl Notices {
 /// The connections of rank 0.
 fn receive(meeting: &Meeting, limit: Duration) -> crate::Result<Links> {
     let began = Instant::now();
-    let cannot = |error: io::Error| CommError::CannotListen {
-        host: meeting.host.clone(),
-        ports: ports(meeting),
-        text: error.to_string(),
-    };
+    let cannot = |error| cannot_listen(meeting, &error);
+    allow_files(meeting.world_size).map_err(cannot)?;
     let listener = listen(meeting).map_err(cannot)?;
     let mut guests = Guests::new(meeting).map_err(cannot)?;
     let outcome = guests.wait(&listener, began, limit);
@@ -108,22 +106,55 @@ fn receive(meeting: &Meeting, limit: Duration) -> crate::Result<Links> {
     Ok(Links { streams, lifelines })
 }
 
-/// Listens at the first port that is free: on the loopback interface if all ranks are on this host, else on all interfaces, by IPv6 and IPv4
-/// where the name of this host has no address yet.
-fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
-    let began = Instant::now();
+fn cannot_listen(meeting: &Meeting, error: &io::Error) -> CommError {
+    let hint = match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            "raise the limit before the start: ulimit -n 65536 (docker run --ulimit nofile=65536)"
+        }
+        _ => "set MASTER_PORT to a free port of this host, the same for all ranks",
+    };
+    CommError::CannotListen {
+        host: meeting.host.clone(),
+        ports: ports(meeting),
+        text: error.to_string(),
+        hint,
+    }
+}
+
+/// Interfaces at which rank 0 tries to listen, in this order: the loopback interface if all ranks are on this host, else all interfaces.
+fn interfaces(meeting: &Meeting) -> Vec<IpAddr> {
     let addresses: Vec<SocketAddr> = resolve(meeting, *meeting.ports.start()).unwrap_or_default();
     let is_v6 = !addresses.is_empty() && addresses.iter().all(SocketAddr::is_ipv6);
-    let interfaces: &[IpAddr] = match (meeting.is_one_host, is_v6) {
-        (true, false) => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
-        (true, true) => &[IpAddr::V6(Ipv6Addr::LOCALHOST)],
-        (false, true) => &[IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
-        // A name that is not known yet may turn out to be of either kind.
-        (false, false) if addresses.is_empty() && takes_both() => {
-            &[IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]
-        }
-        (false, false) => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+    let [v4, v6]: [IpAddr; 2] = if meeting.is_one_host {
+        [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+    } else {
+        [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
     };
+    match is_v6 {
+        // Other hosts may know this one by an address of either kind.
+        _ if !meeting.is_one_host && takes_both() => vec![v6, v4],
+        true => vec![v6],
+        false => vec![v4],
+    }
+}
+
+/// Addresses without a port at which a rank looks for rank 0: where the name leads, or, if all ranks are on this host, its loopback
+/// interface, where rank 0 listens wherever the name leads.
+fn places(meeting: &Meeting) -> io::Result<Vec<IpAddr>> {
+    if !meeting.is_one_host {
+        return Ok(resolve(meeting, *meeting.ports.start())?.iter().map(SocketAddr::ip).collect());
+    }
+    let mut both: [IpAddr; 2] = [Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()];
+    // The last one is named by the error.
+    let listens = interfaces(meeting);
+    both.sort_by_key(|address| listens.contains(address));
+    Ok(both.to_vec())
+}
+
+/// Listens at the first port that is free.
+fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
+    let began = Instant::now();
+    let interfaces = interfaces(meeting);
     loop {
         let listening = meeting.ports.clone().flat_map(|port| {
             interfaces.iter().map(move |interface| TcpListener::bind(SocketAddr::new(*interface, port)))
@@ -215,7 +246,7 @@ impl<'a> Guests<'a> {
                 self.send(&with_text(NOTICE, &text));
             }
             self.poll(listener, limit.min(notices.next) - waited);
-            self.accept(listener);
+            self.accept(listener).map_err(|error| cannot_listen(self.meeting, &error))?;
             self.hear();
         }
     }
@@ -230,25 +261,38 @@ impl<'a> Guests<'a> {
         unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, limit_ms) };
     }
 
-    /// Accepts some connections. Where there are too many, those go first that have said nothing, the oldest of them: the greeting of a
-    /// rank follows at once.
-    fn accept(&mut self, listener: &TcpListener) {
+    /// Accepts some connections. Where there are too many, those go first that have been heard and have said nothing, the oldest of them:
+    /// the greeting of a rank follows at once.
+    ///
+    /// # Errors
+    /// The system's error if this process may open no further file, and no stranger keeps one from it.
+    fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
+        let mut n_heard = self.strangers.len();
         for _ in 0..ACCEPTS {
             let accepted = listener.accept();
             let is_full = matches!(&accepted, Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)));
-            if (is_full || self.strangers.len() >= MAX_STRANGERS) && !self.strangers.is_empty() {
-                let silent = self.strangers.iter().position(|stranger| stranger.received.is_empty());
+            if is_full && self.strangers.is_empty() {
+                return accepted.map(drop);
+            }
+            if (is_full || self.strangers.len() >= MAX_STRANGERS) && n_heard > 0 {
+                let silent =
+                    self.strangers[..n_heard].iter().position(|stranger| stranger.received.is_empty());
                 self.strangers.remove(silent.unwrap_or(0));
+                n_heard -= 1;
             }
             match accepted {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
                     self.strangers.push(Stranger { stream, received: Vec::new(), since: Instant::now() });
                 }
                 Ok(_) => {}
-                Err(_) if is_full => return std::thread::sleep(PAUSES[0]),
-                Err(_) => return,
+                Err(_) if is_full => {
+                    std::thread::sleep(PAUSES[0]);
+                    break;
+                }
+                Err(_) => break,
             }
         }
+        Ok(())
     }
 
     /// Hears the strangers, and gives the ranks among them their places.
@@ -456,8 +500,9 @@ impl<'a> Visitor<'a> {
     /// Connects to rank 0 at the first address and port where it answers.
     fn connect(&self) -> Result<(TcpStream, SocketAddr, Token), NotYet> {
         let mut last = NotYet::from(io::Error::from(ErrorKind::AddrNotAvailable));
+        let places = places(self.meeting)?;
         for port in self.meeting.ports.clone() {
-            for address in resolve(self.meeting, port)? {
+            for address in places.iter().map(|place| SocketAddr::new(*place, port)) {
                 match self.greet(address, Purpose::Collectives, Token::default()) {
                     Ok((stream, nonce)) => return Ok((stream, address, nonce)),
                     Err(refused @ NotYet::Refused(_)) => return Err(refused),

@@ -18,6 +18,7 @@ use super::traffic::Counter;
 use super::{host, program};
 use crate::environment::Meeting;
 use crate::lifeline::{self, Peer};
+use crate::this_host::boot_id;
 use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
 
 /// The group of a rank that is a process and met the others without MPI.
@@ -208,10 +209,4 @@ fn identity_of(bytes: &[u8]) -> Identity {
     let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or_default();
     let mut word = || words.next().unwrap_or_default().to_owned();
     Identity { pid, host: word(), boot_id: word() }
-}
-
-/// Differs between hosts, and between two starts of one; empty if the system does not report it.
-fn boot_id() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_owned()
 }
