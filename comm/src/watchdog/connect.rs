@@ -11,8 +11,10 @@ use crate::token::Token;
 
 /// Time for which a rank tries one address.
 const ADDRESS_WAIT: Duration = Duration::from_secs(1);
-/// Time for which a rank tries all addresses of another.
+/// Time for which a rank tries all addresses of another, one round after the other.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Pause between two rounds.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The rank that reports the loss of rank 0: the lowest on another host, else rank 1.
 pub(super) fn deputy(identities: &[Identity]) -> usize {
@@ -26,12 +28,13 @@ pub(super) fn deputy(identities: &[Identity]) -> usize {
 pub(super) fn listen(is_one_host: bool) -> io::Result<(TcpListener, Vec<SocketAddr>)> {
     let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
     let addresses = if is_one_host { vec![loopback] } else { interface_addresses()? };
-    let any: IpAddr = match addresses.first() {
-        Some(IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
-        _ if is_one_host => loopback,
-        _ => Ipv4Addr::UNSPECIFIED.into(),
-    };
-    let listener = TcpListener::bind((any, 0))?;
+    let listener = if is_one_host {
+        TcpListener::bind((loopback, 0))
+    } else {
+        // One of IPv6 takes IPv4 too, where the system has both.
+        TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
+    }?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
     Ok((listener, addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect()))
@@ -51,14 +54,17 @@ pub(super) fn connect(
     let deadline = Instant::now() + CONNECT_WAIT;
     let hello = Frame { kind: Kind::Hello, rank: own, standing, text: String::new() }.encode(token);
     let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "it listens at no address");
-    for address in addresses {
-        if Instant::now() >= deadline {
-            break;
+    while !addresses.is_empty() {
+        for address in addresses {
+            if Instant::now() >= deadline {
+                return Err(last);
+            }
+            match greet(address, &hello, token, world_size) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
+            }
         }
-        match greet(address, &hello, token, world_size) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = io::Error::new(error.kind(), format!("{address}: {error}")),
-        }
+        std::thread::sleep(PAUSE);
     }
     Err(last)
 }
@@ -77,7 +83,7 @@ fn greet(address: &SocketAddr, hello: &[u8], token: &Token, world_size: usize) -
     }
 }
 
-/// Addresses of this host's interfaces, without loopback: IPv4, else IPv6 that is valid beyond one link.
+/// Addresses of this host's interfaces that are valid beyond one link: those of IPv4, then those of IPv6.
 ///
 /// # Errors
 /// The system's error.
@@ -101,7 +107,10 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
             libc::AF_INET => {
                 // SAFETY: the family says that it is one of IPv4; it may be unaligned.
                 let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-                v4.push(IpAddr::from(Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr))));
+                let address = Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr));
+                if !address.is_link_local() {
+                    v4.push(IpAddr::from(address));
+                }
             }
             libc::AF_INET6 => {
                 // SAFETY: the family says that it is one of IPv6; it may be unaligned.
@@ -116,7 +125,7 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     }
     // SAFETY: the list of getifaddrs, freed once; nothing points into it any more.
     unsafe { libc::freeifaddrs(first) };
-    Ok(if v4.is_empty() { v6 } else { v4 })
+    Ok([v4, v6].concat())
 }
 
 /// Addresses as bytes that ranks exchange.

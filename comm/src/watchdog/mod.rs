@@ -76,6 +76,7 @@ use watch::{Command, Watch};
 use crate::offer::{Offer, SaveAfterLoss};
 use crate::phase::Phase;
 use crate::progress::Progress;
+use crate::this_host::allow_files;
 use crate::token::random_token;
 use crate::{Group, Result};
 
@@ -316,9 +317,13 @@ impl Watchdog {
             _ => Role::Leaf,
         };
         let listening = match role {
-            Role::Hub | Role::Deputy if world_size > 1 => connect::listen(is_one_host).ok(),
-            _ => None,
+            Role::Hub | Role::Deputy if world_size > 1 => {
+                allow_files(world_size).and_then(|()| connect::listen(is_one_host)).map(Some)
+            }
+            _ => Ok(None),
         };
+        let (listening, deaf) =
+            listening.map_or_else(|error| (None, format!("the others: {error}")), |of| (of, String::new()));
         let token = if rank == 0 { random_token().unwrap_or_default() } else { Default::default() };
         let addresses =
             listening.as_ref().map_or_else(Vec::new, |(_, addresses)| addresses_to_bytes(addresses));
@@ -351,7 +356,7 @@ impl Watchdog {
         };
         let started = is_possible.then(|| spawn(|bell| watch((bell, received)))).transpose();
         let mut problem = match &started {
-            Ok(Some(_)) => String::new(),
+            Ok(Some(_)) => deaf,
             Ok(None) => "no random bytes on rank 0".to_owned(),
             Err(error) => error.to_string(),
         };

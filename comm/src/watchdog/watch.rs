@@ -26,8 +26,10 @@ use crate::progress::Progress;
 use crate::stderr::write_stderr;
 use crate::token::Token;
 
-/// Most connections that have not said which rank they are.
+/// Most connections that have not said which rank they are, besides one of each rank.
 const MAX_STRANGERS: usize = 16;
+/// Time for which a connection may be silent where there are too many: the first frame of a rank follows at once.
+const SILENT_WAIT: Duration = Duration::from_millis(100);
 /// Time that a connection may take to identify its rank.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// Time for which the ranks wait for each other's goodbye.
@@ -152,8 +154,11 @@ impl Watch {
     /// Waits for bytes, commands or connections.
     fn wait(&self, tick: Duration) {
         let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
-        let mut entries = vec![entry(self.bell.as_raw_fd(), libc::POLLIN)];
-        entries.extend(self.listener.iter().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)));
+        // Once this rank leaves, nobody may hold the other end of the bell any more.
+        let bell = self.leaving.is_none().then_some(&self.bell);
+        let mut entries: Vec<_> = bell.iter().map(|bell| entry(bell.as_raw_fd(), libc::POLLIN)).collect();
+        let listener = self.listener.as_ref().filter(|_| !self.is_full());
+        entries.extend(listener.iter().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)));
         let links = self.links.values().chain(self.strangers.iter().map(|(link, _)| link));
         entries.extend(
             links.map(|link| {
@@ -195,21 +200,48 @@ impl Watch {
         }
     }
 
+    /// Whether no further connection is accepted before those that there are have said which rank they are, or were silent for too long.
+    fn is_full(&self) -> bool {
+        self.strangers.len() >= self.identities.len() + MAX_STRANGERS
+    }
+
     /// Accepts connections, and makes ranks of those that know the token. Whatever else connects is dropped.
     fn accept(&mut self, now: Instant) {
-        while let Some(listener) = &self.listener
-            && let Ok((stream, _)) = listener.accept()
-        {
-            if self.strangers.len() == MAX_STRANGERS {
-                self.strangers.remove(0);
-            }
-            self.strangers.extend(Link::new(stream).map(|link| (link, now)));
+        if self.is_full() {
+            self.welcome(now);
+            self.strangers.retain(|(_, since)| now - *since < SILENT_WAIT);
         }
+        while !self.is_full()
+            && let Some(listener) = &self.listener
+        {
+            match listener.accept() {
+                Ok((stream, _)) => self.strangers.extend(Link::new(stream).map(|link| (link, now))),
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                    write_stderr(&format!(
+                        "warning: the watchdog of rank {} can't watch all ranks: {error}\n",
+                        self.rank
+                    ));
+                    self.listener = None;
+                }
+                Err(_) => break,
+            }
+            if self.is_full() {
+                self.welcome(now);
+            }
+        }
+        self.welcome(now);
+    }
+
+    /// Makes ranks of the connections that know the token.
+    fn welcome(&mut self, now: Instant) {
         let world_size = self.identities.len();
         for (mut link, since) in std::mem::take(&mut self.strangers) {
             let received = link.receive();
             match link.next(&self.token, world_size) {
-                Ok(Some(hello)) if hello.kind == Kind::Hello && hello.rank != self.rank => {
+                // One that has closed its connection meanwhile connects anew.
+                Ok(Some(hello))
+                    if received.is_ok() && hello.kind == Kind::Hello && hello.rank != self.rank =>
+                {
                     link.send(&self.frame(Kind::Welcome, ""));
                     self.links.insert(hello.rank, link);
                     self.monitor.join(hello.rank, now);
@@ -364,6 +396,10 @@ mod tests {
 
     impl Rank {
         fn start(rank: usize, role: Role, listener: Option<TcpListener>) -> Self {
+            Self::start_in(3, rank, role, listener)
+        }
+
+        fn start_in(world_size: usize, rank: usize, role: Role, listener: Option<TcpListener>) -> Self {
             let (own, bell) = UnixStream::pair().unwrap();
             bell.set_nonblocking(true).unwrap();
             let (commands, received) = mpsc::channel();
@@ -372,7 +408,7 @@ mod tests {
             let watch = Watch {
                 rank,
                 token: TOKEN,
-                identities: vec![Identity { host: "h".to_owned(), pid: 1 }; 3],
+                identities: vec![Identity { host: "h".to_owned(), pid: 1 }; world_size],
                 interval: INTERVAL,
                 monitor: Monitor::new(role, limits, progress.standing(), Instant::now()),
                 progress,
@@ -432,6 +468,27 @@ mod tests {
             rank.thread.join().unwrap();
         }
         drop((silent, loud, forger));
+    }
+
+    #[test]
+    fn all_ranks_that_connect_together_are_welcome() {
+        const N_RANKS: usize = 64;
+        let (listener, addresses) = listen(true).unwrap();
+        let hello = |rank| {
+            let (kind, standing, text) = (Kind::Hello, Progress::new().standing(), String::new());
+            let mut stream = TcpStream::connect(addresses[0]).unwrap();
+            stream.write_all(&Frame { kind, rank, standing, text }.encode(&TOKEN)).unwrap();
+            stream
+        };
+        let streams: Vec<_> = (1..N_RANKS).map(hello).collect();
+        let hub = Rank::start_in(N_RANKS, 0, Role::Hub, Some(listener));
+        for (rank, mut stream) in (1..).zip(&streams) {
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            stream.read_exact(&mut [0]).unwrap_or_else(|error| panic!("rank {rank}: {error}"));
+        }
+        let left = hub.leave();
+        left.recv_timeout(Duration::from_secs(5)).unwrap();
+        hub.thread.join().unwrap();
     }
 
     #[test]
