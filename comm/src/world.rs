@@ -49,9 +49,25 @@ pub struct World {
     pub(crate) device_groups: DeviceGroups,
     /// Memory of this rank that other ranks have mapped, and memory of theirs that this rank has mapped.
     pub(crate) peers: Peers,
-    watchdog: Watchdog,
     recorder: Arc<Recorder>,
     group: Group,
+    /// The last one to be dropped: it watches the other ranks while the groups wait for them.
+    watchdog: Own,
+}
+
+/// The watchdog of a world, which leaves with it.
+#[derive(Debug, Default)]
+struct Own(Watchdog);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The end of a rank that panics is a loss: its thread must not take the world's for a goodbye.
+            std::mem::forget(self.0.clone());
+        } else {
+            self.0.leave();
+        }
+    }
 }
 
 impl World {
@@ -142,8 +158,8 @@ impl World {
             launcher_process: None,
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
-            watchdog: Watchdog::default(),
             recorder: Arc::default(),
+            watchdog: Own::default(),
             group: Group::Star(Box::new(group)),
         })
     }
@@ -158,8 +174,8 @@ impl World {
             launcher_process: None,
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
-            watchdog: Watchdog::default(),
             recorder: Arc::default(),
+            watchdog: Own::default(),
             group: Group::Single(SingleGroup::default()),
         }
     }
@@ -176,8 +192,8 @@ impl World {
             launcher_process,
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
-            watchdog: Watchdog::default(),
             recorder: Arc::default(),
+            watchdog: Own::default(),
             group: Group::Mpi(Box::new(group)),
         })
     }
@@ -193,8 +209,8 @@ impl World {
             launcher_process: None,
             device_groups: DeviceGroups::default(),
             peers: Peers::default(),
-            watchdog: Watchdog::default(),
             recorder: Arc::default(),
+            watchdog: Own::default(),
             group,
         }
     }
@@ -244,7 +260,7 @@ impl World {
 
     /// The watchdog of this rank.
     pub fn watchdog(&self) -> &Watchdog {
-        &self.watchdog
+        &self.watchdog.0
     }
 
     /// The recorder of traces of this rank.
@@ -274,18 +290,18 @@ impl World {
         report: impl LossReport,
     ) -> Result<Option<Unwatched>> {
         let is_thread = self.launcher.is_none() && self.world_size() > 1;
-        if is_thread || self.watchdog.progress().is_some() {
+        if is_thread || self.watchdog.0.progress().is_some() {
             return Ok(None);
         }
         let is_one_host = self.local_size == self.world_size();
-        let unwatched = self.watchdog.start(&self.group, &self.hostname, is_one_host, options, report)?;
+        let unwatched = self.watchdog.0.start(&self.group, &self.hostname, is_one_host, options, report)?;
         self.count_progress();
         Ok(unwatched.filter(|_| self.rank().0 == 0))
     }
 
     /// Lets the groups of this world record their collectives in the watchdog's progress.
     pub(crate) fn count_progress(&self) {
-        let Some(progress) = self.watchdog.progress() else { return };
+        let Some(progress) = self.watchdog.0.progress() else { return };
         for group in std::iter::once(&self.group).chain(self.device_groups.get()) {
             group.record_in(progress);
         }
@@ -305,8 +321,9 @@ impl World {
         // MPI would wait for the launcher.
         let host = if is_alone { self.group.leave() } else { self.group.close() };
         let closed = device.and(peers).and(host);
-        if closed.as_ref().map_or_else(CommError::is_after_work, |()| true) {
-            self.watchdog.leave();
+        if !closed.as_ref().map_or_else(CommError::is_after_work, |()| true) {
+            // The failure is still to be announced.
+            std::mem::forget(self.watchdog);
         }
         closed
     }

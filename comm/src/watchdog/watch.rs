@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::certificate::{Certificate, Identity, paragraph};
@@ -171,7 +171,15 @@ impl Watch {
 
     fn obey(&mut self, now: Instant) {
         let _ = self.bell.read(&mut [0; 64]);
-        while let Ok(command) = self.commands.try_recv() {
+        loop {
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                // The world is gone, and this rank with it.
+                Err(TryRecvError::Disconnected) if self.leaving.is_none() => {
+                    Command::Leave(mpsc::channel().0)
+                }
+                Err(_) => return,
+            };
             match command {
                 Command::Join(rank, stream) => {
                     if let Ok(link) = Link::new(stream) {
@@ -488,6 +496,25 @@ mod tests {
         }
         let left = hub.leave();
         left.recv_timeout(Duration::from_secs(5)).unwrap();
+        hub.thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_rank_whose_world_is_gone_leaves() {
+        let (listener, addresses) = listen(true).unwrap();
+        let hub = Rank::start(0, Role::Hub, Some(listener));
+        let leaf = Rank::start(1, Role::Leaf, None);
+        leaf.join(0, 1, &addresses);
+        std::thread::sleep(5 * INTERVAL);
+        let Rank { commands, bell, thread } = leaf;
+        drop((commands, bell));
+        let since = Instant::now();
+        while !thread.is_finished() {
+            assert!(since.elapsed() < Duration::from_secs(2), "it has not left");
+            std::thread::sleep(INTERVAL);
+        }
+        // Without a goodbye, its end would be a loss.
+        hub.leave().recv_timeout(Duration::from_secs(1)).unwrap();
         hub.thread.join().unwrap();
     }
 
