@@ -4,7 +4,7 @@
 //! of two neighboring moments, which is good enough to report the place of a rank.
 
 use std::fmt;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -178,9 +178,10 @@ impl Progress {
         self.looked_ns.store(u64::MAX, SeqCst);
     }
 
-    /// A rank is lost: the watchdog's thread ends the process, after a save if there is to be one.
-    pub(crate) fn lose(&self) {
-        let saves = self.survivor.limit().is_some();
+    /// A rank is lost: the watchdog's thread ends the process, after a save if there is to be one. Returns the limit of that save.
+    pub(crate) fn lose(&self) -> Option<Duration> {
+        let limit = self.survivor.limit();
+        let saves = limit.is_some();
         self.is_ending.store(!saves, SeqCst);
         let _ = self.lost_at.set(Instant::now());
         self.is_lost.store(true, SeqCst);
@@ -188,6 +189,7 @@ impl Progress {
             // The watchdog's thread looks no more, and the training thread must not wait for it. Last, so that one which waits finds the loss.
             self.left();
         }
+        limit
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -201,7 +203,7 @@ impl Progress {
 
     /// Whether no collective will complete, and the training thread is to return from them to save.
     pub(crate) fn is_to_save(&self) -> bool {
-        self.is_lost.load(Relaxed) && !self.is_ending.load(Relaxed)
+        self.is_lost.load(Acquire) && !self.is_ending.load(Acquire)
     }
 
     /// This rank aborts its communicator without the others, whose sums are undefined from then on. Returns when they should know.

@@ -251,7 +251,14 @@ impl Watchdog {
         if running.progress.is_lost() {
             return false;
         }
-        running.progress.survivor().set_limit(limit);
+        let survivor = running.progress.survivor();
+        let before = survivor.limit();
+        survivor.set_limit(limit);
+        if running.progress.is_lost() {
+            // A loss that was noticed meanwhile may have found either limit: this rank waits for the longer one.
+            survivor.set_limit(before.max(limit));
+            return false;
+        }
         true
     }
 

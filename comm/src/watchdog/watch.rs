@@ -83,22 +83,23 @@ impl Watch {
     pub(super) fn run(mut self) {
         let tick = (self.interval / 2).min(MAX_TICK);
         let (mut sent, mut has_told): (Option<Instant>, bool) = (None, false);
+        let mut before = Instant::now();
         loop {
-            let before = Instant::now();
             self.wait(tick);
             let now = Instant::now();
             if now - before > tick + self.interval {
                 self.monitor.reset(now);
             }
+            before = now;
             self.obey(now);
             self.accept(now);
             if let Some((leader, verdict)) = self.hear(now) {
-                self.progress.lose();
+                let limit = self.progress.lose();
                 let lines: String = self.progress.operations().into_iter().map(Operation::to_line).collect();
                 self.broadcast(Kind::Operations, &lines);
                 flight::flush(&mut self.links);
                 let certificate = Certificate { text: verdict, ..self.certificate() };
-                return self.end(certificate, |survivors| {
+                return self.end(certificate, limit, |survivors| {
                     survivors.follow(leader);
                     Err(Unsaved::NoState)
                 });
@@ -122,7 +123,7 @@ impl Watch {
             } else if !self.has_failed
                 && let Some(finding) = self.monitor.judge(self.progress.standing(), now)
             {
-                self.progress.lose();
+                let limit = self.progress.lose();
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
                 let lost = finding.ranks.first().copied().unwrap_or(self.rank);
                 self.broadcast(Kind::Verdict, &text);
@@ -139,7 +140,7 @@ impl Watch {
                 let is_sure = !self.progress.aborts_alone()
                     && self.monitor.peers.values().all(|peer| peer.failing.is_none() && !peer.aborts_alone)
                     && self.monitor.peers.len() + 1 == self.identities.len();
-                return self.end(certificate, |survivors| {
+                return self.end(certificate, limit, |survivors| {
                     if is_sure || !survivors.aborts {
                         survivors.lead(heard, &finding.ranks)
                     } else {
@@ -322,17 +323,18 @@ impl Watch {
         }
     }
 
-    /// Writes the certificate, lets a rank save where there is something to save, and ends this process.
+    /// Writes the certificate, lets a rank save within `limit` where there is something to save, and ends this process.
     fn end(
         mut self,
         certificate: Certificate,
+        limit: Option<Duration>,
         save: impl FnOnce(Survivors<'_>) -> Result<(usize, u64), Unsaved>,
     ) {
         let report = self.report;
         let reports = certificate.reports.is_some();
         let message = reports.then(|| report.message(&certificate));
         let words = LastWords::say(message, move || report.record(&certificate));
-        if let Some(limit) = self.progress.survivor().limit() {
+        if let Some(limit) = limit {
             lifeline::stand_back();
             let aborts = self.progress.standing().device.starts_with("cuda");
             // Elsewhere than in a step nothing says how long it takes.
