@@ -299,15 +299,15 @@ fn replace_page(address: usize, page: usize) -> bool {
     };
     slot.n_missing.fetch_add(1, Ordering::AcqRel);
     let is_single = N_MISSING.fetch_add(1, Ordering::AcqRel) < MAX_SINGLE_PAGES;
+    let end = if is_single { address + 1 } else { mapping.end };
     // Zeros for all of it need no further mapping of the system.
-    map_zeros(address, if is_single { 1 } else { mapping.end - address }, page)
-        || map_zeros(mapping.start, mapping.len(), page)
+    map_zeros(address..end, page) || map_zeros(mapping, page)
 }
 
 /// Maps zeros over the pages of these addresses.
-fn map_zeros(address: usize, len: usize, page: usize) -> bool {
-    let start = address & !(page - 1);
-    let len = (address + len - start).next_multiple_of(page);
+fn map_zeros(bytes: Range<usize>, page: usize) -> bool {
+    let start = bytes.start & !(page - 1);
+    let len = (bytes.end - start).next_multiple_of(page);
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
     // SAFETY: this thread's own errno.
     let errno = unsafe { libc::__errno_location() };

@@ -160,6 +160,22 @@ fn threads_change_no_bit_of_any_size() {
     threads_change_no_bit_of::<f32>(&sizes.collect::<Vec<_>>());
 }
 
+#[test]
+fn each_thread_gets_a_part_that_is_worth_it() {
+    let run = || {
+        join_pool(2).unwrap();
+        for (m, n, k) in [(64, 256, 64), (1, 1024, 1024), (1024, 1, 1024), (50, 100, 784), (64, 64, 1024)] {
+            let (a, b, mut c) = (random(m * k, 1), random(k * n, 2), vec![0.0_f32; m * n]);
+            let product = Product { alpha: 1.0, a: Mat::new(&a, m, k), b: Mat::new(&b, k, n), beta: 0.0 };
+            let parts = Mutex::new(Vec::new());
+            split::by_threads(product, &mut c, &|part| parts.lock().unwrap().push(part.rows_and_cols()));
+            let parts = parts.into_inner().unwrap();
+            assert!(split::is_tiled(&product) || parts.len() == 2, "{m} x {n} x {k}: {parts:?}");
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+}
+
 /// A thread that waits for the parts of its product may take another job of the pool, with a product.
 #[test]
 fn products_nest() {
