@@ -84,9 +84,8 @@ pub(crate) struct RankLine {
 /// The message that a rank sends to another: the sender writes the first half, the receiver the second. All zeros is none.
 #[repr(C, align(128))]
 pub(crate) struct Post {
-    /// Number of messages that were begun.
+    /// Number of messages that were begun, and the receiver of the last one, in one word: see `message.rs`.
     pub(crate) begun: AtomicU64,
-    pub(crate) to: AtomicU64,
     pub(crate) sent: [AtomicU64; ENVELOPE_WORDS],
     /// Number of pieces that were written.
     pub(crate) written: AtomicU64,
@@ -96,7 +95,7 @@ pub(crate) struct Post {
 /// The receiver's half of a [`Post`].
 #[repr(C, align(128))]
 pub(crate) struct Answer {
-    /// Number of messages that were answered.
+    /// The word of the last message that was answered.
     pub(crate) answered: AtomicU64,
     pub(crate) expected: [AtomicU64; ENVELOPE_WORDS],
     /// Number of pieces that were read.

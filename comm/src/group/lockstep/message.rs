@@ -4,6 +4,7 @@
 //! the receiver answers with its own. Both compare them, so a difference is an error on both. Then the data pass in pieces, each of
 //! half of the place. Meanwhile both advance the collectives that they have started.
 
+use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -15,6 +16,25 @@ use crate::{Call, CommError, Result};
 
 /// Pieces that fit the place of a message.
 const N_PIECES: u64 = 2;
+/// Bits of the word of a message for its receiver; the others count the messages of its sender.
+const RANK_BITS: u32 = 16;
+
+/// The word of message `number`, from 1, to rank `to`.
+fn begun(number: u64, to: usize) -> u64 {
+    number << RANK_BITS | to as u64
+}
+
+fn receiver(begun: u64) -> usize {
+    (begun & ((1 << RANK_BITS) - 1)) as usize
+}
+
+/// The word of the message of this place, if rank `rank` is to receive it.
+fn message_to(rank: usize, post: &Post) -> Option<u64> {
+    // In this order: what was begun is then no older than what was answered, and only its receiver answers it.
+    let answered = post.by_receiver.answered.load(Acquire);
+    let begun = post.begun.load(Acquire);
+    (begun != answered && receiver(begun) == rank).then_some(begun)
+}
 
 impl Lockstep {
     /// Sends a buffer to rank `to`, which receives it; returns when it has.
@@ -23,13 +43,12 @@ impl Lockstep {
     /// `data` is readable for its elements, and nothing writes them meanwhile.
     pub(crate) unsafe fn send(&mut self, to: usize, own: Envelope, data: RawRef) -> Result<()> {
         let (call, rank) = (own.call(), self.rank);
-        let number = self.board.post(rank).begun.load(Relaxed) + 1;
         let post = self.board.post(rank);
+        let word = begun((post.begun.load(Relaxed) >> RANK_BITS) + 1, to);
         store(&post.sent, own.to_words());
-        post.to.store(to as u64, Relaxed);
-        post.begun.store(number, Release);
+        post.begun.store(word, Release);
         wake_others(&self.board, rank);
-        self.wait_for(call, to, |post| post.by_receiver.answered.load(Acquire) == number)?;
+        self.wait_for(call, to, |post| post.by_receiver.answered.load(Acquire) == word)?;
         own.check(rank, Envelope::from_words(load(&self.board.post(rank).by_receiver.expected)))?;
         for (start, n) in self.pieces(&data) {
             self.wait_for(call, to, |post| n_waiting(post) < N_PIECES)?;
@@ -49,15 +68,16 @@ impl Lockstep {
     /// `data` is writable for its elements, and nothing else accesses them meanwhile.
     pub(crate) unsafe fn receive(&mut self, from: usize, own: Envelope, data: RawMut) -> Result<()> {
         let (call, rank) = (own.call(), self.rank);
-        let is_next = |post: &Post| {
-            post.begun.load(Acquire) != post.by_receiver.answered.load(Relaxed)
-                && post.to.load(Relaxed) == rank as u64
-        };
-        self.wait_on(from, call, from, is_next)?;
+        let word = Cell::new(None);
+        self.wait_on(from, call, from, |post| {
+            word.set(message_to(rank, post));
+            word.get().is_some()
+        })?;
+        let word = word.get().expect("waited for");
         let post = self.board.post(from);
         let sent = Envelope::from_words(load(&post.sent));
         store(&post.by_receiver.expected, own.to_words());
-        post.by_receiver.answered.store(post.begun.load(Relaxed), Release);
+        post.by_receiver.answered.store(word, Release);
         wake_others(&self.board, rank);
         own.check(rank, sent)?;
         for (start, n) in self.pieces(&data.as_ref()) {
@@ -154,7 +174,7 @@ impl Lockstep {
                 return None;
             }
             ring.push((rank, begun));
-            rank = post.to.load(Relaxed) as usize;
+            rank = receiver(begun);
             if rank == self.rank {
                 return Some(ring);
             }
