@@ -249,6 +249,18 @@ impl Mpi {
     }
 }
 
+#[cfg(test)]
+impl Mpi {
+    /// A library all of whose functions fail.
+    pub(crate) fn failing() -> Self {
+        extern "C" fn fail() -> c_int {
+            1
+        }
+        let calls = Functions::new(|_| Ok(fail as *mut c_void)).expect("all are found");
+        Mpi { calls, constants: MPICH }
+    }
+}
+
 /// Opens the library of the launcher: next to its program, else where the system looks for libraries, else next to the mpirun on the PATH.
 fn open(launcher: Launcher) -> Found<Mpi> {
     const OPEN_MPI: &[&str] = &["libmpi.so.40"];

@@ -90,6 +90,8 @@ pub(super) struct MpiCollectives {
     /// Oldest first; the memory is kept between steps, so a steady state allocates nothing.
     jobs: VecDeque<Job>,
     n_finished: u64,
+    /// The first error of MPI in a collective that was started: no further one can succeed.
+    broken: Option<CommError>,
     lanes: [Lane; WINDOW],
     /// The request of each lane; the null request if nothing is in flight there.
     requests: Requests,
@@ -104,6 +106,7 @@ impl MpiCollectives {
             world_size,
             jobs: VecDeque::with_capacity(64),
             n_finished: 0,
+            broken: None,
             lanes: [const { Lane { copy: Vec::new(), chunk: None } }; WINDOW],
             requests: Requests::new(&mpi.constants),
         }
@@ -126,14 +129,32 @@ impl MpiCollectives {
     /// the collective was waited for.
     pub(super) unsafe fn start(&mut self, call: Call, buf: RawMut) -> Result<u64> {
         can_reduce(call)?;
+        self.ensure_whole()?;
         self.jobs.push_back(Job { call, buf, started: 0, n_in_flight: 0 });
         let number = self.n_finished + self.jobs.len() as u64 - 1;
         self.progress()?;
         Ok(number)
     }
 
+    fn ensure_whole(&self) -> Result<()> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Keeps an error for all further calls, and forgets the buffers, which may be gone when the next one comes; what is in flight keeps them.
+    fn break_with(&mut self, error: CommError) -> CommError {
+        if !self.is_in_flight() {
+            self.jobs.clear();
+        }
+        self.broken.get_or_insert(error).clone()
+    }
+
     /// Advances the collectives in flight without waiting.
     pub(super) fn progress(&mut self) -> Result<()> {
+        self.ensure_whole()?;
+        self.try_progress().map_err(|error| self.break_with(error))
+    }
+
+    fn try_progress(&mut self) -> Result<()> {
         while !self.jobs.is_empty() {
             self.start_chunks()?;
             if self.jobs.is_empty() || !self.collect(self.mpi.calls.MPI_Testsome, "MPI_Testsome")? {
@@ -145,6 +166,11 @@ impl MpiCollectives {
 
     /// Waits for the collective of this number and all before it; without a number, for all.
     pub(super) fn wait(&mut self, number: Option<u64>) -> Result<()> {
+        self.ensure_whole()?;
+        self.try_wait(number).map_err(|error| self.break_with(error))
+    }
+
+    fn try_wait(&mut self, number: Option<u64>) -> Result<()> {
         while !self.jobs.is_empty() && number.is_none_or(|number| self.n_finished <= number) {
             self.start_chunks()?;
             if !self.jobs.is_empty() {
@@ -386,3 +412,25 @@ impl MpiCollectives {
 
 /// `MPI_Testsome` or `MPI_Waitsome`.
 type Complete = unsafe extern "C" fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void) -> c_int;
+
+#[cfg(test)]
+mod tests {
+    use ddp_kernels::DType;
+
+    use super::*;
+    use crate::ReduceOp;
+
+    #[test]
+    fn a_collective_that_fails_leaves_no_buffer_behind() {
+        let mpi = Box::leak(Box::new(Mpi::failing()));
+        let mut collectives = MpiCollectives::new(mpi, 0, 0, 2);
+        let call = Call { kind: CallKind::AllReduce(ReduceOp::Sum), dtype: DType::F32, len: 4 };
+        let mut buf = [1f32; 4];
+        let raw = RawMut { ptr: buf.as_mut_ptr().cast(), len: 4, dtype: DType::F32, gpu: None };
+        // SAFETY: the buffer holds the call's elements, and nothing else accesses it meanwhile.
+        let error = unsafe { collectives.start(call, raw) }.unwrap_err();
+        assert!(matches!(error, CommError::Mpi { call: "MPI_Iallreduce", .. }), "{error}");
+        assert!(collectives.jobs.is_empty() && !collectives.is_in_flight());
+        assert_eq!((collectives.progress(), collectives.wait(None)), (Err(error.clone()), Err(error)));
+    }
+}
