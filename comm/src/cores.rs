@@ -56,10 +56,11 @@ impl World {
     /// # Errors
     /// See [`Group::all_gather_bytes`](crate::Group::all_gather_bytes).
     pub fn cpus_of_host(&self) -> Result<Vec<CpuSet>> {
-        let record = format!("{}\n{}", self.hostname(), CpuSet::for_thread());
+        let own = self.host_key();
+        let record = format!("{own}\n{}", CpuSet::for_thread());
         let all = self.group().all_gather_bytes(record.as_bytes())?;
         let records = all.iter().filter_map(|record| std::str::from_utf8(record).ok()?.split_once('\n'));
-        let of_host = records.filter(|(host, _)| *host == self.hostname());
+        let of_host = records.filter(|(host, _)| *host == own);
         Ok(of_host.filter_map(|(_, list)| CpuSet::parse(list)).collect())
     }
 }

@@ -9,6 +9,7 @@ use tracing::{debug, warn};
 
 use crate::group::nccl::{self, NCCL_MEMORY_STEP_BYTES, NcclGroup, NcclMemory, NcclOptions, UniqueId};
 use crate::register_buffers::RegisterBuffers;
+use crate::this_host::boot_id;
 use crate::{CommError, Group, Rank, Reporter, Result, World};
 
 /// Options of [`World::connect_device`].
@@ -62,6 +63,8 @@ struct RankDevice {
     /// `cpu` or `cuda`.
     kind: String,
     host: String,
+    /// Tells hosts of one name apart.
+    boot_id: String,
     /// Name and UUID; empty for a CPU.
     gpu: String,
     /// Address on the bus, which MIG instances of one GPU share; empty for a CPU.
@@ -328,10 +331,11 @@ impl World {
 
     /// Opens this rank's device and describes it for the other ranks.
     fn prepare(&self, device: Device, options: DeviceOptions) -> Result<Prepared> {
-        let host = self.hostname().to_owned();
+        let (host, boot_id) = (self.hostname().to_owned(), boot_id());
         let Device::Cuda(index) = device else {
             let (gpu, pci_bus_id) = (String::new(), String::new());
-            let record = RankDevice { kind: "cpu".to_owned(), host, gpu, pci_bus_id, nccl_version: 0 };
+            let record =
+                RankDevice { kind: "cpu".to_owned(), host, boot_id, gpu, pci_bus_id, nccl_version: 0 };
             return Ok(Prepared { gpu: None, record });
         };
         let gpu = Gpu::get(index)?;
@@ -342,7 +346,8 @@ impl World {
         let name = format!("{} ({})", info.name, info.uuid);
         let pci_bus_id = info.pci_bus_id.clone();
         let nccl_version = nccl::version()?;
-        let record = RankDevice { kind: "cuda".to_owned(), host, gpu: name, pci_bus_id, nccl_version };
+        let record =
+            RankDevice { kind: "cuda".to_owned(), host, boot_id, gpu: name, pci_bus_id, nccl_version };
         Ok(Prepared { gpu: Some(gpu), record })
     }
 
@@ -402,8 +407,8 @@ fn compare_devices(devices: &[RankDevice]) -> Result<()> {
 impl RankDevice {
     fn encode(&self) -> Vec<u8> {
         // No field contains a line break.
-        let RankDevice { kind, host, gpu, pci_bus_id, nccl_version } = self;
-        format!("{kind}\n{host}\n{gpu}\n{pci_bus_id}\n{nccl_version}").into_bytes()
+        let RankDevice { kind, host, boot_id, gpu, pci_bus_id, nccl_version } = self;
+        format!("{kind}\n{host}\n{boot_id}\n{gpu}\n{pci_bus_id}\n{nccl_version}").into_bytes()
     }
 
     fn decode(bytes: &[u8]) -> Self {
@@ -413,6 +418,7 @@ impl RankDevice {
         RankDevice {
             kind: next(),
             host: next(),
+            boot_id: next(),
             gpu: next(),
             pci_bus_id: next(),
             nccl_version: next().parse().unwrap_or(0),
@@ -441,9 +447,11 @@ fn require_fixed_order(chosen: Option<String>) -> Result<()> {
 
 /// The first two ranks that use the same GPU, whole or as MIG instances of it: NCCL compares addresses on the bus.
 fn first_shared(devices: &[RankDevice]) -> Option<[usize; 2]> {
-    let same = |a: &RankDevice, b: &RankDevice| (&a.host, &a.pci_bus_id) == (&b.host, &b.pci_bus_id);
+    fn place(of: &RankDevice) -> [&str; 3] {
+        [&of.host, &of.boot_id, &of.pci_bus_id]
+    }
     (1..devices.len()).find_map(|rank| {
-        let other = devices[..rank].iter().position(|other| same(other, &devices[rank]))?;
+        let other = devices[..rank].iter().position(|other| place(other) == place(&devices[rank]))?;
         Some([other, rank])
     })
 }
@@ -491,6 +499,7 @@ mod tests {
         RankDevice {
             kind: "cuda".into(),
             host: host.into(),
+            boot_id: "b".into(),
             gpu: format!("Some GPU MIG 1g ({gpu})"),
             pci_bus_id: format!("0000:0{}:00.0", &gpu[..1]),
             nccl_version: 22_703,
@@ -536,6 +545,9 @@ mod tests {
         assert_eq!(first_shared(&apart), None);
         let instance = device_of("a", "1/3");
         assert_eq!(first_shared(&[&apart[..], &[instance]].concat()), Some([1, 3]));
+        // Machines from one image have one name.
+        let other = RankDevice { boot_id: "c".into(), ..device_of("a", "0") };
+        assert_eq!(first_shared(&[device_of("a", "0"), other]), None);
     }
 
     #[test]

@@ -125,12 +125,13 @@ impl World {
             start,
             is_complete,
             cpus: CpuSet::for_thread().to_string(),
-            host: self.hostname().to_owned(),
+            host: self.host_key(),
         };
         let all = self.group().all_gather_bytes(own.encode().as_bytes())?;
         let all: Vec<Member> = all.iter().map(|bytes| Member::decode(bytes)).collect();
-        // Names of hosts need not differ, so the file itself tells whose it is; usually the first one with the name is right.
-        let mut leaders: Vec<&Member> = all.iter().filter(|member| member.address.is_some()).collect();
+        // Containers of one host have names of their own, and share the start of its system.
+        let may_lead = |member: &&Member| member.address.is_some() && member.boot_id() == own.boot_id();
+        let mut leaders: Vec<&Member> = all.iter().filter(may_lead).collect();
         leaders.sort_by_key(|leader| leader.host != own.host);
         let found = match created {
             Some((file, _)) => Some((file, &own)),
@@ -143,10 +144,9 @@ impl World {
             None => found.as_ref().and_then(|(_, leader)| host_memory::open(leader.slots?).ok()),
         };
         // The leaders' files stay open until all ranks have opened them.
-        let inode = |leader: &Member| leader.address.map_or(0, |address| address.inode).to_le_bytes();
-        let of_rank = found.as_ref().map_or([0; 8], |(_, leader)| inode(leader));
-        let files = self.group().all_gather_bytes(&of_rank)?;
-        if files.iter().any(|file| file[..] == [0; 8]) {
+        let of_rank = found.as_ref().map_or_else(String::new, |(_, leader)| leader.file());
+        let files = self.group().all_gather_bytes(of_rank.as_bytes())?;
+        if files.iter().any(Vec::is_empty) {
             return Ok(None);
         }
         let Some((file, leader)) = found else { return Ok(None) };
@@ -154,7 +154,7 @@ impl World {
         let cpus = of_host
             .filter_map(|member| CpuSet::parse(&member.cpus))
             .fold(CpuSet::for_thread(), CpuSet::union);
-        let n_ranks = files.iter().filter(|file| file[..] == of_rank).count();
+        let n_ranks = files.iter().filter(|file| *file == of_rank.as_bytes()).count();
         let has_readers = is_kept || n_ranks > 1;
         let role = if leads && !is_complete { Role::Writes { has_readers } } else { Role::Reads };
         let mut hosts = files.clone();
@@ -262,7 +262,7 @@ impl HostShare {
             start: 0,
             is_complete: false,
             cpus: String::new(),
-            host: world.hostname().to_owned(),
+            host: world.host_key(),
         };
         let all = world.group().all_gather_bytes(own.encode().as_bytes())?;
         // Records of other hosts may be in memory, and those of this host in a file; hosts may have the same name.
@@ -405,10 +405,21 @@ struct Member {
     /// Whether its records are complete.
     is_complete: bool,
     cpus: String,
+    /// See [`World::host_key`].
     host: String,
 }
 
 impl Member {
+    fn boot_id(&self) -> Option<&str> {
+        self.host.rsplit(' ').next()
+    }
+
+    /// Tells its file from those of all other ranks: inodes of two hosts may be the same.
+    fn file(&self) -> String {
+        let of = |Address { device, inode, .. }| format!("{} {device} {inode}", self.host);
+        self.address.map(of).unwrap_or_default()
+    }
+
     fn encode(&self) -> String {
         let address = |of: Option<Address>| {
             let Address { pid, fd, device, inode } =
@@ -548,9 +559,12 @@ mod tests {
             let (cpus, host) = ("0-3,8".to_owned(), "node 7".to_owned());
             let member = Member { address, slots, start: 4096, is_complete: true, cpus, host };
             let read = Member::decode(member.encode().as_bytes());
-            assert_eq!((read.address, read.cpus, read.host), (address, member.cpus, member.host));
-            assert_eq!(read.slots, slots);
+            assert_eq!((read.address, &read.cpus, &read.host), (address, &member.cpus, &member.host));
+            assert_eq!((read.slots, read.boot_id()), (slots, Some("7")));
             assert_eq!((read.start, read.is_complete), (4096, true));
+            assert_eq!(read.file(), member.file());
+            let elsewhere = Member { host: "node 8".to_owned(), ..member };
+            assert!(address.is_none() || read.file() != elsewhere.file());
         }
     }
 }

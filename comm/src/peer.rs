@@ -148,7 +148,7 @@ impl Offer {
                 address,
             })
         };
-        let mut offer = Offer { host: world.hostname().to_owned(), ..Offer::default() };
+        let mut offer = Offer { host: world.host_key(), ..Offer::default() };
         offer.source = source.map(end).transpose()?;
         offer.target = target.map(end).transpose()?;
         if let Some(view) = source.filter(|view| view.gpu().is_some() && are_processes(world)) {

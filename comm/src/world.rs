@@ -18,7 +18,7 @@ use crate::mpi_library::Mpi;
 use crate::recorder::Recorder;
 use crate::shared_tensor::Peers;
 use crate::stderr::write_stderr;
-use crate::this_host::hostname;
+use crate::this_host::{boot_id, hostname};
 use crate::watchdog::{LossReport, Unwatched, Watchdog, WatchdogOptions};
 use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
 
@@ -238,6 +238,11 @@ impl World {
     /// Name of this host.
     pub fn hostname(&self) -> &str {
         &self.hostname
+    }
+
+    /// Tells this host from all others, also from one of the same name.
+    pub(crate) fn host_key(&self) -> String {
+        format!("{} {}", self.hostname, boot_id())
     }
 
     /// The launcher that started the ranks, if any.
