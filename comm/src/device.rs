@@ -84,7 +84,7 @@ impl World {
     /// On every rank [`CommError::GpuTaken`] or [`CommError::Disagreement`] (kind of device, version of NCCL).
     /// [`CommError::Kernel`] if the device cannot be used; [`CommError::UnorderedSums`]; [`CommError::NcclUnavailable`];
     /// [`CommError::Nccl`]; [`CommError::DeviceTimeout`] if a rank does not arrive; [`CommError::AlreadyConnected`];
-    /// [`CommError::NoRegistration`] with [`RegisterBuffers::On`]; [`CommError::HostsWithoutMpi`] for CPUs.
+    /// [`CommError::NoRegistration`] with [`RegisterBuffers::On`]; [`CommError::HostsWithoutMpi`] or [`CommError::NoSharedMemory`] for CPUs.
     ///
     /// Source: NCCL's user guide, "Creating a communicator with options".
     pub fn connect_device(&self, device: Device, options: DeviceOptions) -> Result<()> {
@@ -145,8 +145,11 @@ impl World {
     /// Checks that the host's group is one for gradients: without MPI and shared memory it carries only what ranks agree on.
     fn check_host_group(&self) -> Result<()> {
         match (self.group(), self.launcher()) {
-            (group @ Group::Star(_), Some(launcher)) if !group.shares_memory() => {
-                Err(CommError::HostsWithoutMpi { world_size: self.world_size(), launcher })
+            (group @ Group::Star(star), Some(launcher)) if !group.shares_memory() => {
+                Err(match star.unshared().map(str::to_owned) {
+                    Some(reason) => CommError::NoSharedMemory { reason },
+                    None => CommError::HostsWithoutMpi { world_size: self.world_size(), launcher },
+                })
             }
             _ => Ok(()),
         }

@@ -393,6 +393,15 @@ pub enum CommError {
     }))]
     HostsWithoutMpi { world_size: usize, launcher: Launcher },
 
+    /// Ranks of one host that cannot map the memory by which they exchange gradients, without MPI.
+    #[error(
+        "the ranks of this host cannot share memory, by which they exchange gradients on its CPUs: {reason}"
+    )]
+    #[diagnostic(help(
+        "start them in one container and as one user, or by mpirun, without RANK and WORLD_SIZE"
+    ))]
+    NoSharedMemory { reason: String },
+
     /// A launcher started several ranks, but its MPI library, which this build opens when it is needed, cannot be opened.
     #[error(
         "{launcher} started {} of this program, but its MPI library cannot be opened ({reason}): each would run alone",
@@ -493,6 +502,7 @@ impl CommError {
             | CommError::Disagreement { .. }
             | CommError::DifferentPrograms { .. }
             | CommError::HostsWithoutMpi { .. }
+            | CommError::NoSharedMemory { .. }
             | CommError::GpuTaken { .. }
             | CommError::NoRegistration { .. }
             | CommError::PeerMismatch { .. } => Reporter::RankZero,

@@ -129,6 +129,7 @@ impl Error {
                 **error,
                 CommError::Disagreement { .. }
                     | CommError::HostsWithoutMpi { .. }
+                    | CommError::NoSharedMemory { .. }
                     | CommError::CountMismatch { .. }
                     | CommError::BucketCountMismatch { .. }
             ),

@@ -65,6 +65,7 @@ pub(crate) fn for_comm(error: &CommError) -> u8 {
         | CommError::CannotListen { .. }
         | CommError::NotJoined { misses_others: false, .. }
         | CommError::HostsWithoutMpi { .. }
+        | CommError::NoSharedMemory { .. }
         | CommError::NoMpiLibrary { .. }
         | CommError::LauncherMismatch { .. } => ENVIRONMENT,
         // A host may be late or lost: what has started the ranks can start them again.

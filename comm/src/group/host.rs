@@ -1,5 +1,6 @@
 //! Sets up the memory that the ranks of one host share; if any rank cannot map it, none uses it.
 
+use std::io;
 use std::time::Duration;
 
 use ddp_kernels::cpu::cpu_set::CpuSet;
@@ -8,8 +9,11 @@ use super::host_memory::{self, Address, Mapping};
 use super::lockstep::{Board, Geometry, Lockstep, Patience, Region};
 use crate::Result;
 
-/// Joins the ranks of this host, which are all ranks, by shared memory. `None` if that is impossible, for example because the
-/// ranks run in different PID namespaces.
+/// The memory, or the reason of the first rank that can't map it, the same on all ranks.
+pub(super) type Shared = std::result::Result<Lockstep, String>;
+
+/// Joins the ranks of this host, which are all ranks, by shared memory. That may be impossible, for example because the ranks run in
+/// different PID namespaces.
 ///
 /// - `gather`: gathers the same number of words from every rank, in rank order
 pub(super) fn join(
@@ -17,28 +21,48 @@ pub(super) fn join(
     rank: usize,
     world_size: usize,
     timeout: Option<Duration>,
-) -> Result<Option<Lockstep>> {
+) -> Result<Shared> {
     let geometry = Geometry::usual(world_size);
-    let created = if rank == 0 { host_memory::create(geometry.region_bytes()).ok() } else { None };
-    let words = created.as_ref().map_or([0; 4], |(_, address)| to_words(*address));
+    let n_bytes = geometry.region_bytes();
+    let created = (rank == 0).then(|| host_memory::create(n_bytes).map_err(|error| code(&error)));
+    // No process has id 0: rank 0 could not create the file.
+    let words = created.as_ref().and_then(|of| of.as_ref().ok()).map_or([0; 4], |(_, of)| to_words(*of));
     let all = gather(&words)?;
-    let address = from_words(&all[..4]);
+    let opened = || host_memory::open(from_words(&all[..4])).and_then(|file| Mapping::new(&file, n_bytes));
     let mapped = match &created {
-        Some((file, _)) => Mapping::new(file, geometry.region_bytes()).ok(),
-        // No process has id 0: rank 0 could not create the file.
-        None if address.pid == 0 => None,
-        None => host_memory::open(address).and_then(|f| Mapping::new(&f, geometry.region_bytes())).ok(),
+        Some(Ok((file, _))) => Mapping::new(file, n_bytes).map_err(|error| code(&error)),
+        Some(Err(code)) => Err(*code),
+        None => opened().map_err(|error| code(&error)),
     };
     // Rank 0's file stays open until all ranks have mapped it: this all-gather returns after all have.
-    let answers = gather(&[i64::from(mapped.is_some())])?;
+    let answers = gather(&[mapped.as_ref().err().copied().unwrap_or(MAPPED)])?;
     drop(created);
     let cpus = gather(&CpuSet::for_thread().to_words().map(|word| word as i64))?;
-    let Some(mapping) = mapped.filter(|_| answers.iter().all(|&answer| answer == 1)) else {
-        return Ok(None);
+    let failed = answers.iter().position(|answer| *answer != MAPPED);
+    let (Ok(mapping), None) = (mapped, failed) else {
+        let rank = failed.unwrap_or_default();
+        return Ok(Err(format!("rank {rank}: {}", text(answers[rank]))));
     };
     let board = Board::new(Region::Mapped(mapping), geometry);
     let patience = Patience::new(world_size, count_cores(&cpus));
-    Ok(Some(Lockstep::new(board, rank, patience, timeout)))
+    Ok(Ok(Lockstep::new(board, rank, patience, timeout)))
+}
+
+/// The answer of a rank that has mapped the memory.
+const MAPPED: i64 = 0;
+/// That of one that finds another file where rank 0 has its own.
+const OTHER_FILE: i64 = -1;
+
+/// The answer of a rank that can't map the memory.
+fn code(error: &io::Error) -> i64 {
+    error.raw_os_error().map_or(OTHER_FILE, i64::from)
+}
+
+fn text(code: i64) -> String {
+    match code {
+        OTHER_FILE => "/proc shows it the processes of another container".to_owned(),
+        code => io::Error::from_raw_os_error(code as i32).to_string(),
+    }
 }
 
 fn to_words(address: Address) -> [i64; 4] {
@@ -58,4 +82,24 @@ fn count_cores(all: &[i64]) -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
     // The standard library respects the quota of a control group, which holds for all ranks of the host together.
     if allowed < own { allowed } else { in_union as usize }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_finds_no_memory_says_why() {
+        let mut n_calls = 0;
+        // Rank 0 is no process that this one sees.
+        let gather = |own: &[i64]| {
+            n_calls += 1;
+            let of_rank_0 =
+                if n_calls == 1 { vec![i64::from(i32::MAX), 3, 1, 1] } else { vec![0; own.len()] };
+            Ok([&of_rank_0, own].concat())
+        };
+        let joined = join(gather, 1, 2, None).unwrap();
+        assert_eq!(joined.err().unwrap(), "rank 1: No such file or directory (os error 2)");
+        assert!(text(OTHER_FILE).contains("container"));
+    }
 }

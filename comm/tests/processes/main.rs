@@ -366,6 +366,8 @@ fn run_rank(case: &str) {
             let x = Tensor::zeros(&[1], DType::F32, Device::Cpu).unwrap();
             let error = with_hint(&world.send(&x, 1 - rank).unwrap_err());
             assert!(error.contains("tcp between hosts") && error.contains("mpirun"), "{error}");
+            let error = world.connect_device(Device::Cpu, DeviceOptions::default()).unwrap_err();
+            assert!(matches!(error, CommError::NoSharedMemory { .. }), "{error}");
         }
         "world" => {
             assert_eq!(

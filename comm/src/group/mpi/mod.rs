@@ -74,7 +74,7 @@ impl MpiGroup {
         // At the first exchange of earlier builds.
         program::agree(|words| messages.gather_words(words), rank, program, hostname)?;
         let shared = if shared_memory && local_size == world_size {
-            join_host(|words| messages.gather_words(words), rank, world_size, timeout)?.map(RefCell::new)
+            join_host(|words| messages.gather_words(words), rank, world_size, timeout)?.ok().map(RefCell::new)
         } else {
             None
         };

@@ -26,6 +26,8 @@ pub struct StarGroup {
     star: RefCell<Star>,
     /// Collectives through shared memory, if all ranks have mapped it.
     shared: Option<RefCell<Lockstep>>,
+    /// The reason why they have not, although all are on this host.
+    unshared: Option<String>,
     rank: usize,
     world_size: usize,
     local_rank: usize,
@@ -64,14 +66,18 @@ impl StarGroup {
         let is_here = |other: &usize| identities[*other].place() == identities[rank].place();
         let local_size = (0..world_size).filter(is_here).count();
         let local_rank = meeting.local_rank.unwrap_or_else(|| (0..rank).filter(is_here).count());
-        let shared = if shared_memory && local_size == world_size {
-            host::join(|words| star.gather_words(words), rank, world_size, timeout)?.map(RefCell::new)
+        let (shared, unshared) = if local_size < world_size {
+            (None, None)
+        } else if !shared_memory {
+            (None, Some("it is switched off".to_owned()))
         } else {
-            None
+            let joined = host::join(|words| star.gather_words(words), rank, world_size, timeout)?;
+            joined.map_or_else(|reason| (None, Some(reason)), |shared| (Some(RefCell::new(shared)), None))
         };
         star.set_timeout(timeout);
         let (star, traffic) = (RefCell::new(star), Counter::default());
-        Ok(StarGroup { star, shared, rank, world_size, local_rank, local_size, is_closed: false, traffic })
+        let is_closed = false;
+        Ok(StarGroup { star, shared, unshared, rank, world_size, local_rank, local_size, is_closed, traffic })
     }
 
     pub(crate) fn local_rank(&self) -> LocalRank {
@@ -80,6 +86,11 @@ impl StarGroup {
 
     pub(crate) fn local_size(&self) -> usize {
         self.local_size
+    }
+
+    /// The reason why ranks of one host share no memory.
+    pub(crate) fn unshared(&self) -> Option<&str> {
+        self.unshared.as_deref()
     }
 
     pub(super) fn rank(&self) -> Rank {
