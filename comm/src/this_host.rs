@@ -28,6 +28,11 @@ pub(crate) fn boot_id() -> String {
     id.trim().to_owned()
 }
 
+/// Whether a listener of IPv6 is also one of IPv4, as is usual.
+pub(crate) fn takes_both() -> bool {
+    std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0")
+}
+
 /// Lets this process open the files that connections to `n_ranks` ranks take, if the system allows it.
 ///
 /// # Errors

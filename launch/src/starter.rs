@@ -76,6 +76,8 @@ pub(crate) struct Machine {
     pub(crate) is_in_slurm: bool,
     /// Cores of each task of the Slurm job, unless srun is told by a variable of its own.
     pub(crate) cpus_per_task: Option<String>,
+    /// Tasks of the Slurm job.
+    pub(crate) n_tasks: Option<usize>,
     /// Names of environment variables that ranks on other hosts need.
     pub(crate) forwarded: Vec<String>,
 }
@@ -233,8 +235,10 @@ impl Starter {
             Starter::Srun => {
                 args.extend(["--mpi=pmix", "--kill-on-bad-exit=1"].map(str::to_owned));
                 args.push(format!("--ntasks={n_ranks}"));
-                // Since Slurm 22.05 srun does not take the job's own number.
-                args.extend(machine.cpus_per_task.iter().map(|n| format!("--cpus-per-task={n}")));
+                // Since Slurm 22.05 srun does not take the job's own number, which is for the tasks of the job and for no more of them.
+                let cpus =
+                    machine.cpus_per_task.iter().filter(|_| machine.n_tasks.is_none_or(|n| job.n_ranks <= n));
+                args.extend(cpus.map(|n| format!("--cpus-per-task={n}")));
                 if !job.hosts.is_empty() {
                     args.push(format!("--nodes={}", job.hosts.len()));
                     args.push(format!("--nodelist={}", list("")));
@@ -348,6 +352,7 @@ impl Machine {
             cpus_per_task: std::env::var("SLURM_CPUS_PER_TASK")
                 .ok()
                 .filter(|_| std::env::var_os("SRUN_CPUS_PER_TASK").is_none()),
+            n_tasks: std::env::var("SLURM_NTASKS").ok().and_then(|n| n.parse().ok()),
             forwarded,
         }
     }

@@ -143,6 +143,9 @@ fn mpich_and_slurm() {
         "srun --mpi=pmix --kill-on-bad-exit=1 --ntasks=4 --nodes=2 --nodelist=a,b /bin/ddp-train train run.toml"
     );
     let machine = Machine { cpus_per_task: Some("8".to_owned()), ..machine };
-    let (line, _) = line(&Starter::Srun, 4, &[], &machine);
-    assert!(line.contains("--ntasks=4 --cpus-per-task=8 /bin/ddp-train"), "{line}");
+    let (text, _) = line(&Starter::Srun, 4, &[], &machine);
+    assert!(text.contains("--ntasks=4 --cpus-per-task=8 /bin/ddp-train"), "{text}");
+    // One task with all cores, of which the ranks have their shares.
+    let machine = Machine { n_tasks: Some(1), ..machine };
+    assert!(!line(&Starter::Srun, 4, &[], &machine).0.contains("--cpus-per-task"));
 }

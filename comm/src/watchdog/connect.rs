@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::certificate::Identity;
 use super::frame::{Frame, HEADER_LEN, Kind};
 use crate::progress::Standing;
+use crate::this_host::takes_both;
 use crate::token::Token;
 
 /// Time for which a rank tries one address.
@@ -31,9 +32,9 @@ pub(super) fn listen(is_one_host: bool) -> io::Result<(TcpListener, Vec<SocketAd
     let listener = if is_one_host {
         TcpListener::bind((loopback, 0))
     } else {
-        // One of IPv6 takes IPv4 too, where the system has both.
-        TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))
+        let v4 = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0));
+        let is_v4_alone = !takes_both() && addresses.iter().any(IpAddr::is_ipv4);
+        if is_v4_alone { v4() } else { TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| v4()) }
     }?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
@@ -93,7 +94,7 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    let (mut v4, mut v6, mut local) = (Vec::new(), Vec::new(), Vec::new());
     let mut next = first;
     // SAFETY: for each: an entry of the list that getifaddrs made, or null at its end.
     while let Some(entry) = unsafe { next.as_ref() } {
@@ -108,9 +109,8 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
                 // SAFETY: the family says that it is one of IPv4; it may be unaligned.
                 let address = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
                 let address = Ipv4Addr::from_bits(u32::from_be(address.sin_addr.s_addr));
-                if !address.is_link_local() {
-                    v4.push(IpAddr::from(address));
-                }
+                let of = if address.is_link_local() { &mut local } else { &mut v4 };
+                of.push(IpAddr::from(address));
             }
             libc::AF_INET6 => {
                 // SAFETY: the family says that it is one of IPv6; it may be unaligned.
@@ -125,7 +125,8 @@ pub fn interface_addresses() -> io::Result<Vec<IpAddr>> {
     }
     // SAFETY: the list of getifaddrs, freed once; nothing points into it any more.
     unsafe { libc::freeifaddrs(first) };
-    Ok([v4, v6].concat())
+    // Last, for hosts with no other network.
+    Ok([v4, v6, local].concat())
 }
 
 /// Addresses as bytes that ranks exchange.

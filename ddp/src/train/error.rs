@@ -147,7 +147,7 @@ pub enum TrainError {
         "step {step} divides its gradient by {all} rows, and its loss counts {counted}: a label of -100 leaves its row out"
     )]
     #[diagnostic(help(
-        "give such rows the weight 0 (`RowLayout::has_weights`) and any label; or take the steps by `Network::loss_and_gradients`"
+        "give such rows the weight 0 (`RowLayout::has_weights`) and a label that exists, such as 0; or take the steps by `Network::loss_and_gradients`"
     ))]
     RowsLeftOut {
         /// Number of the step, from 1.
@@ -159,7 +159,9 @@ pub enum TrainError {
     },
     /// A label that is no class, where metrics count classes.
     #[error("an evaluation row has the label {label}, and metrics count classes from 0")]
-    #[diagnostic(help("give such rows the weight 0 (`RowLayout::has_weights`) and any label"))]
+    #[diagnostic(help(
+        "give such rows the weight 0 (`RowLayout::has_weights`) and a label that exists, such as 0"
+    ))]
     NegativeLabel { label: i64 },
     /// The weights of all evaluation rows are 0.
     #[error("the weights of all {n_rows} evaluation rows of {source_name} are 0: no metric is defined")]

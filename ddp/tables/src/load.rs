@@ -392,9 +392,11 @@ fn divide(
         Ok(rows.remove(0))
     };
     let divided = match (&data.eval, take_rows(data, &whole, taken, config.train.seed, spec.host)?) {
-        (_, Some(Divided { train, eval, note })) => {
+        (by, Some(Divided { train, eval, note })) => {
             let (train, eval): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (train, eval);
-            let (train, eval) = if spec.features.is_none() {
+            // Rows beyond the memory are decoded once more for it: of very many rows, few values are drawn for evaluation alone.
+            let is_due = matches!(by, EvalSource::Split(_)) || min_rows > 1 || train.block_ends().is_none();
+            let (train, eval) = if is_due && spec.features.is_none() {
                 let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows, spec.host)?
                     .try_into()
                     .expect("as many as given");

@@ -327,7 +327,10 @@ impl Setup {
 
     /// Same as [`Setup::trainer`], or the error if the combination is refused.
     pub fn try_trainer<'w>(&self, world: &'w World, device: Device) -> Result<Trainer<'w>, TrainError> {
-        let (options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
+        let (mut options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
+        if self.precision == Precision::F16 {
+            options.loss_scaling.get_or_insert_default();
+        }
         let max_rows = self.partition(world).max_micro_batch_rows(self.global_rows.min(self.n_rows));
         let state_len = options.state_len(world, &layout);
         let mut model =

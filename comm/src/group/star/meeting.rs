@@ -21,7 +21,7 @@ use crate::environment::Meeting;
 use crate::error::waiting_for;
 use crate::launcher_process::has_own_rank_0;
 use crate::stderr::write_stderr;
-use crate::this_host::allow_files;
+use crate::this_host::{allow_files, takes_both};
 use crate::token::{Token, random_token};
 
 /// Time for which a rank tries one address, and waits for the answer there.
@@ -138,17 +138,18 @@ fn interfaces(meeting: &Meeting) -> Vec<IpAddr> {
     }
 }
 
-/// Addresses without a port at which a rank looks for rank 0: where the name leads, or, if all ranks are on this host, its loopback
+/// Addresses, with the first port, at which a rank looks for rank 0: where the name leads, or, if all ranks are on this host, its loopback
 /// interface, where rank 0 listens wherever the name leads.
-fn places(meeting: &Meeting) -> io::Result<Vec<IpAddr>> {
+fn places(meeting: &Meeting) -> io::Result<Vec<SocketAddr>> {
+    let port = *meeting.ports.start();
     if !meeting.is_one_host {
-        return Ok(resolve(meeting, *meeting.ports.start())?.iter().map(SocketAddr::ip).collect());
+        return resolve(meeting, port);
     }
     let mut both: [IpAddr; 2] = [Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()];
     // The last one is named by the error.
     let listens = interfaces(meeting);
     both.sort_by_key(|address| listens.contains(address));
-    Ok(both.to_vec())
+    Ok(both.map(|address| SocketAddr::new(address, port)).to_vec())
 }
 
 /// Listens at the first port that is free.
@@ -171,11 +172,6 @@ fn listen(meeting: &Meeting) -> io::Result<TcpListener> {
         }
         std::thread::sleep(PAUSES[1]);
     }
-}
-
-/// Whether a listener of IPv6 is also one of IPv4, as is usual.
-fn takes_both() -> bool {
-    std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0")
 }
 
 /// A connection that has not said yet which rank it is.
@@ -271,7 +267,9 @@ impl<'a> Guests<'a> {
         for _ in 0..ACCEPTS {
             let accepted = listener.accept();
             let is_full = matches!(&accepted, Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)));
-            if is_full && self.strangers.is_empty() {
+            // The table of the whole system is full for a moment only.
+            let is_own = accepted.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE));
+            if is_own && self.strangers.is_empty() {
                 return accepted.map(drop);
             }
             if (is_full || self.strangers.len() >= MAX_STRANGERS) && n_heard > 0 {
@@ -502,7 +500,8 @@ impl<'a> Visitor<'a> {
         let mut last = NotYet::from(io::Error::from(ErrorKind::AddrNotAvailable));
         let places = places(self.meeting)?;
         for port in self.meeting.ports.clone() {
-            for address in places.iter().map(|place| SocketAddr::new(*place, port)) {
+            for mut address in places.iter().copied() {
+                address.set_port(port);
                 match self.greet(address, Purpose::Collectives, Token::default()) {
                     Ok((stream, nonce)) => return Ok((stream, address, nonce)),
                     Err(refused @ NotYet::Refused(_)) => return Err(refused),

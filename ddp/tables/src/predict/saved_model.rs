@@ -253,10 +253,11 @@ impl SavedModel {
     }
 }
 
-/// Whether a run is in progress in the folder `path`. Collective: only rank 0 checks, because the check briefly takes the
-/// folder's lock.
+/// Whether a run is in progress in the folder `path`, or has gone on since it wrote its model. Collective: only rank 0 checks, because the
+/// check briefly takes the folder's lock, and others may see files later.
 pub fn is_active(world: &World, path: &Path) -> Result<bool> {
-    let is_active = world.rank().0 == 0 && path.is_dir() && folder::check_free(path).is_err();
+    let is_active =
+        world.rank().0 == 0 && path.is_dir() && (folder::check_free(path).is_err() || has_gone_on(path));
     Ok(world.group().all_gather_bytes(&[u8::from(is_active)])?[0] == [1])
 }
 
@@ -268,7 +269,6 @@ fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)>
     let inside = path.join(MODEL_FILE);
     let is_model_of_run = inside.exists() && !path.join(MANIFEST_FILE).exists();
     let is_marker = path.file_name().is_some_and(|name| name == "latest" || name == "best");
-    let is_active = is_active || is_model_of_run && has_gone_on(path);
     if (is_model_of_run && !is_active) || (path.is_file() && !is_marker) {
         return Ok((if is_model_of_run { inside } else { path.to_owned() }, None));
     }
@@ -295,7 +295,8 @@ pub fn has_gone_on(run: &Path) -> bool {
     let store = CheckpointStore::for_run(run);
     let newest = store.steps().ok().and_then(|steps| steps.last().copied());
     let saved = newest.and_then(|step| written(&store.step_folder(step).join(MANIFEST_FILE)));
-    let has_gone_on = !run.join(DONE_FILE).exists() && saved > written(&run.join(MODEL_FILE));
+    let model = written(&run.join(MODEL_FILE));
+    let has_gone_on = model.is_some() && !run.join(DONE_FILE).exists() && saved > model;
     if has_gone_on {
         info!(
             "the run in `{}` has gone on since it wrote its model: its newest checkpoint is used",

@@ -101,7 +101,7 @@ impl FeatureKinds {
         }
     }
 
-    /// Checks that the text of a file spells one kind of values in each column: `20240102` among dates would be seconds.
+    /// Checks that the text of a file has no numbers in a column of dates or times: `20240102` among dates would be seconds.
     ///
     /// - `n_values`: values of a feature in the last rows
     ///
@@ -118,8 +118,9 @@ impl FeatureKinds {
             if std::mem::take(&mut self.n_moments[feature]) < n_values(feature) {
                 seen.add(SeenKinds::NUMBER);
             }
-            let expected = if seen.has(SeenKinds::DATE) { ColumnKind::Date } else { ColumnKind::Time };
-            if let Some(found) = seen.other_than(expected) {
+            if seen.has(SeenKinds::NUMBER) {
+                let expected = if seen.has(SeenKinds::DATE) { ColumnKind::Date } else { ColumnKind::Time };
+                let found = ColumnKind::Number;
                 let (path, column, of) = (path.to_owned(), names[feature].clone(), "another row".to_owned());
                 return Err(DataError::from(TableError::OtherKind { path, column, found, expected, of }));
             }

@@ -374,7 +374,7 @@ fn files_of_a_table_have_one_decimal_mark() {
 }
 
 #[test]
-fn a_column_of_text_has_one_kind_of_values() {
+fn a_column_of_dates_or_times_has_no_numbers() {
     let open = |values: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
@@ -389,15 +389,18 @@ fn a_column_of_text_has_one_kind_of_values() {
         let config = Config::load(None, &sets).unwrap();
         SourceSpec::train(&config.data).open().map(|rows| rows.len()).map_err(|error| error.to_string())
     };
-    for values in [
-        ["2024-01-01", "20240102", "2024-01-03"],
-        ["20240102", "7", "2024-01-03"],
-        ["12:30", "2024-01-01", "13:00"],
-    ] {
+    for values in
+        [["2024-01-01", "20240102", "2024-01-03"], ["20240102", "7", "2024-01-03"], ["12:30", "90", "13:00"]]
+    {
         let error = open(&values).unwrap_err();
         assert!(error.contains("column \"when\" holds") && error.contains("another row has"), "{error}");
     }
-    for values in [["2024-01-01", "", "2024-01-03 12:00:00"], ["12:30", "NA", "PT1H"], ["1", "", "2.5"]] {
+    for values in [
+        ["2024-01-01", "", "2024-01-03 12:00:00"],
+        ["12:30", "NA", "PT1H"],
+        ["12:30", "2024-01-01", ""],
+        ["1", "", "2.5"],
+    ] {
         assert_eq!(open(&values), Ok(3), "{values:?}");
     }
 }

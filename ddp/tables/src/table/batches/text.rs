@@ -76,7 +76,7 @@ pub(super) fn put(array: &dyn Array, row: usize, out: &mut Vec<u8>) {
             let digits = per_s.ilog10() as usize;
             let fraction = if digits == 0 { String::new() } else { format!(".{rest:0digits$}") };
             let sign = if ticks < 0 { "-" } else { "" };
-            let text = format!("{sign}PT{whole}{}S", fraction.trim_end_matches('0').trim_end_matches('.'));
+            let text = format!("{sign}{whole}{}", fraction.trim_end_matches('0').trim_end_matches('.'));
             out.extend_from_slice(text.as_bytes());
         }
         DataType::Dictionary(..) => {

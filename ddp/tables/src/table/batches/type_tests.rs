@@ -133,13 +133,6 @@ fn labels_of_decimals_and_durations_keep_their_digits() {
         let labels = rows.layout().labels.as_ref().unwrap().labels().map(|label| label.to_string());
         assert_eq!(labels.collect::<Vec<_>>(), [a.to_string(), b.to_string()], "{label}");
     }
-    let kept = |filter: &str| {
-        let array: ArrayRef = Arc::new(DurationSecondArray::from(vec![3600, 7200]));
-        let x: ArrayRef = Arc::new(Float32Array::from(vec![0.5, 1.5]));
-        write(&path, vec![("x", x), ("label", array)], 10);
-        open_whole(&path, &["data.target=x", "data.task=regression", filter]).unwrap().len()
-    };
-    assert_eq!(kept("data.filter=\"label > 'PT1H'\""), 1, "as in text");
     let array = UInt64Array::from(vec![5, 1 << 63]);
     let x: ArrayRef = Arc::new(Float32Array::from(vec![0.5, 1.5]));
     write(&path, vec![("x", x), ("label", Arc::new(array))], 10);
