@@ -15,7 +15,7 @@ become numbers here: categories their codes, dates seconds or parts, missing num
 
 Names and shapes of the weights are those of the module below, so `load_state_dict` takes them as they are. The file's metadata
 holds the run's config, as TOML, and as JSON the columns (`ddp_train.columns`), the labels and the embeddings.
-Needs torch, safetensors and Python 3.11.
+Needs torch and safetensors, and tomli before Python 3.11.
 """
 import csv
 import datetime
@@ -23,8 +23,15 @@ import json
 import math
 import re
 import sys
-import tomllib
 import warnings
+
+try:
+    import tomllib
+except ModuleNotFoundError:
+    try:
+        import tomli as tomllib
+    except ModuleNotFoundError:
+        raise ImportError("Python before 3.11 reads no TOML: install tomli") from None
 
 import torch
 from safetensors import safe_open
