@@ -55,15 +55,26 @@ PARTS = {
 }
 
 
+# A date, as 2024-05-31 or 31.05.2024, a time of day, and an offset.
+MOMENT = re.compile(r"(?:(\d\d)\.(\d\d)\.(\d{4})|(\d{4})-(\d\d)-(\d\d))"
+                    r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d(?:[.,]\d+)?))?(?: ?(?:[Zz]|UTC|GMT|([+-]\d\d):?(\d\d)?))?)?", re.ASCII)
+
+
 def moment(text):
     """The date and time in UTC, which is meant where there is no offset, of an ISO 8601 text or one such as 31.05.2024 12:30."""
-    at = datetime.datetime.fromisoformat(re.sub(r"^(\d\d)\.(\d\d)\.(\d{4})", r"\3-\2-\1", text))
-    return at.astimezone(datetime.timezone.utc) if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
+    found = MOMENT.fullmatch(text)
+    if not found:
+        raise ValueError(f"expected a number, a truth value, a date or a time, got {text!r}; write durations in seconds")
+    day, month, year, *iso, hour, minute, second, offset, minutes = found.groups()
+    at = datetime.datetime(*map(int, (year, month, day) if year else iso), tzinfo=datetime.timezone.utc)
+    ahead = 60 * int(offset or 0) + int(f"{(offset or '+')[0]}{minutes or 0}")
+    seconds = float((second or "0").replace(",", "."))
+    return at + datetime.timedelta(hours=int(hour or 0), minutes=int(minute or 0) - ahead, seconds=seconds)
 
 
 def as_float(text):
     try:
-        return float(text)
+        return None if "_" in text else float(text)
     except ValueError:
         return None
 
@@ -81,10 +92,24 @@ def whole(text):
     return re.sub(r"\A(-?[0-9]+)\.0+\Z", r"\1", text)
 
 
+def shortest(text):
+    """The shortest spelling of a number that is a category: 1 for 1.0, 1.5 for 1.50 and 1.5e0, 1e16 for 1e+16; any other text as it is.
+
+    Zeros before a number and exponents such as that of 1e3, which programs write differently, are parts of a code.
+    """
+    if whole(text) != text or not re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+([eE][+-]?[0-9]+)?|[eE][+-][0-9]+)", text):
+        return whole(text)
+    value = float(text)
+    return whole(re.sub(r"e\+?(-?)0*", r"e\1", repr(value))) if math.isfinite(value) else text
+
+
 def codes_of(values):
-    """The code of each category; where all are words for truth values, that of the truth value too, whose spellings are one category."""
+    """The code of each category, also by the shortest spelling of a number; where all are words for truth values, that of the truth value
+    too, whose spellings are one category."""
     numbered = list(enumerate(values, 1))
-    codes = {whole(value): code for code, value in numbered}
+    codes = {value: code for code, value in numbered}
+    for code, value in numbered:
+        codes.setdefault(shortest(value), code)
     if all(value.lower() in TRUTHS for value in values):
         codes.update((TRUTHS[value.lower()], code) for code, value in reversed(numbered))
     return codes
@@ -110,8 +135,8 @@ class Columns:
         """The value of a column: a code, a part of a date, or a number; NaN if it is missing."""
         if name in self.codes:
             codes, text = self.codes[name], row[name]
-            code = codes.get(whole(text), codes.get(TRUTHS.get(text.lower()), 0))
-            return 0 if self.is_missing(text, self.marks) else code
+            spellings = (text, TRUTHS.get(text.lower()), shortest(text))
+            return 0 if self.is_missing(text, self.marks) else next((codes[key] for key in spellings if key in codes), 0)
         date, dot, part = name.rpartition(".")
         is_part = name not in row and date in row
         text = row[date if is_part else name]
