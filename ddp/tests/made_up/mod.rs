@@ -18,6 +18,7 @@ use ddp::data::{
     numbered_columns,
 };
 use ddp::model::{EmbeddingSpec, LossHead, ModelSpec, Network, ParamLayout};
+use ddp::optim::loss_scaler::LossScalerConfig;
 use ddp::optim::optimizer::Optimizer;
 use ddp::optim::param_groups::ParamGroups;
 use ddp::report::EvalMetrics;
@@ -329,7 +330,9 @@ impl Setup {
     pub fn try_trainer<'w>(&self, world: &'w World, device: Device) -> Result<Trainer<'w>, TrainError> {
         let (mut options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
         if self.precision == Precision::F16 {
-            options.loss_scaling.get_or_insert_default();
+            // So small that no step overflows, whose norm would be NaN.
+            let small = LossScalerConfig { init_scale: 128.0, ..LossScalerConfig::default() };
+            options.loss_scaling.get_or_insert(small);
         }
         let max_rows = self.partition(world).max_micro_batch_rows(self.global_rows.min(self.n_rows));
         let state_len = options.state_len(world, &layout);
