@@ -95,7 +95,7 @@ fn set(lookup: impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The variables of the second of three hosts, with those that are changed.
+    /// The variables of the second of three hosts, with some changed.
     fn lookup(changed: &[(&str, &str)], name: &str) -> Option<String> {
         let all = [
             (N_HOSTS, "3"),

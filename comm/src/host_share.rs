@@ -414,7 +414,7 @@ impl Member {
         self.host.rsplit(' ').next()
     }
 
-    /// Tells its file from those of all other ranks: inodes of two hosts may be the same.
+    /// Identifies its file among the files of all ranks: two hosts may use the same inode number.
     fn file(&self) -> String {
         let of = |Address { device, inode, .. }| format!("{} {device} {inode}", self.host);
         self.address.map(of).unwrap_or_default()

@@ -251,7 +251,7 @@ impl Mpi {
 
 #[cfg(test)]
 impl Mpi {
-    /// A library all of whose functions fail.
+    /// A library whose functions all fail.
     pub(crate) fn failing() -> Self {
         extern "C" fn fail() -> c_int {
             1

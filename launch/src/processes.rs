@@ -31,7 +31,7 @@ struct Process {
 /// Descendants of this process that belong to its job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Below {
-    /// Ids and starts of those that do not, with their descendants: a shell that became this process had started them.
+    /// Ids and start times of processes that a shell had started before it became this process; their descendants do not belong either.
     others: BTreeSet<(i32, u64)>,
 }
 

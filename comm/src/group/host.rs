@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_rank_that_finds_no_memory_says_why() {
         let mut n_calls = 0;
-        // Rank 0 is no process that this one sees.
+        // This process cannot see the process of rank 0.
         let gather = |own: &[i64]| {
             n_calls += 1;
             let of_rank_0 =

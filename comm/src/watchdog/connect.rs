@@ -84,7 +84,7 @@ fn greet(address: &SocketAddr, hello: &[u8], token: &Token, world_size: usize) -
     }
 }
 
-/// Addresses of this host's interfaces that are valid beyond one link: those of IPv4, then those of IPv6.
+/// Addresses of this host's interfaces: IPv4, then IPv6, then the IPv4 addresses that are valid on one link only.
 ///
 /// # Errors
 /// The system's error.

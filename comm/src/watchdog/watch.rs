@@ -209,7 +209,7 @@ impl Watch {
         }
     }
 
-    /// Whether no further connection is accepted before those that there are have said which rank they are, or were silent for too long.
+    /// Whether further connections have to wait until earlier ones say which rank they are, or have been silent for too long.
     fn is_full(&self) -> bool {
         self.strangers.len() >= self.identities.len() + MAX_STRANGERS
     }

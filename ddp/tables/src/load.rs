@@ -393,17 +393,13 @@ fn divide(
     };
     let divided = match (&data.eval, take_rows(data, &whole, taken, config.train.seed, spec.host)?) {
         (by, Some(Divided { train, eval, note })) => {
-            let (train, eval): (Arc<dyn Dataset>, Arc<dyn Dataset>) = (train, eval);
             // Rows beyond the memory are decoded once more for it: of very many rows, few values are drawn for evaluation alone.
             let is_due = matches!(by, EvalSource::Split(_)) || min_rows > 1 || train.block_ends().is_none();
-            let (train, eval) = if is_due && spec.features.is_none() {
-                let [train, eval] = train_categories::by_train_rows(vec![train, eval], min_rows, spec.host)?
-                    .try_into()
-                    .expect("as many as given");
-                (train, eval)
-            } else {
-                (train, eval)
-            };
+            let mut rows: Vec<Arc<dyn Dataset>> = vec![train, eval];
+            if is_due && spec.features.is_none() {
+                rows = train_categories::by_train_rows(rows, min_rows, spec.host)?;
+            }
+            let (train, eval) = (rows.remove(0), rows.remove(0));
             TrainAndEval { train, eval: Some(eval), n_skipped: 0, split: note }
         }
         (EvalSource::Source(source), None) => {

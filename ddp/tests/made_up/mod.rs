@@ -330,7 +330,7 @@ impl Setup {
     pub fn try_trainer<'w>(&self, world: &'w World, device: Device) -> Result<Trainer<'w>, TrainError> {
         let (mut options, layout) = (self.options, self.options.layout(&self.spec, world.world_size()));
         if self.precision == Precision::F16 {
-            // So small that no step overflows, whose norm would be NaN.
+            // No step overflows at this scale. The norm of a skipped step would be NaN.
             let small = LossScalerConfig { init_scale: 128.0, ..LossScalerConfig::default() };
             options.loss_scaling.get_or_insert(small);
         }

@@ -37,8 +37,8 @@ use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 
 /// Maximum number of mappings of a process at a time.
 const MAX_MAPPINGS: usize = 4096;
-/// Missing pages of the process after which each further one replaces the rest of its mapping: a single page adds up to two mappings to
-/// those of the system, of which a process usually can have 65,530.
+/// Missing pages of the process that are replaced one by one; a further one replaces the rest of its mapping. Each single page adds up to
+/// two mappings, and Linux allows a process 65,530 by default.
 const MAX_SINGLE_PAGES: usize = 8192;
 
 /// A regular file, or a range of one, as read-only memory, of its length when it was opened.

@@ -1,5 +1,7 @@
 //! Mistakes in training loops of a program's own that would train something else in silence: each is an error that names the way out.
 
+mod common;
+
 use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
@@ -10,24 +12,8 @@ use ddp::nn::{
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
-use ddp::with_hint;
 
-/// The message and hint of the error, which must contain each of `parts`.
-fn says<T>(result: Result<T, impl Into<ddp::Error>>, parts: &[&str]) {
-    let Err(error) = result else { panic!("no error, expected {parts:?}") };
-    let said = with_hint(&error.into());
-    for part in parts {
-        assert!(said.contains(part), "`{said}` does not contain `{part}`");
-    }
-}
-
-fn x(n: usize) -> Tensor {
-    Tensor::randn(&[n, 4], DType::F32, Device::Cpu, 1).unwrap()
-}
-
-fn sums(n: usize) -> Tensor {
-    x(n).sum(keepdim(1)).unwrap()
-}
+use common::{says, sums, x};
 
 fn perceptron(n_outputs: usize) -> Network {
     Sequential::new(4).linear(8).linear(n_outputs).build(Sizes::new(8, Device::Cpu), 0).unwrap()

@@ -1,5 +1,7 @@
 //! Mistakes that a PyTorch programmer makes, and what the library says. None of them may pass in silence.
 
+mod common;
+
 use std::sync::Arc;
 
 use ddp::data::{BatchPlan, DataLoader, Dataset, LoaderOptions, PartitionKind, TensorDataset};
@@ -7,22 +9,15 @@ use ddp::nn::{
     BackwardPass, ForwardPass, GradcheckOptions, Init, Layer, LocalGradients, LossHead, Network, ParamKind,
     ParamSpec, Sequential, Sizes, gradcheck,
 };
+use ddp::ops;
 use ddp::ops::{MapOp, ReduceOp as Reduce};
 use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind, UpdateScale};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
-use ddp::{ops, with_hint};
+
+use common::says;
 
 const F32: DType = DType::F32;
-
-/// The message and hint of the error, which must contain each of `parts`.
-fn says<T>(result: Result<T, impl Into<ddp::Error>>, parts: &[&str]) {
-    let Err(error) = result else { panic!("no error, expected {parts:?}") };
-    let said = with_hint(&error.into());
-    for part in parts {
-        assert!(said.contains(part), "`{said}` does not contain `{part}`");
-    }
-}
 
 /// The message of the panic, which must contain each of `parts`.
 fn panics<T>(f: impl FnOnce() -> T, parts: &[&str]) {

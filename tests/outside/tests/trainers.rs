@@ -1,5 +1,7 @@
 //! Trainers, schedules and losses that would train something else than they say: each is an error, or right.
 
+mod common;
+
 use std::sync::Arc;
 
 use ddp::data::{
@@ -13,26 +15,10 @@ use ddp::optim::{
 };
 use ddp::prelude::*;
 use ddp::train::{Checkpoints, MetricRequest, Task, Trainer, TrainerOptions, evaluate};
-use ddp::with_hint;
+
+use common::{says, sums, x};
 
 const CPU: Device = Device::Cpu;
-
-/// The message and hint of the error, which must contain each of `parts`.
-fn says<T>(result: Result<T, impl Into<ddp::Error>>, parts: &[&str]) {
-    let Err(error) = result else { panic!("no error, expected {parts:?}") };
-    let said = with_hint(&error.into());
-    for part in parts {
-        assert!(said.contains(part), "`{said}` does not contain `{part}`");
-    }
-}
-
-fn x(n: usize) -> Tensor {
-    Tensor::randn(&[n, 4], DType::F32, CPU, 1).unwrap()
-}
-
-fn sums(n: usize) -> Tensor {
-    x(n).sum(keepdim(1)).unwrap()
-}
 
 fn sgd(lr: f64) -> OptimizerConfig {
     OptimizerConfig::new(OptimizerKind::Sgd, lr)

@@ -138,8 +138,8 @@ fn interfaces(meeting: &Meeting) -> Vec<IpAddr> {
     }
 }
 
-/// Addresses, with the first port, at which a rank looks for rank 0: where the name leads, or, if all ranks are on this host, its loopback
-/// interface, where rank 0 listens wherever the name leads.
+/// Addresses, with the first port, at which a rank looks for rank 0: the addresses of its name, or, if all ranks are on this host, the
+/// loopback interface, on which rank 0 listens whatever its name resolves to.
 fn places(meeting: &Meeting) -> io::Result<Vec<SocketAddr>> {
     let port = *meeting.ports.start();
     if !meeting.is_one_host {
@@ -257,7 +257,7 @@ impl<'a> Guests<'a> {
         unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, limit_ms) };
     }
 
-    /// Accepts some connections. Where there are too many, those go first that have been heard and have said nothing, the oldest of them:
+    /// Accepts some connections. If there are too many, it drops the oldest one that had time to say something and has said nothing:
     /// the greeting of a rank follows at once.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ pub(crate) fn quartiles(
     world: &World,
 ) -> Result<Vec<[f64; 3]>, Stop<DataError>> {
     let n_columns = dataset.layout().n_features();
-    // Values near which f32 holds all digits, and not those of a single far row.
+    // Offsets from which f32 holds the digits of most values; the origin of the scan may come from a single outlier.
     let origin = world.collective_result(scan::origin(dataset))?;
     let offsets = || (0..n_columns).map(|column| column_offset(stats, column)).collect::<Vec<_>>();
     let origin = origin.map(|_| offsets());

@@ -57,7 +57,7 @@ impl RowReader {
         }
     }
 
-    /// Decimal mark of a file whose first rows decide on it; where commas separate cells, it is a point.
+    /// Decimal mark that was found in the first rows of the file; `None` if its format decides.
     fn found_decimal(&self) -> Option<DecimalMark> {
         match self {
             RowReader::Text(rows) => rows.found_decimal(),

@@ -261,9 +261,10 @@ impl TableRows {
     pub(crate) fn check_mixed(&mut self, plan: &ColumnPlan, first: usize, path: &Path) -> Result<()> {
         let (n_features, features) = (self.n_features, &self.features);
         let bad = self.bad_rows.as_deref().unwrap_or_default();
-        let rows: Vec<usize> = (first..self.n_rows).filter(|row| bad.binary_search(row).is_err()).collect();
+        let is_value = |row: usize, feature: usize| !features[row * n_features + feature].is_nan();
         let n_values = |feature: usize| {
-            rows.iter().filter(|row| !features[*row * n_features + feature].is_nan()).count()
+            let rows = (first..self.n_rows).filter(|row| bad.binary_search(row).is_err());
+            rows.filter(|row| is_value(*row, feature)).count()
         };
         self.kinds.check_mixed(&plan.features, path, n_values)
     }

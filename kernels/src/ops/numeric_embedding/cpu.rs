@@ -118,7 +118,7 @@ impl<R: Float> Angles<R> {
     }
 }
 
-/// Whether the angle needs the sine or cosine of f64: asked of each, so that no row depends on those in its block.
+/// Whether the angle needs the sine or cosine of f64. Each angle decides for itself, so that no row depends on its neighbours.
 fn is_far<R: Float>((_, angle): &(&mut R, &R)) -> bool {
     angle.abs() > R::MAX_ANGLE
 }

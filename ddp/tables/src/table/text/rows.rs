@@ -47,7 +47,7 @@ impl TextRows {
         self.notation.decimal
     }
 
-    /// The mark, where commas do not separate cells.
+    /// Decimal mark that was found in the first rows; `None` if commas separate the cells.
     pub(in crate::table) fn found_decimal(&self) -> Option<DecimalMark> {
         self.source.delimiter().filter(|delimiter| *delimiter != b',').map(|_| self.notation.decimal)
     }
