@@ -64,8 +64,14 @@ fn used_codes(rows: &dyn Dataset, min_rows: u64, host: Option<&HostShare>) -> Re
     // One after the other.
     let of_all = once(host, || {
         let mut counts: Vec<Vec<u64>> = n_codes.iter().map(|n_codes| vec![0; *n_codes]).collect();
-        for_each_code(rows, |category, code| counts[category][code] += 1)?;
         counts.iter_mut().for_each(|counts| counts[0] = min_rows);
+        let mut n_rare = n_codes.iter().sum::<usize>() - n_codes.len();
+        // The first rows have most values often enough.
+        for_each_code(rows, |category, code| {
+            counts[category][code] += 1;
+            n_rare -= usize::from(code > 0 && counts[category][code] == min_rows);
+            n_rare > 0
+        })?;
         Ok(counts.into_iter().flatten().map(|n| u8::from(n >= min_rows)).collect())
     })?;
     let mut rest = of_all.into_iter().map(|is_used| is_used == 1);
@@ -80,13 +86,16 @@ pub fn unknown_values(rows: &dyn Dataset) -> Result<Vec<(String, u64)>> {
     let categories = &rows.layout().categories;
     let mut counts: Vec<(String, u64)> =
         categories.iter().map(|category| (category.vocabulary.name().to_owned(), 0)).collect();
-    for_each_code(rows, |category, code| counts[category].1 += u64::from(code == 0))?;
+    for_each_code(rows, |category, code| {
+        counts[category].1 += u64::from(code == 0);
+        true
+    })?;
     counts.retain(|(_, n_rows)| *n_rows > 0);
     Ok(counts)
 }
 
-/// Calls `take` with the number of a categorical column and the code of a row, for all of them.
-fn for_each_code(rows: &dyn Dataset, mut take: impl FnMut(usize, usize)) -> Result<()> {
+/// Calls `take` with the number of a categorical column and the code of a row, for all of them, or until it needs no more rows.
+fn for_each_code(rows: &dyn Dataset, mut take: impl FnMut(usize, usize) -> bool) -> Result<()> {
     let layout = rows.layout();
     if layout.categories.is_empty() {
         return Ok(());
@@ -105,10 +114,14 @@ fn for_each_code(rows: &dyn Dataset, mut take: impl FnMut(usize, usize)) -> Resu
         };
         rows.gather(&numbers, out)?;
         let x = x.view().rows(0, n)?;
+        let mut needs_more = false;
         for row in x.as_slice::<f32>("categories", "x")?.chunks_exact(layout.n_features()) {
             for (index, category) in layout.categories.iter().enumerate() {
-                take(index, row[category.column] as usize);
+                needs_more = take(index, row[category.column] as usize);
             }
+        }
+        if !needs_more {
+            break;
         }
     }
     Ok(())
