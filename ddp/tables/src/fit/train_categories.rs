@@ -59,8 +59,8 @@ pub(crate) fn by_train_rows(
 
 /// Whether at least `min_rows` rows have each code of each categorical column; the code of unknown values counts as used.
 fn used_codes(rows: &dyn Dataset, min_rows: u64, host: Option<&HostShare>) -> Result<Vec<Vec<bool>>> {
-    let categories = &rows.layout().categories;
-    let n_codes: Vec<usize> = categories.iter().map(|category| category.vocabulary.n_codes()).collect();
+    let n_codes: Vec<usize> =
+        rows.layout().categories.iter().map(|category| category.vocabulary.n_codes()).collect();
     // One after the other.
     let of_all = once(host, || {
         let mut counts: Vec<Vec<u64>> = n_codes.iter().map(|n_codes| vec![0; *n_codes]).collect();
@@ -69,7 +69,7 @@ fn used_codes(rows: &dyn Dataset, min_rows: u64, host: Option<&HostShare>) -> Re
         // The first rows have most values often enough.
         for_each_code(rows, |category, code| {
             counts[category][code] += 1;
-            n_rare -= usize::from(code > 0 && counts[category][code] == min_rows);
+            n_rare -= usize::from(counts[category][code] == min_rows);
             n_rare > 0
         })?;
         Ok(counts.into_iter().flatten().map(|n| u8::from(n >= min_rows)).collect())
@@ -114,14 +114,12 @@ fn for_each_code(rows: &dyn Dataset, mut take: impl FnMut(usize, usize) -> bool)
         };
         rows.gather(&numbers, out)?;
         let x = x.view().rows(0, n)?;
-        let mut needs_more = false;
         for row in x.as_slice::<f32>("categories", "x")?.chunks_exact(layout.n_features()) {
             for (index, category) in layout.categories.iter().enumerate() {
-                needs_more = take(index, row[category.column] as usize);
+                if !take(index, row[category.column] as usize) {
+                    return Ok(());
+                }
             }
-        }
-        if !needs_more {
-            break;
         }
     }
     Ok(())
