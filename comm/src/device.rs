@@ -145,8 +145,8 @@ impl World {
     /// Checks that the host's group is one for gradients: without MPI and shared memory it carries only what ranks agree on.
     fn check_host_group(&self) -> Result<()> {
         match (self.group(), self.launcher()) {
-            (group @ Group::Star(star), Some(launcher)) if !group.shares_memory() => {
-                Err(match star.unshared().map(str::to_owned) {
+            (Group::Host(group), Some(launcher)) if group.is_star() => {
+                Err(match group.unshared().map(str::to_owned) {
                     Some(reason) => CommError::NoSharedMemory { reason },
                     None => CommError::HostsWithoutMpi { world_size: self.world_size(), launcher },
                 })

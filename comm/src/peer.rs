@@ -215,7 +215,7 @@ fn mismatch(from: Rank, to: Rank, sender: &Offer, receiver: &Offer) -> CommError
 
 /// Whether ranks are separate processes.
 fn are_processes(world: &World) -> bool {
-    !matches!(world.group(), Group::Threads(_) | Group::Single(_))
+    matches!(world.group(), Group::Host(group) if !group.is_of_threads())
 }
 
 /// The path of a copy, the same on all ranks.

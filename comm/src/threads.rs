@@ -65,7 +65,7 @@ pub fn run_with<T: Send>(options: Options, body: impl Fn(World) -> T + Sync) -> 
     let first_panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
 
     let rank_body = |rank: usize| {
-        let world = World::from_threads(Group::Threads(Box::new(memory.group(rank))));
+        let world = World::from_threads(Group::Host(Box::new(memory.group(rank))));
         // Afterwards, nothing that the panic may have left half-done is used, only the panic itself.
         catch_unwind(AssertUnwindSafe(|| body(world))).map_err(|panic| {
             // Later panics are usually caused by the first.

@@ -9,8 +9,8 @@ use ddp_kernels::cpu::threads::{joins_by_itself, set_share};
 use crate::device_groups::DeviceGroups;
 use crate::environment::{Meeting, is_alone_by_accelerate};
 use crate::group::SingleGroup;
-use crate::group::mpi::MpiGroup;
-use crate::group::star::StarGroup;
+use crate::group::host_group::HostGroup;
+use crate::group::mpi;
 use crate::host_place::HostPlace;
 use crate::launcher::{self, Found};
 use crate::launcher_process::LauncherProcess;
@@ -95,7 +95,7 @@ impl World {
     /// They are variables of the environment, so nothing is set in a process that has other threads already. [`World::init`] does the
     /// same: a program that starts threads before it joins the ranks calls this first.
     pub fn before_threads() {
-        crate::group::mpi::set_defaults();
+        mpi::set_defaults();
     }
 
     /// Joins the ranks as [`World::init`] does, with options, and returns the same errors.
@@ -149,7 +149,7 @@ impl World {
     /// Joins ranks without MPI.
     fn meet(meeting: &Meeting, launcher: Launcher, options: WorldOptions) -> Result<Self> {
         let hostname = hostname();
-        let group = StarGroup::join(meeting, options, &hostname)?;
+        let group = HostGroup::by_star(meeting, options, &hostname)?;
         Ok(World {
             local_rank: group.local_rank(),
             local_size: group.local_size(),
@@ -160,7 +160,7 @@ impl World {
             peers: Peers::default(),
             recorder: Arc::default(),
             watchdog: Own::default(),
-            group: Group::Star(Box::new(group)),
+            group: Group::Host(Box::new(group)),
         })
     }
 
@@ -183,7 +183,7 @@ impl World {
     fn join(found: Found, options: WorldOptions) -> Result<Self> {
         let launcher_process = LauncherProcess::find(true);
         let launcher = found.launcher;
-        let group = MpiGroup::init(found, options, &hostname())?;
+        let group = HostGroup::by_mpi(found, options, &hostname())?;
         Ok(World {
             local_rank: group.local_rank(),
             local_size: group.local_size(),
@@ -194,7 +194,7 @@ impl World {
             peers: Peers::default(),
             recorder: Arc::default(),
             watchdog: Own::default(),
-            group: Group::Mpi(Box::new(group)),
+            group: Group::Host(Box::new(group)),
         })
     }
 

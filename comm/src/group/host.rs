@@ -12,6 +12,31 @@ use crate::Result;
 /// The memory, or the reason of the first rank that can't map it, the same on all ranks.
 pub(super) type Shared = std::result::Result<Lockstep, String>;
 
+/// A rank among all, and among those of its host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(super) rank: usize,
+    pub(super) world_size: usize,
+    pub(super) local_rank: usize,
+    pub(super) local_size: usize,
+}
+
+/// A rank that has been joined with the others.
+pub(crate) struct Joined<T> {
+    /// Connection to the other ranks.
+    pub(super) transport: T,
+    /// Memory that all ranks share; the reason why they do not, where they could.
+    pub(super) shared: std::result::Result<Lockstep, Option<String>>,
+    pub(super) place: Place,
+}
+
+impl<T> Joined<T> {
+    pub(super) fn map<U>(self, to: impl FnOnce(T) -> U) -> Joined<U> {
+        let Joined { transport, shared, place } = self;
+        Joined { transport: to(transport), shared, place }
+    }
+}
+
 /// Joins the ranks of this host, which are all ranks, by shared memory. That may be impossible, for example because the ranks run in
 /// different PID namespaces.
 ///

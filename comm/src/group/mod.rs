@@ -19,13 +19,14 @@ mod pause;
 mod program;
 mod traffic;
 mod waiting;
-mod by_mpi;
 mod bytes;
 
 mod lockstep;
 mod host;
 pub(crate) mod mpi;
 pub(crate) mod star;
+pub(crate) mod host_group;
+mod by_mpi;
 pub(crate) mod nccl;
 mod send;
 mod single;
@@ -38,12 +39,11 @@ use std::time::{Duration, Instant};
 use buffer::{RawMut, RawRef};
 use ddp_kernels::cuda::StreamKind;
 use ddp_kernels::{Device, KernelError, Operand, TensorMut, TensorRef, ops};
+use host_group::HostGroup;
 pub use nccl::{NCCL_MEMORY_STEP_BYTES, registered_step_bytes};
 use pause::Pause;
 pub use scope::{OnLoan, Scope, Ticket};
 pub(crate) use single::SingleGroup;
-use star::StarGroup;
-use threads::ThreadsGroup;
 pub(crate) use threads::ThreadsMemory;
 use traffic::Counter;
 pub use traffic::Traffic;
@@ -58,12 +58,8 @@ use crate::{Call, CallKind, CommError, Departure, Rank, ReduceOp, Result};
 pub enum Group {
     /// A single rank: every collective is at most a copy.
     Single(SingleGroup),
-    /// Ranks that are threads of this process.
-    Threads(Box<ThreadsGroup>),
-    /// Ranks that are processes joined by MPI.
-    Mpi(Box<mpi::MpiGroup>),
-    /// Ranks that are processes and met without MPI.
-    Star(Box<StarGroup>),
+    /// Ranks that exchange host memory: threads, or processes joined by MPI or without.
+    Host(Box<HostGroup>),
     /// Ranks that each have a GPU, joined by NCCL; see [`World::connect_device`](crate::World::connect_device).
     Nccl(Box<nccl::NcclGroup>),
 }
@@ -73,9 +69,7 @@ impl Group {
     pub fn rank(&self) -> Rank {
         match self {
             Group::Single(_) => Rank(0),
-            Group::Threads(group) => group.rank(),
-            Group::Mpi(group) => group.rank(),
-            Group::Star(group) => group.rank(),
+            Group::Host(group) => group.rank(),
             Group::Nccl(group) => group.rank(),
         }
     }
@@ -84,9 +78,7 @@ impl Group {
     pub fn world_size(&self) -> usize {
         match self {
             Group::Single(_) => 1,
-            Group::Threads(group) => group.world_size(),
-            Group::Mpi(group) => group.world_size(),
-            Group::Star(group) => group.world_size(),
+            Group::Host(group) => group.world_size(),
             Group::Nccl(group) => group.world_size(),
         }
     }
@@ -94,9 +86,8 @@ impl Group {
     /// Whether all ranks share memory: gathering then costs a copy and no message.
     pub fn shares_memory(&self) -> bool {
         match self {
-            Group::Single(_) | Group::Threads(_) => true,
-            Group::Mpi(group) => group.shares_memory(),
-            Group::Star(group) => group.shares_memory(),
+            Group::Single(_) => true,
+            Group::Host(group) => group.shared.is_some(),
             Group::Nccl(_) => false,
         }
     }
@@ -105,9 +96,7 @@ impl Group {
     pub fn transport(&self) -> &'static str {
         match self {
             Group::Single(_) => "single",
-            Group::Threads(_) => "threads",
-            Group::Mpi(group) => group.transport(),
-            Group::Star(group) => group.transport(),
+            Group::Host(group) => group.transport(),
             Group::Nccl(_) => "nccl",
         }
     }
@@ -120,12 +109,11 @@ impl Group {
     /// Records this group's collectives in the watchdog's progress from now on.
     pub(crate) fn record_in(&self, progress: &Arc<Progress>) {
         self.counter().record_in(progress);
-        let shared = match self {
-            Group::Mpi(group) => group.shared(),
-            Group::Star(group) => group.shared(),
-            Group::Single(_) | Group::Threads(_) | Group::Nccl(_) => None,
-        };
-        shared.into_iter().for_each(|shared| shared.borrow_mut().watch_losses(progress));
+        if let Group::Host(group) = self
+            && let (false, Some(shared)) = (group.is_of_threads(), &group.shared)
+        {
+            shared.borrow_mut().watch_losses(progress);
+        }
     }
 
     /// Records this group's collectives in the trace of `recorder` while that is on.
@@ -152,9 +140,7 @@ impl Group {
     fn counter(&self) -> &Counter {
         match self {
             Group::Single(group) => &group.traffic,
-            Group::Threads(group) => &group.traffic,
-            Group::Mpi(group) => &group.traffic,
-            Group::Star(group) => &group.traffic,
+            Group::Host(group) => &group.traffic,
             Group::Nccl(group) => &group.traffic,
         }
     }
@@ -373,15 +359,7 @@ impl Group {
     pub fn close(self) -> Result<()> {
         match self {
             Group::Single(_) => Ok(()),
-            Group::Threads(group) => {
-                drop(group);
-                Ok(())
-            }
-            Group::Mpi(group) => group.close(),
-            Group::Star(group) => {
-                group.close();
-                Ok(())
-            }
+            Group::Host(group) => group.leave(true),
             Group::Nccl(group) => group.close(),
         }
     }
@@ -389,14 +367,7 @@ impl Group {
     /// Ends this rank's part in the group without waiting for the others or the launcher: for a process that ends at once.
     pub(crate) fn leave(self) -> Result<()> {
         match self {
-            Group::Mpi(group) => {
-                group.leave();
-                Ok(())
-            }
-            Group::Star(group) => {
-                group.leave();
-                Ok(())
-            }
+            Group::Host(group) => group.leave(false),
             group => group.close(),
         }
     }
@@ -475,11 +446,7 @@ impl Group {
             // SAFETY: as this function's.
             Group::Single(group) => unsafe { group.run(input, output) },
             // SAFETY: as this function's.
-            Group::Threads(group) => unsafe { lockstep::run(group.lockstep(), call, input, output) },
-            // SAFETY: as this function's.
-            Group::Mpi(group) => unsafe { group.run(call, input, output) },
-            // SAFETY: as this function's.
-            Group::Star(group) => unsafe { group.run(call, input, output) },
+            Group::Host(group) => unsafe { group.run(call, input, output) },
             // SAFETY: as this function's: later accesses of the buffers come after this in the compute stream.
             Group::Nccl(group) => unsafe { group.run(call, input, output) },
         }
@@ -505,12 +472,8 @@ impl Group {
         let begin = recorder.map(|_| Instant::now());
         let number = match self {
             Group::Single(_) => Ok(0),
-            // SAFETY: as this function's; a shard is read or copied elsewhere before it is written.
-            Group::Threads(group) => unsafe { group.lockstep().borrow_mut().enter(call, input, output) },
             // SAFETY: as this function's.
-            Group::Mpi(group) => unsafe { group.start(call, buf, input, output) },
-            // SAFETY: as this function's.
-            Group::Star(group) => unsafe { group.start(call, input, output) },
+            Group::Host(group) => unsafe { group.start(call, buf, input, output) },
             // SAFETY: as this function's; NCCL takes shard `rank` in place.
             Group::Nccl(group) => unsafe { group.start(call, input, output) },
         }?;
@@ -519,22 +482,8 @@ impl Group {
     }
 
     fn progress(&self) -> Result<()> {
-        let n_finished = match self {
-            Group::Single(_) | Group::Nccl(_) => return Ok(()),
-            Group::Threads(group) => {
-                let mut lockstep = group.lockstep().borrow_mut();
-                lockstep.progress()?;
-                lockstep.n_finished()
-            }
-            Group::Mpi(group) => {
-                group.progress()?;
-                group.n_finished()
-            }
-            Group::Star(group) => {
-                group.progress()?;
-                group.n_finished()
-            }
-        };
+        let Group::Host(group) = self else { return Ok(()) };
+        let n_finished = group.progress()?;
         if self.counter().has_in_flight()
             && let Some(last) = n_finished.checked_sub(1)
         {
@@ -548,9 +497,7 @@ impl Group {
         let _waiting = self.waiting(None, "wait");
         match self {
             Group::Single(_) => Ok(()),
-            Group::Threads(group) => group.lockstep().borrow_mut().wait(number),
-            Group::Mpi(group) => group.wait(number),
-            Group::Star(group) => group.wait(number),
+            Group::Host(group) => group.wait(number),
             Group::Nccl(group) => group.wait(number),
         }?;
         self.counter().finished(number);
@@ -578,9 +525,7 @@ impl Group {
     fn give_up(&self, how: Departure) {
         match self {
             Group::Single(_) => {}
-            Group::Threads(group) => group.lockstep().borrow_mut().give_up(how),
-            Group::Mpi(group) => group.give_up(how),
-            Group::Star(group) => group.give_up(how),
+            Group::Host(group) => group.give_up(how),
             Group::Nccl(group) => {
                 let rank = self.rank().0;
                 group.give_up(CommError::PeerLeft { call: Call::BARRIER, rank, how });

@@ -6,6 +6,7 @@ use tracing::span::EnteredSpan;
 use super::Group;
 use super::buffer::{RawMut, RawRef};
 use super::envelope::Envelope;
+use super::host_group::Transport;
 use super::waiting::Waiting;
 use crate::{Call, CallKind, CommError, Rank, Result};
 
@@ -53,24 +54,18 @@ impl Group {
     /// # Safety
     /// `input` is readable and `output` writable for the elements of `call`, and nothing else accesses them before this returns.
     unsafe fn message(&self, call: Call, shape: Shape, input: RawRef, output: RawMut) -> Result<()> {
-        let lockstep = match self {
-            Group::Threads(group) => Some(group.lockstep()),
-            Group::Mpi(group) => group.shared(),
-            Group::Star(group) => group.shared(),
-            Group::Single(_) | Group::Nccl(_) => None,
+        let Group::Host(group) = self else {
+            // SAFETY: as this function's.
+            return unsafe { self.run(call, input, output) };
         };
         let own = Envelope::new(call.kind, call.dtype, shape);
-        let Some(lockstep) = lockstep else {
-            let Group::Mpi(group) = self else {
-                // SAFETY: as this function's.
-                return unsafe { self.run(call, input, output) };
-            };
-            let _observed = self.observe(call);
-            // SAFETY: as this function's.
-            return unsafe { group.message(own, input, output) };
-        };
         let _observed = self.observe(call);
-        let mut lockstep = lockstep.borrow_mut();
+        let mut lockstep = match (&group.shared, &group.transport) {
+            (Some(shared), _) => shared.borrow_mut(),
+            // SAFETY: as this function's.
+            (None, Transport::Mpi(mpi)) => return unsafe { mpi.message(own, input, output) },
+            (None, _) => unreachable!("`check_peer` refuses messages by connections to rank 0"),
+        };
         match call.kind {
             // SAFETY: as this function's.
             CallKind::Send { to } => unsafe { lockstep.send(to, own, input) },
@@ -130,7 +125,7 @@ impl Group {
             return Err(CommError::NoSuchRank { op, rank: rank.0, world_size: self.world_size() });
         }
         match self {
-            Group::Star(group) if !group.shares_memory() => {
+            Group::Host(group) if group.is_star() => {
                 Err(CommError::NoSends { op, transport: self.transport() })
             }
             _ => Ok(()),

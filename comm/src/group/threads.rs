@@ -1,12 +1,11 @@
-//! Ranks that are threads of one process.
+//! Memory of ranks that are threads of one process.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::host::{Joined, Place};
+use super::host_group::{HostGroup, Transport};
 use super::lockstep::{Board, Geometry, HeapRegion, Lockstep, Patience, Region};
-use super::traffic::Counter;
-use crate::{Departure, Rank};
 
 /// Memory that all ranks of one job of threads share.
 pub(crate) struct ThreadsMemory {
@@ -31,45 +30,11 @@ impl ThreadsMemory {
     }
 
     /// The group of one rank.
-    pub(crate) fn group(&self, rank: usize) -> ThreadsGroup {
+    pub(crate) fn group(&self, rank: usize) -> HostGroup {
         let board = Board::new(Region::Heap(Arc::clone(&self.heap)), self.geometry);
         let lockstep = Lockstep::new(board, rank, self.patience, self.timeout);
         let world_size = self.geometry.world_size;
-        ThreadsGroup { lockstep: RefCell::new(lockstep), rank, world_size, traffic: Counter::default() }
-    }
-}
-
-/// The group of a rank that is a thread.
-pub struct ThreadsGroup {
-    lockstep: RefCell<Lockstep>,
-    rank: usize,
-    world_size: usize,
-    pub(super) traffic: Counter,
-}
-
-impl ThreadsGroup {
-    pub(super) fn rank(&self) -> Rank {
-        Rank(self.rank)
-    }
-
-    pub(super) fn world_size(&self) -> usize {
-        self.world_size
-    }
-
-    pub(super) fn lockstep(&self) -> &RefCell<Lockstep> {
-        &self.lockstep
-    }
-}
-
-impl Drop for ThreadsGroup {
-    fn drop(&mut self) {
-        let how = if std::thread::panicking() { Departure::Panicked } else { Departure::Closed };
-        self.lockstep.get_mut().depart(how);
-    }
-}
-
-impl std::fmt::Debug for ThreadsGroup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ThreadsGroup(rank {} of {})", self.rank, self.world_size)
+        let place = Place { rank, world_size, local_rank: rank, local_size: world_size };
+        HostGroup::new(Joined { transport: Transport::Threads, shared: Ok(lockstep), place })
     }
 }

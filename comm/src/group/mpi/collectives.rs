@@ -82,7 +82,7 @@ impl Requests {
 }
 
 /// One rank's collectives over one communicator.
-pub(super) struct MpiCollectives {
+pub(crate) struct MpiCollectives {
     mpi: &'static Mpi,
     comm: Handle,
     rank: usize,
@@ -113,7 +113,7 @@ impl MpiCollectives {
     }
 
     /// Number of collectives that are finished, which are the first ones.
-    pub(super) fn n_finished(&self) -> u64 {
+    pub(crate) fn n_finished(&self) -> u64 {
         self.n_finished
     }
 
@@ -127,7 +127,7 @@ impl MpiCollectives {
     /// # Safety
     /// `buf` holds the call's elements; in a reduce-scatter or an all-gather, the elements of all ranks. Nothing else accesses it before
     /// the collective was waited for.
-    pub(super) unsafe fn start(&mut self, call: Call, buf: RawMut) -> Result<u64> {
+    pub(crate) unsafe fn start(&mut self, call: Call, buf: RawMut) -> Result<u64> {
         can_reduce(call)?;
         self.ensure_whole()?;
         self.jobs.push_back(Job { call, buf, started: 0, n_in_flight: 0 });
@@ -149,7 +149,7 @@ impl MpiCollectives {
     }
 
     /// Advances the collectives in flight without waiting.
-    pub(super) fn progress(&mut self) -> Result<()> {
+    pub(crate) fn progress(&mut self) -> Result<()> {
         self.ensure_whole()?;
         self.try_progress().map_err(|error| self.break_with(error))
     }
@@ -165,7 +165,7 @@ impl MpiCollectives {
     }
 
     /// Waits for the collective of this number and all before it; without a number, for all.
-    pub(super) fn wait(&mut self, number: Option<u64>) -> Result<()> {
+    pub(crate) fn wait(&mut self, number: Option<u64>) -> Result<()> {
         self.ensure_whole()?;
         self.try_wait(number).map_err(|error| self.break_with(error))
     }
@@ -216,7 +216,7 @@ impl MpiCollectives {
         let request = self.requests.at(lane);
         let Mpi { calls, constants } = self.mpi;
         // For each: buffer and copy hold the chunk's pieces and stay until the request is finished: the buffer by `start`'s
-        // contract, the copy because nothing replaces it while the lane is occupied, and `MpiGroup` ends the process rather than
+        // contract, the copy because nothing replaces it while the lane is occupied, and `MpiTransport` ends the process rather than
         // be dropped with requests in flight. The communicator is alive.
         let (name, status) = match call.kind {
             CallKind::AllReduce(op) => ("MPI_Iallreduce", {
@@ -327,7 +327,7 @@ impl MpiCollectives {
     ///
     /// # Safety
     /// `input` and `output` hold the call's elements, disjoint.
-    pub(super) unsafe fn all_reduce_whole(
+    pub(crate) unsafe fn all_reduce_whole(
         &mut self,
         call: Call,
         input: RawRef,

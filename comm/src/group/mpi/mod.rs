@@ -1,7 +1,7 @@
 //! Ranks that are processes, joined by MPI.
 //!
 //! MPI is initialized here and nowhere else, at thread level FUNNELED: all calls come from the thread that created the group,
-//! which is `!Send`. If all ranks are on one host, data go through shared memory ([`lockstep`]), several times
+//! which is `!Send`. If all ranks are on one host, data go through shared memory ([`lockstep`](super::lockstep)), several times
 //! as fast as MPI's own collectives; MPI then only starts and ends the job.
 
 mod call;
@@ -18,125 +18,69 @@ use collectives::MpiCollectives;
 
 use super::buffer::{RawMut, RawRef};
 use super::envelope::Envelope;
-use super::host::join as join_host;
-use super::lockstep::{self, Lockstep};
-use super::program;
-use super::traffic::Counter;
+use super::host::{Joined, Place};
+use super::{host, program};
 use crate::end_job::end_job_because;
 use crate::launcher::Found;
 use crate::mpi_library::{Handle, Mpi};
-use crate::{Call, CommError, Departure, LocalRank, Rank, Result, WorldOptions};
+use crate::{Call, CommError, Result, WorldOptions};
 
-/// The group of a rank that is an MPI process.
-pub struct MpiGroup {
+/// MPI, and this rank's end of it.
+pub(crate) struct MpiTransport {
     mpi: &'static Mpi,
     /// A duplicate of MPI_COMM_WORLD, so that messages of other code in the process cannot match ours.
     comm: Handle,
+    rank: usize,
     /// Stays on the thread that initialized MPI.
     of_thread: PhantomData<*const ()>,
-    messages: RefCell<MpiCollectives>,
-    /// Collectives through shared memory, if all ranks have mapped it.
-    shared: Option<RefCell<Lockstep>>,
-    rank: usize,
-    world_size: usize,
-    local_rank: usize,
-    local_size: usize,
-    pub(super) traffic: Counter,
+    pub(super) messages: RefCell<MpiCollectives>,
 }
 
-impl MpiGroup {
-    /// Initializes MPI and joins the ranks that the launcher started.
-    ///
-    /// - `hostname`: of this host, for errors
-    ///
-    /// # Errors
-    /// [`CommError::NoMpiLibrary`], [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`];
-    /// [`CommError::DifferentPrograms`]. MPI stays initialized after an error, so that the job can be ended through it.
-    pub(crate) fn init(found: Found, options: WorldOptions, hostname: &str) -> Result<Self> {
-        let WorldOptions { shared_memory, timeout, program, .. } = options;
-        let mpi = Mpi::open(found.launcher, found.n_ranks)?;
-        initialize(mpi)?;
-        let all = mpi.constants.comm_world;
-        let got = number(mpi, "MPI_Comm_size", mpi.calls.MPI_Comm_size, all)?;
-        let expected = found.n_ranks.unwrap_or(got);
-        if got != expected {
-            return Err(CommError::LauncherMismatch { launcher: found.launcher, expected, got });
-        }
-        return_errors(mpi, all)?;
-        let mut comm: Handle = 0;
-        // SAFETY: MPI is initialized, and the handle is writable.
-        check(mpi, "MPI_Comm_dup", unsafe { (mpi.calls.MPI_Comm_dup)(all, &raw mut comm) })?;
-        return_errors(mpi, comm)?;
-        let (rank, world_size) = (number(mpi, "MPI_Comm_rank", mpi.calls.MPI_Comm_rank, comm)?, got);
-        let (local_rank, local_size) = place_on_host(mpi, comm, rank)?;
-
-        let messages = MpiCollectives::new(mpi, comm, rank, world_size);
-        // At the first exchange of earlier builds.
-        program::agree(|words| messages.gather_words(words), rank, program, hostname)?;
-        let shared = if shared_memory && local_size == world_size {
-            join_host(|words| messages.gather_words(words), rank, world_size, timeout)?.ok().map(RefCell::new)
-        } else {
-            None
-        };
-        Ok(MpiGroup {
-            mpi,
-            comm,
-            of_thread: PhantomData,
-            messages: RefCell::new(messages),
-            shared,
-            rank,
-            world_size,
-            local_rank,
-            local_size,
-            traffic: Counter::default(),
-        })
+/// Initializes MPI and joins the ranks that the launcher started.
+///
+/// - `hostname`: of this host, for errors
+///
+/// # Errors
+/// [`CommError::NoMpiLibrary`], [`CommError::LauncherMismatch`], [`CommError::MpiInUse`] or [`CommError::Mpi`];
+/// [`CommError::DifferentPrograms`]. MPI stays initialized after an error, so that the job can be ended through it.
+pub(crate) fn join(found: Found, options: WorldOptions, hostname: &str) -> Result<Joined<MpiTransport>> {
+    let WorldOptions { shared_memory, timeout, program, .. } = options;
+    let mpi = Mpi::open(found.launcher, found.n_ranks)?;
+    initialize(mpi)?;
+    let all = mpi.constants.comm_world;
+    let got = number(mpi, "MPI_Comm_size", mpi.calls.MPI_Comm_size, all)?;
+    let expected = found.n_ranks.unwrap_or(got);
+    if got != expected {
+        return Err(CommError::LauncherMismatch { launcher: found.launcher, expected, got });
     }
+    return_errors(mpi, all)?;
+    let mut comm: Handle = 0;
+    // SAFETY: MPI is initialized, and the handle is writable.
+    check(mpi, "MPI_Comm_dup", unsafe { (mpi.calls.MPI_Comm_dup)(all, &raw mut comm) })?;
+    return_errors(mpi, comm)?;
+    let (rank, world_size) = (number(mpi, "MPI_Comm_rank", mpi.calls.MPI_Comm_rank, comm)?, got);
+    let (local_rank, local_size) = place_on_host(mpi, comm, rank)?;
 
-    pub(crate) fn local_rank(&self) -> LocalRank {
-        LocalRank(self.local_rank)
-    }
+    let messages = MpiCollectives::new(mpi, comm, rank, world_size);
+    // At the first exchange of earlier builds.
+    program::agree(|words| messages.gather_words(words), rank, program, hostname)?;
+    let shared = if shared_memory && local_size == world_size {
+        host::join(|words| messages.gather_words(words), rank, world_size, timeout)?.map_err(Some)
+    } else {
+        Err(None)
+    };
+    let messages = RefCell::new(messages);
+    let transport = MpiTransport { mpi, comm, rank, of_thread: PhantomData, messages };
+    let place = Place { rank, world_size, local_rank, local_size };
+    Ok(Joined { transport, shared, place })
+}
 
-    pub(crate) fn local_size(&self) -> usize {
-        self.local_size
-    }
-
-    pub(super) fn rank(&self) -> Rank {
-        Rank(self.rank)
-    }
-
-    pub(super) fn world_size(&self) -> usize {
-        self.world_size
-    }
-
-    /// Collectives through memory that all ranks share.
-    pub(super) fn shared(&self) -> Option<&RefCell<Lockstep>> {
-        self.shared.as_ref()
-    }
-
-    pub(super) fn shares_memory(&self) -> bool {
-        self.shared.is_some()
-    }
-
-    pub(super) fn transport(&self) -> &'static str {
-        if self.shared.is_some() { "shared memory" } else { "mpi" }
-    }
-
-    /// # Safety
-    /// Same as `Group::run`.
-    pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
-        match &self.shared {
-            // SAFETY: as this function's.
-            Some(shared) => unsafe { lockstep::run(shared, call, input, output) },
-            // SAFETY: as this function's.
-            None => unsafe { self.run_by_messages(call, input, output) },
-        }
-    }
-
+impl MpiTransport {
     /// Runs a collective by messages, also where the ranks share memory.
     ///
     /// # Safety
     /// Same as `Group::run`.
-    pub(super) unsafe fn run_by_messages(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+    pub(super) unsafe fn run(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         // SAFETY: as this function's.
         let result = unsafe { self.messages.borrow_mut().run(call, input, output) };
         if let Err(error) = &result {
@@ -156,59 +100,8 @@ impl MpiGroup {
         unsafe { message::run(mpi, comm, rank, own, input, output) }
     }
 
-    /// One call of `MPI_Allreduce`.
-    ///
-    /// # Safety
-    /// `input` and `output` hold the call's elements, disjoint, and nothing else accesses them meanwhile.
-    pub(super) unsafe fn all_reduce_whole(&self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
-        // SAFETY: as this function's.
-        unsafe { self.messages.borrow_mut().all_reduce_whole(call, input, output) }
-    }
-
-    /// Starts a collective in place on `buf`, within which `input` and `output` lie, and returns its number.
-    ///
-    /// # Safety
-    /// Same as `Group::start`.
-    pub(super) unsafe fn start(&self, call: Call, buf: RawMut, input: RawRef, output: RawMut) -> Result<u64> {
-        match &self.shared {
-            // SAFETY: as this function's.
-            Some(shared) => unsafe { shared.borrow_mut().enter(call, input, output) },
-            // SAFETY: as this function's.
-            None => unsafe { self.messages.borrow_mut().start(call, buf) },
-        }
-    }
-
-    pub(super) fn progress(&self) -> Result<()> {
-        match &self.shared {
-            Some(shared) => shared.borrow_mut().progress(),
-            None => self.messages.borrow_mut().progress(),
-        }
-    }
-
-    pub(super) fn n_finished(&self) -> u64 {
-        match &self.shared {
-            Some(shared) => shared.borrow().n_finished(),
-            None => self.messages.borrow().n_finished(),
-        }
-    }
-
-    pub(super) fn wait(&self, number: Option<u64>) -> Result<()> {
-        match &self.shared {
-            Some(shared) => shared.borrow_mut().wait(number),
-            None => self.messages.borrow_mut().wait(number),
-        }
-    }
-
-    /// Releases the buffers in flight. MPI cannot cancel a collective: if one is still in flight, the job ends.
-    pub(super) fn give_up(&self, how: Departure) {
-        if let Some(shared) = &self.shared {
-            shared.borrow_mut().give_up(how);
-        }
-        self.end_job_if_in_flight(&format!("this rank {how}"));
-    }
-
     /// Ends the job if MPI still uses a buffer: returning would end the borrow of that buffer.
-    fn end_job_if_in_flight(&self, reason: &dyn std::fmt::Display) {
+    pub(super) fn end_job_if_in_flight(&self, reason: &dyn std::fmt::Display) {
         if self.messages.borrow().is_in_flight() {
             end_job_because(&format!(
                 "[rank {}] {reason}; a collective in flight cannot be canceled, so the job ends",
@@ -218,50 +111,12 @@ impl MpiGroup {
     }
 
     /// Waits for all ranks and finalizes MPI.
-    pub(super) fn close(mut self) -> Result<()> {
-        let result = self.finalize();
-        // `finalize` did everything that `drop` would do.
-        std::mem::forget(self);
-        result
-    }
-
-    /// Leaves without finalizing MPI.
-    pub(super) fn leave(self) {
-        if let Some(shared) = &self.shared {
-            shared.borrow().depart(Departure::Closed);
-        }
-        std::mem::forget(self);
-    }
-
-    fn finalize(&mut self) -> Result<()> {
-        if let Some(shared) = self.shared.take() {
-            shared.borrow().depart(Departure::Closed);
-        }
+    pub(super) fn finalize(&mut self) -> Result<()> {
         let mpi = self.mpi;
         // SAFETY: the communicator is alive, and nothing is in flight: scopes have ended.
         check(mpi, "MPI_Comm_free", unsafe { (mpi.calls.MPI_Comm_free)(&raw mut self.comm) })?;
         // SAFETY: MPI is initialized, was not finalized yet, and nothing is in flight: scopes have ended.
         check(mpi, "MPI_Finalize", unsafe { (mpi.calls.MPI_Finalize)() })
-    }
-}
-
-impl Drop for MpiGroup {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // MPI_Finalize would wait for ranks that wait for this one.
-            if let Some(shared) = self.shared.take() {
-                shared.borrow().depart(Departure::Panicked);
-            }
-        } else {
-            // `drop` cannot return an error; `close` does.
-            let _ = self.finalize();
-        }
-    }
-}
-
-impl std::fmt::Debug for MpiGroup {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "MpiGroup(rank {} of {} by {})", self.rank, self.world_size, self.transport())
     }
 }
 

@@ -18,7 +18,7 @@ const DEPARTURE: u64 = u64::MAX;
 const MAX_RECORD: usize = 1 << 16;
 
 /// One rank's connections.
-pub(super) struct Star {
+pub(crate) struct Star {
     rank: usize,
     world_size: usize,
     /// To all other ranks, in their order, on rank 0; to rank 0 on the others.
@@ -75,7 +75,7 @@ impl Star {
     ///
     /// # Safety
     /// Same as `Group::run`; input and output may overlap.
-    pub(super) unsafe fn run(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
+    pub(crate) unsafe fn run(&mut self, call: Call, input: RawRef, output: RawMut) -> Result<()> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
@@ -88,7 +88,7 @@ impl Star {
     }
 
     /// Tells the other ranks, when they enter the next collective, that this one does not take part any more.
-    pub(super) fn depart(&mut self, how: Departure) {
+    pub(crate) fn depart(&mut self, how: Departure) {
         let departed = CommError::PeerLeft { call: Call::BARRIER, rank: self.rank, how };
         if self.broken.replace(departed).is_some() {
             return;
