@@ -98,7 +98,7 @@ impl Trainer<'_> {
             planned: _,
             completed_alone: _,
         } = self;
-        let Replica { world, model, optimizer, shard_plan, options, .. } = replica;
+        let Replica { world, model, grads, optimizer, shard_plan, options, .. } = replica;
         let run = &checkpoint.manifest().run;
         let layout = model.layout().clone();
         let shard_ranges = ShardRange::from_state(&layout, &shard_plan.shards_to_restore());
@@ -142,6 +142,8 @@ impl Trainer<'_> {
             return Err(CheckpointError::OtherModel { path, differences }.into());
         }
         model.set_weights(TensorRef::from_slice(&weights, &[weights.len()])?)?;
+        // Also the mark of weights that were not finite.
+        grads.clear()?;
         *n_steps = run.step;
         optimizer.set_n_steps(run.step);
         if let (Some(scaler), Some(config), Some(state)) = (scaler, options.loss_scaling, run.loss_scaler) {

@@ -63,6 +63,37 @@ fn a_gpu_that_fails_twice_is_left_out() {
     }
 }
 
+/// A ReLU of NaN is 0 where cuBLASLt computes it: the loss stays finite while the weights in front of it are not numbers.
+#[test]
+fn weights_that_are_not_finite_end_a_run_although_a_relu_hides_them() {
+    let folder = temp_dir();
+    let out = folder.path().join("out").to_str().unwrap().to_owned();
+    let sets =
+        ["model.hidden=[256,256,64,64]", "optimizer.kind=sgd", "optimizer.lr=1e19", "log.every_steps=100"];
+    for zero in ["comm.zero=0", "comm.zero=1"] {
+        let sets = sets.iter().chain([&zero]).flat_map(|set| ["--set", *set]);
+        let launch = [
+            "launch",
+            "-n",
+            "2",
+            "--max-restarts",
+            "0",
+            "--",
+            "--overwrite",
+            "--device",
+            "cuda",
+            "--out",
+            &out,
+        ];
+        let args: Vec<_> = launch.into_iter().chain(sets).collect();
+        let Some(outcome) = under_virtual_gpus(2, &args, &[]) else { return };
+        assert_eq!(outcome.status.code(), Some(1), "{zero}: {outcome:#?}");
+        assert!(outcome.stderr.contains("error: loss is NaN at step "), "{zero}: {outcome:#?}");
+        let named = ["rank 0: the weights `layers.", ".weight` are not finite"];
+        assert!(named.iter().all(|text| outcome.stderr.contains(text)), "{zero}: {outcome:#?}");
+    }
+}
+
 /// A process that is killed at any place of a step costs no complete step, whose update is in one piece: the other rank gives up the
 /// collective that never ends and saves. Buckets of the third run are updated one after the other: a state in which some are is not saved.
 #[test]

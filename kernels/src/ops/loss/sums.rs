@@ -49,7 +49,10 @@ pub const STEP_SUMS_EXTRA: usize = 4;
 
 /// Layout in [`STEP_SUMS_LEN`] f32: each f64 as two f32, so that summing over peers in f32 loses little of it.
 ///
-/// `[loss, its remainder, weight, its remainder, extra, ...]`
+/// `[loss, its remainder, weight, its remainder, extra, ..., mark]`
+///
+/// On a GPU an update marks weights that it has made infinite or NaN by NaN, and the next loss is NaN then: a ReLU that cuBLASLt computes
+/// turns NaN into 0, so that the loss itself may stay finite.
 impl LossSums {
     /// Writes the sums to the first [`STEP_SUMS_EXTRA`] elements of `tail`.
     pub fn store(self, tail: &mut [f32]) {

@@ -8,7 +8,7 @@
 // math   ema <- ema + (1-decay)*(w - ema), or w - (w - ema)*decay if decay <= 0.5 (torch.lerp); ema <- w in step 1; w is the new one;
 //         with a warm-up decay is at most step / (step + 9)
 // shapes  w, s0, s1, ema: T[n], state and ema may be null; g: G[n]; copy: C[n] or null, w rounded: bf16 or f16; scalars: f64[10] or null;
-//         sums: f32[16]; sum_of_squares: f64[1] or null; report: null, or mapped host memory of f32[16], which receives sums, and f64,
+//         sums: f32[16], whose last one becomes NaN if a new weight is not a number; sum_of_squares: f64[1] or null; report: null, or mapped host memory of f32[16], which receives sums, and f64,
 //         which receives *reported_squares unless that is null; gate: null, or u64[3] (gate.rs): whether it is closed, and the steps of
 //         the last update that was applied and of the first one that found it closed
 // moved   what the formula reads and writes, once, and 8 B/element in f32 for ema
@@ -50,7 +50,7 @@ template <class T> struct Average {
 // N elements per access, of the range's elements from `first` on; an access lies in one segment.
 template <int N, class T, class G, class C>
 __device__ __forceinline__ void walk(const Formula<T>* formulas, const Segments& segments, size_t first, const Average<T>& average,
-                                     T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n) {
+                                     T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, bool& is_bad) {
     const int n_state = Formula<T>::n_state;
     u32 segment = 0;
     Formula<T> formula = formulas[0];
@@ -73,6 +73,7 @@ __device__ __forceinline__ void walk(const Formula<T>* formulas, const Segments&
             pw.v[j] = formula(pw.v[j], to_float(pg.v[j]), s);
             p0.v[j] = s[0];
             p1.v[j] = s[1];
+            is_bad |= !(pw.v[j] - pw.v[j] == 0);
             pe.v[j] = average(pe.v[j], pw.v[j]);
             pc.v[j] = Format<C>::from((float)pw.v[j]);
         }
@@ -87,7 +88,7 @@ __device__ __forceinline__ void walk(const Formula<T>* formulas, const Segments&
 template <class T, class G, class C, class P>
 __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, P params,
                                        const Segments& segments, double decay, int warms_up, u64 step, const double* scalars,
-                                       const float* sums, const double* sum_of_squares, double max_norm, float* report,
+                                       float* sums, const double* sum_of_squares, double max_norm, float* report,
                                        const double* reported_squares, u64* gate) {
     __shared__ Formula<T> formulas[MAX_SEGMENTS];
     __shared__ Average<T> shared_average;
@@ -130,9 +131,12 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
     // The last segment ends with the range.
     for (u32 k = 0; k + 1 < segments.n; k++) is_packed &= segments.ends[k] % per_pack == 0;
     size_t packed = is_packed ? n - n % per_pack : 0;
-    walk<per_pack>(formulas, segments, 0, average, w, g, s0, s1, ema, copy, packed);
+    bool is_bad = false;
+    walk<per_pack>(formulas, segments, 0, average, w, g, s0, s1, ema, copy, packed, is_bad);
     walk<1>(formulas, segments, packed, average, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1,
-            ema ? ema + packed : ema, copy ? copy + packed : copy, n - packed);
+            ema ? ema + packed : ema, copy ? copy + packed : copy, n - packed, is_bad);
+    // leave_sums reads it in the next step. No thread of this launch does.
+    if (is_bad && scalars) sums[15] = __uint_as_float(0x7fffffffu);
 }
 
 // Without a copy its type has no effect. The second bound, of blocks per SM, lets the compiler use 64 registers (128 in f64): left to
@@ -140,7 +144,7 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
 #define UPDATE(op, suffix, T, G, C)                                                                                    \
     extern "C" __global__ void __launch_bounds__(256, sizeof(T) == 4 ? 4 : 2) op##_##suffix(                          \
         T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, Segments segments, double decay,     \
-        int warms_up, u64 step, const double* scalars, const float* sums, const double* sum_of_squares,                \
+        int warms_up, u64 step, const double* scalars, float* sums, const double* sum_of_squares,                      \
         double max_norm, float* report, const double* reported_squares, u64* gate) {                                   \
         update(w, g, s0, s1, ema, copy, n, params, segments, decay, warms_up, step, scalars, sums, sum_of_squares,     \
                max_norm, report, reported_squares, gate);                                                              \
