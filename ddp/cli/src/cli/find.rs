@@ -27,8 +27,8 @@ pub struct FindLrArgs {
     #[arg(long, value_name = "RATE", default_value = "10", value_parser = rate)]
     pub to: f64,
 
-    /// Steps from one to the other; fewer if the loss exceeds 4 times its minimum
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = count)]
+    /// Steps from one to the other, at least 5; fewer if the loss exceeds 4 times its minimum
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = at_least_five)]
     pub steps: usize,
 }
 
@@ -111,5 +111,13 @@ fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate.is_finite() => Ok(rate),
         _ => Err("expected a number above 0\nhint: for example 1e-6".to_owned()),
+    }
+}
+
+/// Parses steps of a test: its points are means of three losses, and a slope needs three points.
+fn at_least_five(text: &str) -> Result<usize, String> {
+    match count(text)? {
+        0..5 => Err("expected a whole number of 5 or above\nhint: for example 100".to_owned()),
+        steps => Ok(steps),
     }
 }

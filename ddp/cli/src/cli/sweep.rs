@@ -101,7 +101,10 @@ impl Range {
         // Each whole number has a share of the same length.
         let (low, high) = if is_whole { (low, high + 1.0) } else { (low, high) };
         let value = if is_log { low * (high / low).powf(share) } else { low + (high - low) * share };
-        if is_whole { format!("{:.0}", value.floor().min(self.high)) } else { format!("{value:.3e}") }
+        let rounded =
+            if is_whole { format!("{:.0}", value.floor().min(self.high)) } else { format!("{value:.3e}") };
+        let is_within = rounded.parse().is_ok_and(|rounded| (self.low..=self.high).contains(&rounded));
+        if is_within { rounded } else { format!("{value:e}") }
     }
 }
 
@@ -171,6 +174,11 @@ mod tests {
     fn ranges_hold_their_bounds() {
         let lr = range("optimizer.lr=1e-5..1e-1:log").unwrap();
         assert_eq!([0.0, 0.5, 1.0].map(|share| lr.at(share)), ["1.000e-5", "1.000e-3", "1.000e-1"]);
+        let below_one = range("optimizer.beta2=0.99951..0.99996").unwrap();
+        assert_eq!(
+            [0.0, 0.5, 0.999].map(|share| below_one.at(share).parse::<f64>().unwrap() < 1.0),
+            [true; 3]
+        );
         let whole = range("train.batch_size=1..4").unwrap();
         assert_eq!([0.0, 0.3, 0.99, 1.0].map(|share| whole.at(share)), ["1", "2", "4", "4"]);
         for bad in ["lr=1..1", "lr=0..1:log", "lr=1", "lr=a..b", "=1..2"] {

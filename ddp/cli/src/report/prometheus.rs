@@ -74,7 +74,11 @@ impl Server {
                 if ended.load(Ordering::Relaxed) {
                     return;
                 }
-                let Ok(client) = client else { continue };
+                let Ok(client) = client else {
+                    // Such as a process without free descriptors.
+                    thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
                 if n_clients.load(Ordering::Relaxed) >= MAX_CLIENTS {
                     continue;
                 }

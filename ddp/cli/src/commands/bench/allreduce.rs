@@ -75,7 +75,7 @@ pub(super) fn allreduce(world: &World, args: &BenchAllreduceArgs) -> Result<(), 
     let mut place = Place::pin(world, &args.place, Work::Operations, &[])?;
     let rows = match args.rank_threads {
         Some(n_ranks) => {
-            place.world_size = n_ranks;
+            (place.world_size, place.threads) = (n_ranks, (place.threads / n_ranks).max(1));
             let mut results = threads::run(n_ranks, |world| measure_all(&world, None, args));
             // All ranks have the same times.
             results.swap_remove(0)?

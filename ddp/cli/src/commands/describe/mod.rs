@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::cli::DescribeArgs;
 use crate::commands::bare_table::load_config;
+use crate::commands::train::join_share;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::stdout::{print_result, table};
@@ -27,6 +28,8 @@ use crate::report::stdout::{print_result, table};
 /// # Errors
 /// [`ddp::Error::Config`], [`ddp::Error::Data`], and the errors that would keep the run from training.
 pub fn describe(world: &World, args: &DescribeArgs) -> Result<(), Stop> {
+    // As training does: its loader has buffers for each.
+    join_share(world, None)?;
     let mut overrides = args.run.overrides();
     overrides.sets.extend(args.zero.map(|zero| format!("comm.zero={zero}")));
     let config = load_config(world, &args.run, &overrides, None)?;

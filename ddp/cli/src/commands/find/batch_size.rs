@@ -224,38 +224,35 @@ impl Finder<'_> {
             return Ok(None);
         }
         let trainer = world.collective_result(trainer)?;
-        let step_s = self.time(&plan, trainer)?;
+        let (step_s, samples_per_s) = self.time(&plan, trainer)?;
         let global_rows = plan.partition.global_rows.min(data.train.len());
-        Ok(Some(Measured {
-            batch_size: rows,
-            global_rows,
-            memory_bytes: self.needed(rows)?,
-            step_ms: step_s * 1e3,
-            samples_per_s: global_rows as f64 / step_s,
-        }))
+        let (memory_bytes, step_ms) = (self.needed(rows)?, step_s * 1e3);
+        Ok(Some(Measured { batch_size: rows, global_rows, memory_bytes, step_ms, samples_per_s }))
     }
 
-    /// Mean time of a step in s, the most of all ranks. Collective.
-    fn time(&self, plan: &Plan, mut trainer: Trainer<'_>) -> Result<f64, Stop> {
+    /// Mean time of a step in s, the most of all ranks, and rows of all ranks per second. Collective.
+    fn time(&self, plan: &Plan, mut trainer: Trainer<'_>) -> Result<(f64, f64), Stop> {
         let Run { world, data, device, .. } = &self.run;
         let loader = setup::loader(&plan.config, data, &plan.partition, world, *device, None);
         let (mut loader, _) = world.collective_result(loader)?;
-        let mut steps = |n: usize| -> Result<f64> {
-            let started = Instant::now();
+        let mut steps = |n: usize| -> Result<(f64, f64)> {
+            // The last step of an epoch may have fewer rows.
+            let (started, mut n_rows) = (Instant::now(), 0);
             for step in 1..=n {
                 world.watchdog().step(step as u64);
                 let mut rows = loader.next_step()?.expect("the plan of a run has no end");
+                n_rows += rows.positions().len();
                 // Losses that are not finite take the same time.
                 ignore_failure(trainer.step(&mut rows, StepRequest::default()))?;
                 ignore_failure(trainer.outcome(step == n).map(drop))?;
             }
             trainer.discard_outcomes()?;
-            let mut s = [started.elapsed().as_secs_f64() / n as f64];
+            let mut s = [started.elapsed().as_secs_f64()];
             world.group().all_reduce(ReduceOp::Max, TensorMut::from_slice(&mut s, &[1])?)?;
-            Ok(s[0])
+            Ok((s[0] / n as f64, n_rows as f64 / s[0]))
         };
         steps(if *device == Device::Cpu { 1 } else { WARMUP })?;
-        let first_s = steps(1)?;
+        let (first_s, _) = steps(1)?;
         Ok(steps((TIMED_S / first_s).clamp(TIMED.0, TIMED.1) as usize)?)
     }
 }

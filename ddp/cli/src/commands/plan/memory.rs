@@ -42,7 +42,7 @@ impl Subject {
             config = config.with_setting(setting).ok()?;
         }
         let config = self.data.resolve(config).ok()?;
-        let device_bytes = self.device_bytes(&config, n_ranks).ok()?;
+        let device_bytes = self.limited_bytes(&config, n_ranks).ok()?;
         Some(Remedy { set, device_bytes, fits: device_bytes <= self.capacity? })
     }
 
@@ -113,7 +113,7 @@ impl RankMemory {
         let (memory, capacity_bytes) = (MemoryPlan::new(plan), subject.capacity);
         let library_bytes = subject.machine.hardware.library_bytes(n_ranks);
         let device_bytes = memory.on_device() + library_bytes;
-        let fits = capacity_bytes.map(|capacity| device_bytes <= capacity);
+        let fits = capacity_bytes.map(|capacity| subject.limited(&memory, n_ranks) <= capacity);
         let remedies = match fits {
             Some(false) => subject.remedies(n_ranks, plan.partition.max_rows),
             _ => Vec::new(),

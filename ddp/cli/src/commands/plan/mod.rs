@@ -21,6 +21,7 @@ use self::outlook::Outlook;
 use self::subject::Subject;
 use crate::cli::PlanArgs;
 use crate::commands::bare_table::load_config;
+use crate::commands::train::join_share;
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 use crate::exit::Stop;
@@ -31,6 +32,8 @@ use crate::report::stdout::print_result;
 /// # Errors
 /// [`ddp::Error::Config`], [`ddp::Error::Data`]; [`CommandError`] for data that is not here and for files without measurements.
 pub fn plan(world: &World, args: &PlanArgs) -> Result<(), Stop> {
+    // As training does: the plan is for these cores.
+    join_share(world, None)?;
     let config = load_config(world, &args.run, &args.run.overrides(), None)?;
     let machine = world.collective_result(machine(args))?;
     let (config, data) = match (args.rows, args.features) {

@@ -45,9 +45,15 @@ impl Subject {
         Ok(with(&RankPlan { keeps_rows_on_device, ..plan }))
     }
 
-    /// Bytes of the device under this config.
-    pub(super) fn device_bytes(&self, config: &Config, n_ranks: usize) -> Result<usize> {
-        let library = self.machine.hardware.library_bytes(n_ranks);
-        self.with_plan(config, n_ranks, |plan| MemoryPlan::new(plan).on_device() + library)
+    /// Bytes that the capacity limits: those of a GPU, or all of a rank on the CPU.
+    pub(super) fn limited(&self, memory: &MemoryPlan, n_ranks: usize) -> usize {
+        let hardware = self.machine.hardware;
+        let of_rank = if hardware.is_gpu() { memory.on_device() } else { memory.total() };
+        of_rank + hardware.library_bytes(n_ranks)
+    }
+
+    /// [`limited`](Self::limited) bytes under this config.
+    pub(super) fn limited_bytes(&self, config: &Config, n_ranks: usize) -> Result<usize> {
+        self.with_plan(config, n_ranks, |plan| self.limited(&MemoryPlan::new(plan), n_ranks))
     }
 }

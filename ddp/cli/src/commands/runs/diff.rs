@@ -51,7 +51,7 @@ pub(super) fn diff(args: &RunsDiffArgs) -> Result<()> {
 fn figures(run: &Record) -> Vec<(String, String)> {
     let mut figures = vec![("state".to_owned(), state(&run.status).to_owned())];
     figures.extend(show::figures(run));
-    figures.extend(run.figures().into_iter().map(|(name, value)| (name, format!("{value:.6}"))));
+    figures.extend(run.figures().into_iter().map(|(name, value)| (name, show::metric(value))));
     figures
 }
 

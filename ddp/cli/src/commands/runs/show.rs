@@ -59,14 +59,21 @@ fn rows_per_s(run: &Record) -> Option<f64> {
     run.end_number("samples_per_s").or_else(|| run.steps[3].last())
 }
 
+/// A metric in seven digits, with an exponent where six decimals would show fewer.
+pub(super) fn metric(value: f64) -> String {
+    let is_usual = value == 0.0 || !value.is_finite() || (0.1..1e7).contains(&value.abs());
+    if is_usual { format!("{value:.6}") } else { format!("{value:.6e}") }
+}
+
 /// Numbers of a run by name.
 pub(super) fn figures(run: &Record) -> Vec<(String, String)> {
-    let best = run.best().map(|(metric, step, value)| format!("{metric} {value:.6} after step {step}"));
+    let best = run.best().map(|(name, step, value)| format!("{name} {} after step {step}", metric(value)));
+    let of_process = if run.restarts.is_empty() { "" } else { " since the last start" };
     let figures = [
         ("steps", Some(run.step.to_string())),
         ("epochs", run.epoch.map(|n| n.to_string())),
         ("ranks", run.world_size.map(|n| n.to_string())),
-        ("time", run.end_number("elapsed_s").map(duration)),
+        ("time", run.end_number("elapsed_s").map(|s| duration(s) + of_process)),
         ("samples/s", rows_per_s(run).map(rate)),
         ("best", best),
         ("lost ranks", losses(run)),
@@ -87,7 +94,7 @@ fn text(run: &Record) -> String {
     let mut text = format!("{}: {}\n{}\n", run.name, state(&run.status), run.path.display());
     run.start.iter().chain(&run.program).for_each(|line| text += &format!("{line}\n"));
     reason(run).iter().for_each(|reason| text += &format!("\n{reason}\n"));
-    let metrics = run.figures().into_iter().map(|(name, value)| (name, format!("{value:.6}")));
+    let metrics = run.figures().into_iter().map(|(name, value)| (name, metric(value)));
     let rows: Vec<_> =
         figures(run).into_iter().chain(metrics).map(|(name, value)| vec![name, value]).collect();
     text += &format!("\n{}", table(&["<figure", "value"], &rows));

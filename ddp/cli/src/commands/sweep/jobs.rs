@@ -253,8 +253,11 @@ impl<'a> Jobs<'a> {
         } else {
             let text = read_regular(&of.stderr, MAX_STDERR).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
-            let after = |mark| text.lines().find_map(|line| Some(line.split_once(mark)?.1.to_owned()));
-            let (error, hint) = (after("error: "), after("hint: "));
+            let mut lines = text.lines().map(|line| line.trim_start());
+            let mut after = |mark| lines.find_map(|line| line.strip_prefix(mark)).map(str::to_owned);
+            // A hint before the error is that of a warning.
+            let error = after("error: ");
+            let hint = error.as_ref().and_then(|_| after("hint: "));
             let how = || match status.signal() {
                 Some(signal) => format!("ended by signal {signal}"),
                 None => format!("ended with status {}", status.code().unwrap_or_default()),

@@ -146,7 +146,7 @@ pub fn sweep(world: &World, log: &Log, signals: &StopSignals, args: &SweepArgs) 
     let has_page = !folders.is_empty()
         && write_page(&folders, &page).inspect_err(|error| warn!("no page of the runs: {error}")).is_ok();
     let page = has_page.then_some(&*page);
-    let next = args.folds.map(|_| {
+    let next = args.folds.filter(|_| outcome.best_point().is_some()).map(|_| {
         let out = shell_word(&args.out);
         format!(
             "next: ddp-train predict {out} NEW_ROWS --out predictions.csv\nnext: ddp-train predict {out} --out-of-fold --out out_of_fold.csv\n"

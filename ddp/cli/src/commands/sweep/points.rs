@@ -117,13 +117,14 @@ impl Points {
         distinct.len() < self.runs.len()
     }
 
-    /// Names the folders by values, so that they stay the same when values are added.
+    /// Names the folders by values, so that they stay the same when values are added. A hash tells texts apart of which a name lacks characters.
     fn set_names(&mut self, keys: &[&String]) {
         let last = |key: &str| key.rsplit('.').next().unwrap_or(key).to_owned();
         let short = |key: &str| {
             let is_single = keys.iter().filter(|of| last(of) == last(key)).count() == 1;
             if is_single { last(key) } else { key.to_owned() }
         };
+        let is_plain_of = |run: &Run| run.values.iter().all(|(_, value)| is_plain(value));
         let mut n_of_name: BTreeMap<String, usize> = BTreeMap::new();
         for run in &mut self.runs {
             let parts =
@@ -131,10 +132,12 @@ impl Points {
             let fold = run.fold.map(|(number, of)| format!("fold={number}-{of}"));
             let seed = format!("seed={}", run.seed);
             run.name = parts.chain([seed]).chain(fold).collect::<Vec<_>>().join(",");
-            *n_of_name.entry(run.name.clone()).or_default() += 1;
+            if is_plain_of(run) {
+                *n_of_name.entry(run.name.clone()).or_default() += 1;
+            }
         }
         for run in &mut self.runs {
-            if n_of_name[&run.name] > 1 || run.name.len() > MAX_NAME {
+            if !is_plain_of(run) || n_of_name[&run.name] > 1 || run.name.len() > MAX_NAME {
                 let hash =
                     crc::Crc::<u32>::new(&crc::CRC_32_ISCSI).checksum(run.sets().join("\n").as_bytes());
                 run.name.truncate(MAX_NAME - 9);
@@ -215,6 +218,14 @@ fn meaning(text: &str) -> toml::Value {
     }
 }
 
+/// Whether no other value of its key has the same [`plain`] text: a word or number, or a list of numbers.
+fn is_plain(value: &str) -> bool {
+    let word = value.trim().trim_matches(['"', '\'']);
+    let of_numbers = |c: char| c.is_ascii_digit() || "eE+-., ".contains(c);
+    let list = value.trim().strip_prefix('[').and_then(|list| list.strip_suffix(']'));
+    plain(word) == word || list.is_some_and(|list| list.chars().all(of_numbers))
+}
+
 /// A key or value as part of a file name, in ASCII.
 fn plain(value: &str) -> String {
     let kept: String = value.chars().filter(|c| !"[]\"' {}".contains(*c)).collect();
@@ -260,11 +271,12 @@ mod tests {
         assert_eq!(names(line)[..3], want);
         assert_eq!(names("--grid a.x=1 --grid b.x=2"), ["a.x=1,b.x=2,seed=7"]);
         assert_eq!(names("--seeds 2"), ["seed=7", "seed=8"]);
-        let same = names("--grid data.drop=\"a/b\",\"a-b\"");
-        assert!(
-            same[0] != same[1] && same.iter().all(|name| name.starts_with("drop=a-b,seed=7-")),
-            "{same:?}"
-        );
+        // Whatever the other values are.
+        let of_texts = ["\"a/b\"", "\"a-b\"", "[\"a\",\"b\"]", "[\"a-b\"]", "\"a>b\"", "\"a<b\""];
+        let alone = of_texts.map(|text| names(&format!("--grid data.drop={text}")).remove(0));
+        assert_eq!(names(&format!("--grid data.drop={}", of_texts.join(","))), alone);
+        assert_eq!(alone.iter().collect::<BTreeSet<_>>().len(), of_texts.len());
+        assert!(alone[1] == "drop=a-b,seed=7" && alone.iter().all(|name| name.starts_with(&alone[1])));
         assert!(names(&format!("--grid a.b={}", "x".repeat(300)))[0].len() <= MAX_NAME);
     }
 

@@ -71,7 +71,10 @@ pub(super) fn check_and_write(out: &Path, config: &Config, points: &Points, rung
         (record.rungs, record.best) = (old.rungs, old.best);
         // Values may be added and left out.
         for (name, sets) in old.runs {
-            record.runs.entry(name).or_insert(sets);
+            let now = record.runs.entry(name.clone()).or_insert_with(|| sets.clone());
+            if *now != sets {
+                return Err(other(format!("{name} was the run of {}", sets.join(" "))).into());
+            }
         }
     }
     write(&path, &record)?;

@@ -171,7 +171,9 @@ impl Outcome {
             text += "note: the loss of training rows says little about new ones; --eval-fraction 0.2 judges on a fifth of them\n";
         }
         if let Some(best) = self.best() {
-            let eval = || format!("next: ddp-train eval --checkpoint {}\n", shell_word(&best.path));
+            // Without evaluation rows there are none to evaluate.
+            let rows = if self.metric.as_deref() == Some(TRAIN_LOSS) { " --data ROWS" } else { "" };
+            let eval = || format!("next: ddp-train eval --checkpoint {}{rows}\n", shell_word(&best.path));
             text += &format!("best run: {}\n{}", best.path, next.unwrap_or_else(eval));
         }
         page.iter().for_each(|page| text += &format!("report: {}\n", page.display()));

@@ -76,9 +76,7 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     let choice = world.collective_result(choose())?;
     banner::unused_gpu(&choice).iter().for_each(|line| warn_of_all_ranks(world.rank().0, line));
     let near = if bind == Bind::Auto { cores::bind_near(choice.device) } else { None };
-    let share = world.cores_per_rank().map_err(Error::from)?;
-    let n_threads = n_threads.unwrap_or(share);
-    world.collective_result(threads::join_pool(n_threads).map_err(Error::from))?;
+    let n_threads = join_share(world, n_threads)?;
     debug!("{}", cpu_words(n_threads, near, choice.device));
     let mut options =
         DeviceOptions { share_gpu, deterministic, overlap, register_buffers, ..DeviceOptions::default() };
@@ -86,6 +84,14 @@ pub(crate) fn pin_device(world: &World, device: &str, pinning: Pinning) -> Resul
     world.connect_device(choice.device, options).map_err(Error::from)?;
     turn_off_refused(world, choice.device)?;
     Ok(choice)
+}
+
+/// Starts the rank's compute threads, its share of the cores unless `n_threads` says how many, and returns their number. Collective.
+pub(crate) fn join_share(world: &World, n_threads: Option<usize>) -> Result<usize, Stop> {
+    let share = world.cores_per_rank().map_err(Error::from)?;
+    let n_threads = n_threads.unwrap_or(share);
+    world.collective_result(threads::join_pool(n_threads).map_err(Error::from))?;
+    Ok(n_threads)
 }
 
 /// The rank's threads and CPUs, and why it runs on these.

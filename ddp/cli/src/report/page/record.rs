@@ -91,6 +91,8 @@ pub(crate) struct Record {
     pub(crate) status: Status,
     /// Completed steps.
     pub(crate) step: u64,
+    /// Step of the last event with times.
+    timed_step: u64,
     pub(crate) epoch: Option<u64>,
     pub(crate) world_size: Option<u64>,
     /// Curves of step events, in the order of [`STEP_KEYS`].
@@ -206,6 +208,7 @@ impl Record {
             name,
             status: Status::Unfinished,
             step: 0,
+            timed_step: 0,
             epoch: None,
             world_size: None,
             steps: std::array::from_fn(|_| Series::new(max_points)),
@@ -241,7 +244,8 @@ impl Record {
             serde_json::from_slice(bytes.strip_suffix(b"\n")?).ok()?;
         if event == "step" {
             let step = step?;
-            let n_steps = step.saturating_sub(self.step).max(1) as f64;
+            // Events of other kinds come in between.
+            let n_steps = step.saturating_sub(std::mem::replace(&mut self.timed_step, step)).max(1) as f64;
             for (series, value) in self.steps.iter_mut().zip([loss, lr, grad_norm, samples_per_s]) {
                 series.push(step, value);
             }
@@ -280,6 +284,7 @@ impl Record {
             "checkpoint" => self.checkpoints.push(serde_json::from_slice(bytes).ok()?),
             "resume" => {
                 self.status = Status::Unfinished;
+                self.timed_step = self.step;
                 self.restarts.push(serde_json::from_slice(bytes).ok()?);
             }
             "stop" => self.status = Status::Stopped { reason: word("reason").unwrap_or_default() },

@@ -60,8 +60,9 @@ fn figures(run: &Record) -> [(&'static str, String, String); 6] {
     let rows_per_s = run.end_number("samples_per_s").or_else(|| run.steps[3].last());
     let number = |value: Option<u64>| value.map_or_else(String::new, |value| rate(value as f64));
     let of_process = if !run.restarts.is_empty() { "since the last start" } else { "" };
-    let training =
-        run.end_number("train_s").map_or_else(String::new, |s| format!("{} of it training", duration(s)));
+    let training = run.end_number("train_s").map(|s| format!("{} of it training", duration(s)));
+    let training = training.into_iter().chain(Some(of_process.to_owned()).filter(|text| !text.is_empty()));
+    let training = training.collect::<Vec<_>>().join(", ");
     // Of a run without an end its steps are known.
     let of_steps = Some(run.times().1).filter(|s| *s > 0.0).map(|s| format!("{} of steps", duration(s)));
     let elapsed = run.end_number("elapsed_s").map(duration).or(of_steps).unwrap_or_default();

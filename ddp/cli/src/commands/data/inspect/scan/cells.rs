@@ -92,6 +92,11 @@ pub(super) fn scan(
     let is_repeated = |column: &usize| of_folders.contains(&own_names[*column]);
     let repeated: Vec<usize> = (0..own_names.len()).filter(is_repeated).collect();
     names.extend(of_folders);
+    for name in &spec.data.drop {
+        if !names.contains(name) {
+            return Err(column_missing(&files[0], name, "--drop", &names).into());
+        }
+    }
     let mut first = Some(first);
     let targets = targets_among(&names, targets, &files[0])?;
     let mut collector = Collector::new(names.len(), targets.first().copied());
@@ -144,11 +149,6 @@ pub(super) fn scan(
     if let (Some(filter), 0) = (&filter, collector.n_rows) {
         let (source_name, n_rows) = (spec.source.to_owned(), filter.take_counts().1);
         return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }).into());
-    }
-    for name in &spec.data.drop {
-        if !names.contains(name) {
-            return Err(column_missing(&files[0], name, "--drop", &names).into());
-        }
     }
     let kind = |column: usize| match &types {
         _ if spec.data.drop.contains(&names[column]) => Some(Kind::Dropped),
