@@ -26,6 +26,8 @@ pub struct GpuInfo {
     pub multiprocessors: u32,
     /// Whether it takes part in multicasts, as behind an NVLink switch.
     pub has_multicast: bool,
+    /// Whether one process alone may use it (compute mode `EXCLUSIVE_PROCESS`).
+    pub is_exclusive: bool,
     /// PCI address as `domain:bus:device.function`.
     pub pci_bus_id: String,
     /// UUID as nvidia-smi prints it: `GPU-`, or `MIG-` for an instance of a GPU, and 32 hexadecimal digits in groups.
@@ -67,6 +69,8 @@ impl GpuInfo {
             // Drivers before 12.1 do not know it.
             has_multicast: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
                 .is_ok_and(|has| has != 0),
+            is_exclusive: attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)?
+                == sys::CUcomputemode::CU_COMPUTEMODE_EXCLUSIVE_PROCESS as u32,
             pci_bus_id,
             uuid: uuid_text(&name, uuid.bytes.map(|byte| byte as u8)),
             name,

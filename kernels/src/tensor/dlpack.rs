@@ -41,9 +41,19 @@ impl DType {
     }
 }
 
+/// A tensor that another library frees.
+struct Lent(Tensor);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // The receiver's work on the device may still use the memory, which the next tensor gets. After an error there is no such work.
+        let _ = self.0.device().synchronize();
+    }
+}
+
 impl Tensor {
     /// Gives the memory away, without a copy unless it is shared with other tensors; the receiver may write it, and frees it. Waits for all
-    /// work on the device.
+    /// work on the device, and so does freeing it.
     ///
     /// # Errors
     /// Same as [`Tensor::try_clone`] and [`Device::synchronize`].
@@ -64,7 +74,7 @@ impl Tensor {
         let n = shape.dims().len();
         let strides = (0..n).map(|axis| shape.dims()[axis + 1..].iter().product::<usize>());
         let allocation = Allocation::<DLManagedTensorVersioned>::allocate(2 * n);
-        let lent = allocation.and_then(|allocation| allocation.initialize(Box::new(self), n));
+        let lent = allocation.and_then(|allocation| allocation.initialize(Box::new(Lent(self)), n));
         let mut lent = lent.expect("a tensor has at most four dimensions");
         for (slot, number) in lent.extra_mut().iter_mut().zip(shape.dims().iter().copied().chain(strides)) {
             *slot = number as i64;

@@ -411,3 +411,52 @@ fn bounded(
     }
     status.ok()
 }
+
+/// Whether a value of `NCCL_ALGO` leaves only algorithms whose sums have a fixed order: switches and SHARP have none.
+///
+/// Names are compared whole, so that `^NVLS` leaves `NVLSTree`; a list of one function (`allreduce:tree`) says nothing of the others.
+///
+/// Source: NCCL user guide, "NCCL_ALGO"; `parseList` of NCCL's tuning.cc.
+pub(crate) fn has_fixed_order(algorithms: &str) -> bool {
+    const UNORDERED: [&str; 4] = ["nvls", "nvlstree", "collnetdirect", "collnetchain"];
+    let value = algorithms.to_lowercase();
+    fn names(list: &str) -> impl Iterator<Item = &str> {
+        list.split(',').map(str::trim)
+    }
+    match value.strip_prefix('^') {
+        Some(list) => UNORDERED.iter().all(|of| names(list).any(|name| name == *of)),
+        None => {
+            let mut lists = value.split(';');
+            let is_ordered = |list: &str| names(list).all(|name| ["ring", "tree", "pat"].contains(&name));
+            let of_others = |list: &str| is_ordered(list.rsplit(':').next().unwrap_or_default());
+            lists.next().is_some_and(is_ordered) && lists.all(of_others)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_order_leaves_no_algorithm_of_a_switch() {
+        for fixed in
+            ["Ring", "Tree, Ring", "ring;allreduce:tree", "^NVLS,NVLSTree,CollNetDirect,CollNetChain"]
+        {
+            assert!(has_fixed_order(fixed), "{fixed}");
+        }
+        let open = [
+            "",
+            "NVLS",
+            "Ring,NVLSTree",
+            "^Tree",
+            "^NVLS",
+            "^NVLS,NVLSTree",
+            "CollNetChain",
+            "broadcast:ring",
+        ];
+        for open in open.into_iter().chain(["allreduce:tree;broadcast:ring", "ring;allreduce:nvls"]) {
+            assert!(!has_fixed_order(open), "{open}");
+        }
+    }
+}

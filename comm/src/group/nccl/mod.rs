@@ -25,7 +25,7 @@ use std::time::Duration;
 pub(crate) use api::version_name;
 use api::{Api, datatype, operation};
 use communicator::{Communicator, Failed, Options, SHARED_GPU_MAX_CTAS, most_ctas, most_ctas_of_user};
-pub(crate) use communicator::{UniqueId, new_unique_id};
+pub(crate) use communicator::{UniqueId, has_fixed_order, new_unique_id};
 use ddp_kernels::cuda::{Event, Gpu, Stream, StreamKind, WAITING};
 use ddp_kernels::hint::with_hint;
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};

@@ -84,6 +84,20 @@ fn the_first_start_checks_the_model_and_the_next_does_not() {
     assert_eq!(start("cpu", &["--device", "cpu", "--check", "always"]), Some(0));
 }
 
+/// The check is a process of its own, which such a GPU refuses while the run has it.
+#[test]
+fn a_gpu_for_one_process_alone_is_not_checked_at_the_start() {
+    let folder = temp_dir();
+    let [cache, out] = ["cache", "out"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let args =
+        ["train", "--out", &out, "--device", "cuda", "--set", "train.steps=2", "--set", "data.eval=none"];
+    let env = [("DDP_TRAIN_CACHE", &*cache), ("DDP_TRAIN_CHECK", "auto"), ("VGPU_EXCLUSIVE", "1")];
+    let Some(outcome) = on_gpus(2, 2, &args, &env) else { return };
+    outcome.ok();
+    assert!(!outcome.stderr.contains("results agree with the CPU"), "{outcome:#?}");
+    assert!(outcome.stderr.contains("hint: `ddp-train devices --check`"), "{outcome:#?}");
+}
+
 /// A GPU that computes something wrong, hangs or fails in the process of the check leaves the run able to say so. Nothing is trained.
 #[test]
 fn a_gpu_that_fails_the_check_does_not_train() {

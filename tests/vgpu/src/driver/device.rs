@@ -161,6 +161,8 @@ fn attribute_of(attribute: c_uint, device: usize) -> c_int {
         19 | 41 | 91 | 99 | 115 => 1,
         33 => CONFIG.physical(device) as c_int + 1,
         34 | 50 => 0,
+        // Compute mode: 3 is for one process alone, which is not enforced.
+        20 if std::env::var_os("VGPU_EXCLUSIVE").is_some() => 3,
         // Multicast objects, from Hopper's data-center models on.
         132 => c_int::from(matches!(CONFIG.arch.0, 9 | 10)),
         75 => CONFIG.arch.0,

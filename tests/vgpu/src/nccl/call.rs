@@ -340,7 +340,7 @@ fn launch(calls: Vec<Call>) -> Result<(), i32> {
         call.header.is_reversed = call.comm.n_ranks >= 4
             && is_in_graph
             && is_due(Fault::Order, call.comm.rank)
-            && std::env::var_os("NCCL_ALGO").is_none();
+            && !std::env::var("NCCL_ALGO").is_ok_and(|of| ["ring", "tree"].contains(&&*of.to_lowercase()));
         let together = |batch: &&mut Vec<Call>| {
             Arc::ptr_eq(&batch[0].comm, &call.comm) && Arc::ptr_eq(&batch[0].stream, &call.stream)
         };

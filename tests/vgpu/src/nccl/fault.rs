@@ -14,7 +14,7 @@
 //! - `nccl:registered-hang,rank=1`: rank 1 never enters a collective in registered buffers; with `captured=1` only in graphs;
 //!   `nccl:hangs`: the same for all buffers
 //! - `nccl:abort-hang`: ncclCommAbort never returns
-//! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is set
+//! - `nccl:order`: four ranks and more take the sums of a captured collective in another order, unless `NCCL_ALGO` is Ring or Tree
 //!
 //! `rank` is the rank in the communicator; without it a rule is for each rank.
 use crate::fault;

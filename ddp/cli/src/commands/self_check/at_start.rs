@@ -125,6 +125,13 @@ impl Due {
     fn new(mode: CheckMode, config: &Config, device: Device, graph: GraphMode) -> Result<Self> {
         let Device::Cuda(index) = device else { return Ok(Due::Nothing) };
         let gpu = Gpu::get(index)?.info().clone();
+        if gpu.is_exclusive && mode == CheckMode::Auto {
+            info!(
+                "{device} is for one process alone (compute mode EXCLUSIVE_PROCESS): it is not checked against the CPU at the first start"
+            );
+            info!("hint: `ddp-train devices --check` checks it while no run uses it");
+            return Ok(Due::Nothing);
+        }
         let without = &config.train.gpu_without;
         let operations = format!("{}; graph {graph:?}; without {without:?}", operations(config)?);
         let parts = record_parts(&gpu, &operations);
