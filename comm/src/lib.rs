@@ -53,18 +53,22 @@ mod register_buffers;
 mod group;
 mod device_groups;
 mod shared_tensor;
+#[doc(hidden)]
 pub mod watchdog;
 mod world;
 
 // What a world is used for.
+#[doc(hidden)]
 pub mod cores;
 mod device;
 mod tensors;
+#[doc(hidden)]
 pub mod failure;
 mod agree;
 mod host_slots;
 mod host_share;
 mod kept_memory;
+#[doc(hidden)]
 pub mod peer;
 mod pin;
 mod stop;
@@ -72,27 +76,38 @@ pub mod threads;
 mod launch;
 
 pub use call::{Call, CallKind, ReduceOp};
-pub use device::{DeviceOptions, nccl_version};
-pub use environment::{BadVariable, rank_variables};
+pub use device::DeviceOptions;
+pub use environment::BadVariable;
 pub use error::{CommError, Departure, Result};
-pub use failure::Failure;
-pub use group::{Group, NCCL_MEMORY_STEP_BYTES, OnLoan, Scope, Ticket, Traffic, registered_step_bytes};
-pub use host_place::HostPlace;
-pub use host_share::{HostShare, KeptFile};
-pub use host_slots::{EmptySlot, FilledSlot, HostSlots, Taken};
-pub use kept_memory::KeptMemory;
+pub use group::{Group, Scope};
 pub use launch::launch;
-pub use launcher::{Launcher, local_ranks, stated_rank, without_launcher};
-pub use launcher_process::{LauncherProcess, launcher_above};
-pub use offer::{Offer, SaveAfterLoss};
-pub use phase::Phase;
-pub use pin::DeviceChoice;
-pub use rank::{LocalRank, Rank, ranks_text};
-pub use recorder::{Recorder, Slice, Track};
+pub use launcher::Launcher;
+pub use rank::Rank;
 pub use register_buffers::RegisterBuffers;
-pub use reporter::Reporter;
-pub use shared_tensor::SharedTensor;
-pub use stop::Stop;
-pub use watchdog::{Watchdog, WatchdogOptions};
-pub use world::{World, mpi_version};
-pub use world_options::WorldOptions;
+pub use world::World;
+
+// For the crates above.
+#[doc(hidden)]
+pub use self::{
+    device::nccl_version,
+    environment::rank_variables,
+    failure::Failure,
+    group::{NCCL_MEMORY_STEP_BYTES, OnLoan, Ticket, Traffic, registered_step_bytes},
+    host_place::HostPlace,
+    host_share::{HostShare, KeptFile},
+    host_slots::{EmptySlot, FilledSlot, HostSlots, Taken},
+    kept_memory::KeptMemory,
+    launcher::{local_ranks, stated_rank, without_launcher},
+    launcher_process::{LauncherProcess, launcher_above},
+    offer::{Offer, SaveAfterLoss},
+    phase::Phase,
+    pin::DeviceChoice,
+    rank::{LocalRank, ranks_text},
+    recorder::{Recorder, Slice, Track},
+    reporter::Reporter,
+    shared_tensor::SharedTensor,
+    stop::Stop,
+    watchdog::{Watchdog, WatchdogOptions},
+    world::mpi_version,
+    world_options::WorldOptions,
+};

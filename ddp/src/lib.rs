@@ -115,6 +115,7 @@ pub mod prelude {
     };
     #[doc(no_inline)]
     pub use ddp_kernels::{DType, Device, KernelError, Tensor, memory};
+    #[doc(no_inline)]
     pub use half::{bf16, f16};
 
     #[doc(no_inline)]

@@ -15,10 +15,10 @@
 //!
 //! Others, such as those of the layers of a config, are under this path without a page of their own.
 
-#[doc(no_inline)]
+#[doc(hidden)]
 pub use ddp_kernels::ops::*;
 #[doc(inline)]
 pub use ddp_kernels::ops::{
     LossSums, MapOp, ReduceOp, STEP_SUMS_LEN, SumsOutput, activation_forward, add_assign, addmm, bmm, copy,
-    map, permute, reduce, softmax_backward, softmax_forward, sum_losses,
+    map, permute, reduce, softmax_backward, softmax_forward,
 };

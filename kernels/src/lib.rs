@@ -18,25 +18,25 @@
 
 mod base;
 
+#[doc(hidden)]
 pub mod cpu;
 
+#[doc(hidden)]
 pub mod cuda;
 
 mod storage;
 
+#[doc(hidden)]
 pub mod ops;
 
 mod tensor;
 
 pub use base::device::{Device, DeviceRequest};
-pub use base::device_names::{IntoDevice, OTHER_DEVICES};
+pub use base::device_names::IntoDevice;
 pub use base::dtype::{DType, Element, HostValue};
 pub use base::error::{KernelError, Operand, Result};
-pub use base::hint;
 pub use base::memory_use::{MemoryInUse, MemoryUse};
-pub use base::permutation::KeyedPermutation;
-pub use base::rng::Philox;
-pub use base::shape::{BadShape, MAX_DIMS, Shape};
+pub use base::shape::{BadShape, Shape};
 pub use cuda::timed;
 #[cfg(feature = "dlpack")]
 pub use dlpark;
@@ -44,9 +44,15 @@ pub use ops::{AsInput, Input, Scalar};
 pub use storage::host_copies::{Download, Upload};
 pub use storage::memory;
 pub use storage::pinned_tensor::PinnedTensor;
-pub use storage::shared_buffer::SharedBuffer;
 pub use storage::tensor::Tensor;
 pub use storage::view::{AsView, TensorMut, TensorRef};
 pub use tensor::axes::{Axes, Axis, keepdim};
 pub use tensor::create::{Literal, Span};
 pub use tensor::slice::{Slice, Slices};
+
+// For the crates above.
+#[doc(hidden)]
+pub use self::{
+    base::device_names::OTHER_DEVICES, base::hint, base::permutation::KeyedPermutation, base::rng::Philox,
+    base::shape::MAX_DIMS, storage::shared_buffer::SharedBuffer,
+};

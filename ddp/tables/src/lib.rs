@@ -13,7 +13,9 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
 pub mod values;
+#[doc(hidden)]
 pub mod formats;
 pub mod error;
 mod checks;
@@ -21,6 +23,7 @@ mod host_once;
 pub mod io;
 #[doc(hidden)]
 pub mod shared_types;
+#[doc(hidden)]
 pub mod source;
 #[doc(hidden)]
 pub mod row_values;
@@ -36,6 +39,7 @@ pub mod open;
 pub mod split;
 #[doc(hidden)]
 pub mod fit;
+#[doc(hidden)]
 pub mod kept_tables;
 pub mod load;
 #[doc(hidden)]

@@ -14,6 +14,7 @@
 /// }
 /// assert_eq!(Color::ALL.map(Color::name), ["red", "blue"]);
 /// ```
+#[doc(hidden)]
 #[macro_export]
 macro_rules! named_enum {
     (

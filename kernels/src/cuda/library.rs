@@ -210,6 +210,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// [`Open`](crate::cuda::library::Open) library; its error is the name of a missing function.
 ///
 /// Types must match the library's header; use an integer for a status, since newer libraries may return other values.
+#[doc(hidden)]
 #[macro_export]
 macro_rules! library_functions {
     (
