@@ -310,7 +310,7 @@ impl Key {
         let is_list = typed.starts_with('[');
         let items = || typed.trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
         let list = |fits: &dyn Fn(&str) -> bool| {
-            items().all(fits).then(|| format!("[{}]", items().collect::<Vec<_>>().join(", ")))
+            items().all(fits).then(|| format!("[{}]", items().map(as_number).collect::<Vec<_>>().join(", ")))
         };
         match self.kind {
             Kind::Bool => as_bool(typed).map(|value| value.to_string()),
@@ -319,7 +319,7 @@ impl Key {
                 None => (typed == name).then(|| quoted(name)),
             },
             Kind::Count { .. } => typed.parse::<u64>().ok().map(|value| value.to_string()),
-            Kind::Number(_) => number(typed).map(|_| typed.to_owned()),
+            Kind::Number(_) => number(typed).map(|_| as_number(typed)),
             Kind::Counts { .. } => list(&|item| item.parse::<u64>().is_ok()),
             Kind::Numbers { len, .. } => {
                 list(&|item| number(item).is_some()).filter(|_| len.is_none_or(|len| items().count() == len))
@@ -339,7 +339,9 @@ impl Key {
             Kind::Text => Some(quoted(typed)),
             Kind::Texts { .. } | Kind::AnyTexts if is_list => as_list(typed),
             // A column may have commas in its name.
-            Kind::Texts { may_be_empty: false } => Some(format!("[{}]", quoted(typed))),
+            Kind::Texts { may_be_empty: false } if self.name != "train.eval_metrics" => {
+                Some(format!("[{}]", quoted(typed)))
+            }
             Kind::Texts { .. } | Kind::AnyTexts => {
                 Some(format!("[{}]", items().map(quoted).collect::<Vec<_>>().join(", ")))
             }
@@ -348,6 +350,12 @@ impl Key {
             Kind::Tables(_) | Kind::Table(_) => None,
         }
     }
+}
+
+/// A number as TOML writes it, with a digit before and after the point.
+fn as_number(typed: &str) -> String {
+    let is_toml = parsed(typed).is_some_and(|value| !value.is_str());
+    typed.parse::<f64>().ok().filter(|_| !is_toml).map_or(typed.to_owned(), |number| format!("{number:?}"))
 }
 
 /// A truth value as programs write it.

@@ -129,7 +129,16 @@ fn set_argument(table: &'static KeyTable, arg: &str) -> Result<Setting> {
         let hint = table.hint(name);
         return Err(ConfigError::UnknownKey { at: Box::new(origin), key: name.to_owned(), hint });
     };
-    let setting = Setting { key, value: typed(raw), raw: Some(raw.to_owned()), origin };
+    let value = match (typed(raw), raw.parse::<f64>()) {
+        // Numbers without a digit before or after the point are none of TOML.
+        (value, Ok(number))
+            if value.is_str() && number.is_finite() && raw.contains('.') && key.kind.is_number() =>
+        {
+            number.into()
+        }
+        (value, _) => value,
+    };
+    let setting = Setting { key, value, raw: Some(raw.to_owned()), origin };
     let digits = raw.trim_start_matches(['+', '-']);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     // A number that TOML can't represent: its integers are signed 64-bit.

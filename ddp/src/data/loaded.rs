@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::head_outputs::HeadOutputs;
 use super::labels::{LabelVocabulary, TaskChoice};
-use crate::config::{Config, ConfigError, Loss};
+use crate::config::{Config, ConfigError, Loss, Task};
 use crate::data::datasets::dataset::Dataset;
 use crate::data::error::{DataError, Result};
 use crate::data::saved_preprocessor::SavedPreprocessor;
@@ -46,6 +46,10 @@ impl Loaded {
     pub fn resolve(&self, config: Config) -> Result<Config, ConfigError> {
         let mut config = match &self.task_choice {
             Some(choice) => config.decided(choice.task)?,
+            // The classes are those of an initial model.
+            None if config.data.auto_task && self.labels().is_some() => {
+                config.decided(Task::Classification)?
+            }
             None => config,
         };
         if let Some(counts) = &self.class_counts {

@@ -216,7 +216,7 @@ impl Resumed {
         let global_rows = self.state().global_rows;
         let restored = self.restore_any(world, trainer, |older| {
             older.check_config(config, world.world_size())?;
-            older.check_data(data)?;
+            older.check_data(config, data)?;
             older.check_rows(global_rows)
         })?;
         world.collective_result(restored.check_preprocessor(data))?;

@@ -101,7 +101,8 @@ pub fn load_with(
             world.collective_result(check_units(config, preprocessor))?;
         }
         let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
-        spec.features = Some(KnownFeatures { names, vocabularies, kinds, of: "the model of --init-from" });
+        let of = "the model of --init-from";
+        spec.features = Some(KnownFeatures { names, vocabularies, kinds, of, prunes: true });
         if matches!(fitted, Some(Fitted::Initial(_))) {
             spec.classes = ClassLabels::from_model(preprocessor.labels.as_ref(), &preprocessor.heads)
                 .unwrap_or(spec.classes);
@@ -418,6 +419,7 @@ fn divide(
                 vocabularies: &vocabularies,
                 kinds: &layout.kinds,
                 of: whole.source(),
+                prunes: false,
             };
             // With the task that the training rows decided on.
             let rows = SourceSpec { data, source, labels: data.eval_labels.as_deref(), classes, ..*spec };

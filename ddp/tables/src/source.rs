@@ -136,12 +136,14 @@ pub struct KnownFeatures<'a> {
     pub kinds: &'a [Option<ColumnKind>],
     /// Owner of the columns, for messages.
     pub of: &'a str,
+    /// Whether columns keep only the digits that rows without a model keep: a run that resumes reads its rows without one.
+    pub prunes: bool,
 }
 
 impl<'a> KnownFeatures<'a> {
     /// The columns of the first file of `of`, for the others.
     pub(crate) fn from_shards(names: &'a [String], of: &'a str) -> Self {
-        KnownFeatures { names, vocabularies: &[], kinds: &[], of }
+        KnownFeatures { names, vocabularies: &[], kinds: &[], of, prunes: false }
     }
 }
 

@@ -311,7 +311,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", value_parser = count)]
     pub threads: Option<usize>,
 
-    /// Initialize the weights from this model instead of randomly: a model file, a run folder or a checkpoint folder
+    /// Initialize a new run's weights from this model instead of randomly: a model file, a run folder or a checkpoint folder
     #[arg(long, value_name = "PATH")]
     pub init_from: Option<PathBuf>,
 
@@ -327,7 +327,7 @@ pub struct TrainArgs {
 
     /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
     /// is a run folder or one checkpoint. Without RUN.toml the saved config of the run is used
-    #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with_all = ["overwrite", "init_from"])]
+    #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with = "overwrite")]
     pub resume: Option<ResumeFrom>,
 
     /// With --resume: let batch norm take its statistics of other micro-batches than the checkpoint's run did, which makes it another

@@ -386,7 +386,15 @@ impl Pass<'_> {
             return Some(0);
         };
         let n_taken = usize::from(value.is_none());
-        if let Some(settings) = settings_for_value(key.name, typed) {
+        // Further values of a list, each after a blank.
+        let fits = |word: &&str| match key.kind {
+            Kind::Counts { .. } | Kind::Numbers { .. } | Kind::NumbersOr(..) => word.parse::<f64>().is_ok(),
+            Kind::Texts { .. } | Kind::AnyTexts => !names_run(Path::new(word)) && !word.contains('='),
+            _ => false,
+        };
+        let more = rest[n_taken..].iter().map_while(|word| word.to_str().filter(|word| is_value(word)));
+        let more: Vec<_> = more.take_while(fits).take_while(|_| !typed.starts_with('[')).collect();
+        if let Some(settings) = settings_for_value(key.name, typed).filter(|_| more.is_empty()) {
             let settings: Vec<_> = settings
                 .iter()
                 .filter_map(|(name, value)| Some((*name, find_key(name)?.as_toml(value)?)))
@@ -399,15 +407,11 @@ impl Pass<'_> {
             settings.iter().for_each(|(name, value)| self.set(name, value));
             return Some(n_taken);
         }
-        // Further values of a list, each after a blank.
-        let fits = |word: &&str| match key.kind {
-            Kind::Counts { .. } | Kind::Numbers { .. } | Kind::NumbersOr(..) => word.parse::<f64>().is_ok(),
-            Kind::Texts { .. } | Kind::AnyTexts => !names_run(Path::new(word)) && !word.contains('='),
-            _ => false,
+        let named = |item: &str| match settings_for_value(key.name, item).as_deref() {
+            Some([(name, value)]) if *name == key.name => (*value).to_owned(),
+            _ => item.to_owned(),
         };
-        let more = rest[n_taken..].iter().map_while(|word| word.to_str().filter(|word| is_value(word)));
-        let more: Vec<_> = more.take_while(fits).take_while(|_| !typed.starts_with('[')).collect();
-        let joined = [&[typed], more.as_slice()].concat().join(",");
+        let joined = typed.split(',').chain(more.iter().copied()).map(named).collect::<Vec<_>>().join(",");
         let toml = key.as_toml(&joined)?;
         let is_same = toml.trim_matches(['"', '[', ']']) == typed || !more.is_empty();
         let set = if is_same { key.name.to_owned() } else { format!("{}={toml}", key.name) };

@@ -118,7 +118,8 @@ fn suggested(plain: &Config, overrides: &Overrides) -> Option<String> {
         EvalSource::Unset => data.contains_key("eval_fraction"),
         _ => true,
     };
-    let decides = ["train.early_stop", "checkpoint.keep_best"].iter().any(|key| is_set(overrides, key));
+    let decides =
+        ["train.early_stop_patience", "checkpoint.keep_best"].iter().any(|key| is_set(overrides, key));
     if evaluates && !decides {
         let patience =
             toml::Table::from_iter([("early_stop_patience".to_owned(), toml::Value::from(PATIENCE as i64))]);

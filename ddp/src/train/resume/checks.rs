@@ -15,7 +15,11 @@ impl Resumed {
     /// # Errors
     /// [`FolderError::OtherRun`], with every difference.
     pub fn check_config(&self, config: &Config, world_size: usize) -> Result<()> {
-        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
+        let mut saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
+        if saved.data.auto_task && !config.data.auto_task {
+            // Of a build that did not write the task of an initial model's classes.
+            saved = saved.decided(config.data.task)?;
+        }
         let mut differences: Vec<String> = Vec::new();
         for difference in config.differences(&saved) {
             let (key, ours, theirs) = (difference.key, difference.ours, difference.theirs);
@@ -58,7 +62,7 @@ impl Resumed {
     ///
     /// # Errors
     /// [`FolderError::OtherData`].
-    pub fn check_data(&self, data: &Loaded) -> Result<()> {
+    pub fn check_data(&self, config: &Config, data: &Loaded) -> Result<()> {
         let (theirs, ours) = (&self.manifest().data_fingerprint, &data.data_fingerprint);
         if theirs == ours {
             return Ok(());
@@ -73,6 +77,13 @@ impl Resumed {
         {
             let (ours, theirs) = (ours.summary(), theirs.summary());
             differences.push(format!("the classes are {ours}, but {theirs} in the checkpoint"));
+        }
+        let saved = Config::from_saved(&self.manifest().config, self.checkpoint.path())?;
+        if saved.data.eval != config.data.eval {
+            differences.push(
+                "`data.eval` names other rows than in the checkpoint, whose evaluations would not compare"
+                    .to_owned(),
+            );
         }
         differences.push(format!("the fingerprint of the data is {ours}, but {theirs} in the checkpoint"));
         let (path, differences) = (self.checkpoint.path().to_owned(), differences.join("\n  "));

@@ -114,12 +114,13 @@ impl Judge<'_> {
     }
 }
 
-/// Finding about saved weights that predict much worse than the last ones; `chosen_by` is the setting that chose them.
+/// Finding about saved weights that predict much worse than the last ones; `chosen` are the setting that chose them and the key of
+/// the metric that chooses.
 pub(super) fn last_is_better(
     task: Task,
     saved: Judged<'_>,
     last: Judged<'_>,
-    chosen_by: Option<&str>,
+    chosen: Option<(&str, &str)>,
 ) -> Option<String> {
     let (name, of_saved, of_last, error) = match task {
         Task::Regression => {
@@ -134,10 +135,10 @@ pub(super) fn last_is_better(
         Task::Multilabel | Task::Heads => return None,
     };
     let is_much = of_last - of_saved > MUCH_BETTER.max(BETTER_ERRORS * error);
-    let chosen_by = chosen_by.filter(|_| is_much)?;
+    let (chosen_by, key) = chosen.filter(|_| is_much)?;
     Some(format!(
         "{name} of the saved model is {of_saved:.4}, and {of_last:.4} of the last weights: {chosen_by} chose it\n\
-         hint: try checkpoint.keep_best={name}"
+         hint: try {key}={name}"
     ))
 }
 
@@ -229,7 +230,12 @@ mod tests {
         let of = |saved, last| {
             let [saved, last] = [saved, last].map(|right| class_use([200.0, 200.0], right));
             let judged = |class_use| Judged { metrics: &metrics, class_use: Some(class_use) };
-            last_is_better(Task::Classification, judged(&saved), judged(&last), Some("train.ema_decay=0.999"))
+            last_is_better(
+                Task::Classification,
+                judged(&saved),
+                judged(&last),
+                Some(("train.ema_decay=0.999", "checkpoint.keep_best")),
+            )
         };
         assert_eq!(of([180.0, 180.0], [190.0, 185.0]), None);
         let found = of([150.0, 150.0], [190.0, 190.0]).unwrap();

@@ -72,8 +72,9 @@ fn clipped(limit: f64, course: &Course) -> Option<String> {
         let mean = course.clipped_norms / course.n_clipped as f64;
         format!(
             "{:.1}% of the gradients were clipped: their norm is {mean:.3} on average, train.clip_grad_norm is {limit}\n\
-             hint: try train.clip_grad_norm={mean:.1}, or 0 for no clipping",
-            100.0 * share
+             hint: try train.clip_grad_norm={}, or 0 for no clipping",
+            100.0 * share,
+            if mean < 1.0 { format!("{mean:.1e}") } else { format!("{mean:.1}") }
         )
     })
 }

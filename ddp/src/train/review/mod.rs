@@ -56,10 +56,9 @@ impl Review<'_> {
         let task = self.config.data.task;
         findings.extend(judge.finding(task, &self.config.loss, saved));
         let chosen_by = self.chosen_by();
-        let is_better = baseline::last_is_better(task, saved, last, chosen_by.as_deref());
-        findings.extend(
-            is_better.or_else(|| baseline::last_is_better(task, saved, unaveraged, chosen_by.as_deref())),
-        );
+        let chosen = chosen_by.as_deref().map(|by| (by, self.keep_key()));
+        let is_better = baseline::last_is_better(task, saved, last, chosen);
+        findings.extend(is_better.or_else(|| baseline::last_is_better(task, saved, unaveraged, chosen)));
         // Metrics of heads are not saved in checkpoints: those of the last evaluation stand for them.
         if let Loss::Heads(losses) = &self.config.loss {
             for (head, (name, metrics)) in self.config.data.heads.iter().zip(last.metrics.heads()) {
@@ -107,10 +106,17 @@ impl Review<'_> {
         best.as_ref().filter(|best| *keeps_best_weights && best.metric == judge)
     }
 
+    /// The key of the metric that chooses the saved weights.
+    fn keep_key(&self) -> &'static str {
+        let stops_early = self.config.train.early_stop_patience > 0;
+        if stops_early { "train.early_stop_metric" } else { "checkpoint.keep_best" }
+    }
+
     /// The setting that chose the saved weights.
     fn chosen_by(&self) -> Option<String> {
         let is_averaged = self.config.optimizer.ema_decay > 0.0;
         let average = is_averaged.then(|| format!("train.ema_decay={}", self.config.optimizer.ema_decay));
-        self.best().map(|best| format!("checkpoint.keep_best={}", best.metric)).or(average)
+        let key = self.keep_key();
+        self.best().map(|best| format!("{key}={}", best.metric)).or(average)
     }
 }

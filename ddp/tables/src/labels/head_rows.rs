@@ -47,7 +47,7 @@ pub(crate) fn open(
         kinds.extend(features.kinds);
         // Targets have no kinds.
         kinds.resize(if kinds.is_empty() { 0 } else { names.len() }, None);
-        KnownFeatures { names: &names, vocabularies: &vocabularies, kinds: &kinds, of: features.of }
+        KnownFeatures { names: &names, vocabularies: &vocabularies, kinds: &kinds, ..features }
     });
     let table = SourceSpec { data: &data, classes: ClassLabels::Discover, features, ..*spec };
     let rows = open(&table).map_err(|error| naming_heads(error, &spec.data.target))?;

@@ -244,6 +244,7 @@ impl OwnedColumns {
                 vocabularies: &self.vocabularies,
                 kinds: &self.kinds,
                 of: "the model",
+                prunes: false,
             }),
             to_predict: Some(self.spec.to_predict()),
             filter: self.filter.as_ref(),

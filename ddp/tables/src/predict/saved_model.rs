@@ -165,7 +165,7 @@ impl SavedModel {
     pub fn known_features(&self) -> KnownFeatures<'_> {
         let plan = &self.preprocessor.plan;
         let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
-        KnownFeatures { names, vocabularies, kinds, of: "the model" }
+        KnownFeatures { names, vocabularies, kinds, of: "the model", prunes: false }
     }
 
     /// Sizes and kinds of the layers.

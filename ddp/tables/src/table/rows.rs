@@ -73,7 +73,7 @@ impl TableRows {
         };
         let n_targets = spec.data.target.len();
         // A model's columns decide on the digits that it needs.
-        let prunes = known.is_none();
+        let prunes = spec.features.is_none_or(|known| known.prunes);
         let to_predict = spec.to_predict;
         TableRows {
             n_rows: 0,

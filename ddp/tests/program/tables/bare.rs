@@ -85,6 +85,37 @@ fn names_and_rows_of_the_command_line_join_those_of_the_table() {
     assert!(!tuned.stderr.contains("chosen"), "{}", tuned.stderr);
 }
 
+/// The model's classes, digits and ways to read gaps are the run's, however it is resumed.
+#[test]
+fn a_run_that_began_with_another_model_resumes() {
+    let folder = temp_dir();
+    for (name, every) in [("first", 7), ("second", 1000)] {
+        let mut rows = "x,z,c,y\n".to_owned();
+        for n in 1..120 {
+            let x = if n % every == 0 { String::new() } else { format!("{:.4}", (n as f64).sin()) };
+            let label = if n * 7 % 50 > 25 { "yes" } else { "no" };
+            writeln!(rows, "{x},{:.4},{},{label}", (n as f64).cos(), ["p", "q"][n % 2]).unwrap();
+        }
+        write(folder.path(), &format!("{name}.csv"), &rows);
+    }
+    let first = "first.csv --target y --plain --epochs 1 --hidden 4 --set data.missing=mean --categorical c";
+    run_line_ok(folder.path(), &format!("{first} --out first"));
+    let config = "model.hidden = [4]\ntrain.epochs = 2\n[data]\ntrain = \"second.csv\"\ntarget = \"y\"\ncategorical = [\"c\"]\n";
+    write(folder.path(), "run.toml", config);
+    let model = |run: &str| std::fs::read(folder.path().join(run).join("model.safetensors")).unwrap();
+    run_line_ok(folder.path(), "run.toml --init-from first --out whole");
+    for (out, resume) in [
+        ("alone", "train --resume alone"),
+        ("by-config", "run.toml --resume auto --out by-config"),
+        ("by-line", "run.toml --init-from first --resume auto --out by-line"),
+    ] {
+        let line = format!("run.toml --init-from first --set train.stop_after_epochs=1 --out {out}");
+        assert_eq!(run_line(folder.path(), &line).status.code(), Some(85), "{out}");
+        run_line_ok(folder.path(), resume);
+        assert!(model(out) == model("whole"), "{out}");
+    }
+}
+
 #[test]
 fn a_table_with_names_of_the_command_line_is_resumed_by_the_same_line() {
     let folder = temp_dir();

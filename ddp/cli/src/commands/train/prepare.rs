@@ -238,19 +238,27 @@ fn load_config(
 
 /// The config of the resumed run, or of the file that it is resumed with.
 fn config_to_resume(args: &TrainArgs, overrides: &Overrides, resumed: &Resumed) -> Result<Config> {
-    Ok(match args.run.file() {
-        Some(file) => match Config::load_with(Some(file), overrides)? {
-            // The targets have decided when the run began.
-            config if config.data.auto_task => {
-                config.decided(resumed.config(&Overrides::default())?.data.task)?
-            }
-            config => config,
-        },
-        None => {
-            let saved = resumed.config(&Overrides::default())?;
-            resumed.config(&bare_table::to_resume(&args.run, overrides.clone(), &saved))?
+    let saved = resumed.config(&Overrides::default())?;
+    let config = match args.run.file() {
+        Some(file) => as_read_for(Config::load_with(Some(file), overrides)?, &saved.data)?,
+        None => resumed.config(&bare_table::to_resume(&args.run, overrides.clone(), &saved))?,
+    };
+    // The targets have decided when the run began.
+    let is_decided = config.data.auto_task && !saved.data.auto_task;
+    Ok(if is_decided { config.decided(saved.data.task)? } else { config })
+}
+
+/// The config with another one's settings for missing values and categories, unless a file or a flag gives them.
+fn as_read_for(mut config: Config, of: &DataConfig) -> Result<Config> {
+    let given: Vec<_> = config.given_keys().into_iter().map(|(section, key, _)| (section, key)).collect();
+    let marks = toml::Value::from(of.missing_values.clone()).to_string();
+    let settings = [("missing", of.missing.name()), ("encode", of.encode.name()), ("missing_values", &marks)];
+    for (key, value) in settings {
+        if !given.contains(&("data", key)) {
+            config = config.with_setting(&format!("data.{key}={value}"))?;
         }
-    })
+    }
+    Ok(config)
 }
 
 /// The config with its rows to evaluate on, checked against that of the resumed run.
@@ -367,7 +375,8 @@ impl Start {
     /// Reads the model of `--init-from`: a file, or the one of a run or checkpoint folder. The ranks agree on it, and on the
     /// preprocessing, which decides how rows are read. Collective.
     fn new(world: &World, args: &TrainArgs, device: Device, resumed: Option<&Resumed>) -> Result<Self, Stop> {
-        let path = args.init_from.as_deref();
+        // A run that resumes has its own weights.
+        let path = args.init_from.as_deref().filter(|_| resumed.is_none());
         let is_active = path.map(|path| predict::is_active(world, path)).transpose();
         let is_active = is_active.map_err(Error::from)?.unwrap_or(false);
         let start = || -> Result<Self> {
@@ -391,21 +400,11 @@ impl Start {
         Ok(world.agreed_result(start(), |start| start.entries(args))?)
     }
 
-    /// Returns the config with the initial model's settings for missing values and categories, unless a file or a flag gives them.
-    fn as_in_model(&self, mut config: Config) -> Result<Config> {
+    /// Returns the config [as read for](as_read_for) the initial model.
+    fn as_in_model(&self, config: Config) -> Result<Config> {
         let Some(file) = self.init_from.as_ref().filter(|_| self.fitted.is_some()) else { return Ok(config) };
         let saved = file.info().ok().and_then(|info| Config::from_saved(&info.config, file.path()).ok());
-        let Some(Config { data: saved, .. }) = saved else { return Ok(config) };
-        let given: Vec<_> = config.given_keys().into_iter().map(|(section, key, _)| (section, key)).collect();
-        let marks = toml::Value::from(saved.missing_values).to_string();
-        let settings =
-            [("missing", saved.missing.name()), ("encode", saved.encode.name()), ("missing_values", &marks)];
-        for (key, value) in settings {
-            if !given.contains(&("data", key)) {
-                config = config.with_setting(&format!("data.{key}={value}"))?;
-            }
-        }
-        Ok(config)
+        saved.map_or(Ok(config.clone()), |saved| as_read_for(config, &saved.data))
     }
 
     fn entries(&self, args: &TrainArgs) -> Vec<(String, String)> {
@@ -463,12 +462,12 @@ impl Plan {
         resumed: Option<&Resumed>,
     ) -> Result<Self> {
         if let Some(resumed) = resumed {
-            resumed.check_data(data)?;
+            resumed.check_data(&config, data)?;
             if !args.allow_batchnorm_change {
                 resumed.check_batch_norm(&config, world.world_size())?;
             }
         }
-        let is_open = config.loss.is_balanced() || data.task_choice.is_some();
+        let is_open = config.loss.is_balanced() || config.data.auto_task;
         let config = data.resolve(config)?;
         if let Some(resumed) = resumed.filter(|_| is_open) {
             resumed.check_config(&config, world.world_size())?;

@@ -242,6 +242,7 @@ impl Shared {
             vocabularies: &self.vocabularies,
             kinds: &self.layout.kinds,
             of: &self.source,
+            prunes: false,
         };
         let train = SourceSpec::train(&self.data);
         let spec = SourceSpec { classes, features: Some(known), side: self.side, ..train };
