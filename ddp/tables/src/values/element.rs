@@ -194,18 +194,17 @@ pub fn to_i64(raw: RawType, is_big_endian: bool, bytes: &[u8], out: &mut [i64]) 
     each!(raw, is_big_endian, bytes, |value: out| value as i64);
 }
 
-/// The text in `bytes`, without the zeros at its end; replacement characters stand for anything but text.
-pub fn to_text(raw: RawType, is_big_endian: bool, bytes: &[u8]) -> String {
+/// The text in `bytes`, without the zeros at its end; `None` for bytes that are not UTF-8, and code points that are no characters.
+pub fn to_text(raw: RawType, is_big_endian: bool, bytes: &[u8]) -> Option<String> {
     if raw == RawType::Ascii {
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        return String::from_utf8_lossy(&bytes[..end]).into_owned();
+        return std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned);
     }
     let point =
         |bytes: &[u8; 4]| if is_big_endian { u32::from_be_bytes(*bytes) } else { u32::from_le_bytes(*bytes) };
     let points = bytes.as_chunks::<4>().0.iter().map(point);
-    let text: String =
-        points.map(|point| char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER)).collect();
-    text.trim_end_matches('\0').to_owned()
+    let text: String = points.map(char::from_u32).collect::<Option<_>>()?;
+    Some(text.trim_end_matches('\0').to_owned())
 }
 
 /// Single integers at the given indices, such as the labels of a batch; later ones are prefetched.

@@ -9,7 +9,7 @@ use ddp_kernels::cpu::row_copy::{self, RowCheck};
 
 use crate::formats::arrays::bytes::Bytes;
 use crate::formats::arrays::windows::{Blocks, MAX_BLOCKS, Windows};
-use crate::formats::error::{Result, RowsError};
+use crate::formats::error::{CellProblem, Result, RowsError};
 use crate::values::element::{RawType, differences, numbers_to_i64, to_f32, to_f64, to_i64, to_text};
 
 /// Bytes of rows that are read at a time where they are converted.
@@ -342,9 +342,23 @@ impl RawArray {
     }
 
     /// Calls `take` with each row as text, with its position in `rows`.
+    ///
+    /// # Errors
+    /// [`RowsError::Malformed`] for one that is no text: with replaced characters, labels that differ would be one class.
     pub fn rows_to_text(&self, rows: &[usize], mut take: impl FnMut(usize, &str)) -> Result<()> {
-        self.for_each(rows, |n, bytes, big| take(n, &to_text(self.raw, big, bytes)))?;
-        self.check()
+        let mut fault = None;
+        self.for_each(rows, |n, bytes, big| match to_text(self.raw, big, bytes) {
+            Some(text) => take(n, &text),
+            None => drop(fault.get_or_insert(rows[n])),
+        })?;
+        self.check()?;
+        let Some((file, row)) = fault.map(|row| self.file_of(row)) else { return Ok(()) };
+        Err(RowsError::Malformed {
+            path: file.bytes.path().to_owned(),
+            format: "NumPy",
+            reason: format!("the label of row {row} is {}", CellProblem::NotUtf8),
+            hint: "decode the labels before they are saved: numpy.char.decode(labels, 'latin-1')",
+        })
     }
 
     /// Single integers as texts, if i64 does not hold all of them; other arrays as they are. Labels that are hashes keep all digits so.
@@ -456,5 +470,20 @@ mod tests {
             (got, texts.n_values()),
             (["18446744073709551615", "5", "7"].map(str::to_owned).into(), 1)
         );
+    }
+
+    #[test]
+    fn labels_that_are_no_text_are_refused() {
+        let surrogate = [b'a'.into(), 0xd83d_u32].map(u32::to_le_bytes).concat();
+        for (raw, width, bytes) in
+            [(RawType::Ascii, 2, b"a\0\xe4\0".to_vec()), (RawType::Unicode, 1, surrogate)]
+        {
+            let array = RawArray::new(Bytes::memory(bytes, Path::new("y")), 0, raw, false, &[2, width]);
+            let mut got = Vec::new();
+            array.rows_to_text(&[0], |_, text| got.push(text.to_owned())).unwrap();
+            assert_eq!(got, ["a"]);
+            let error = array.rows_to_text(&[0, 1], |_, _| {}).unwrap_err().to_string();
+            assert!(error.contains("the label of row 1 is not UTF-8"), "{error}");
+        }
     }
 }
