@@ -13,7 +13,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ddp::config::{DataConfig, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
+use ddp::config::{DataConfig, Datetime, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::labels::{Label, LabelVocabulary};
@@ -188,6 +188,7 @@ impl<'a> SourceSpec<'a> {
             missing_values: &self.data.missing_values,
             dropped: &self.data.drop,
             label: self.named_label(),
+            has_parts: self.features.is_none() && self.data.datetime == Datetime::Parts,
             memory_bytes: self.memory_bytes,
         }
     }

@@ -118,12 +118,25 @@ const SIGNATURES: &[(&[u8], Foreign)] = &[
     (b"@RELATION", ARFF),
 ];
 
+/// Signatures with which a text may begin.
+const WORDS: [&[u8]; 3] = [b"BZh", b"ORC", b"FEA1"];
+
+/// Whether the first bytes hold no other control characters than those of text.
+fn is_text(begin: &[u8]) -> bool {
+    begin.iter().all(|byte| *byte >= b' ' || matches!(byte, b'\t' | b'\r' | b'\n'))
+}
+
+/// The text without the byte order mark of UTF-8.
+pub(crate) fn without_mark(begin: &[u8]) -> &[u8] {
+    begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin)
+}
+
 /// The format of a file that begins with `begin`, if it is one of those that are not read.
 pub fn find(begin: &[u8]) -> Option<Foreign> {
-    let text = begin.trim_ascii_start();
+    let text = without_mark(begin).trim_ascii_start();
     match () {
         () if begin.starts_with(b"PK\x03\x04") => Some(kind_of_zip(begin)),
-        () if begin.get(8..12) == Some(b"DUCK") => {
+        () if begin.get(8..12) == Some(b"DUCK") && !is_text(begin) => {
             Some(of("a DuckDB database", "export a table: COPY t TO 't.parquet' (FORMAT parquet)"))
         }
         () if begin.get(257..262) == Some(b"ustar") => Some(TAR),
@@ -133,7 +146,10 @@ pub fn find(begin: &[u8]) -> Option<Foreign> {
         () if is_libsvm(text) => Some(LIBSVM),
         () if is_utf_16(begin) => Some(UTF_16),
         () => {
-            let found = SIGNATURES.iter().find(|(signature, _)| begin.starts_with(signature));
+            let is_here = |signature: &&[u8]| {
+                begin.starts_with(signature) && !(WORDS.contains(signature) && is_text(begin))
+            };
+            let found = SIGNATURES.iter().find(|(signature, _)| is_here(signature));
             found.map(|(_, foreign)| *foreign)
         }
     }
@@ -271,7 +287,10 @@ mod tests {
             (b"\x89HDF\r\n\x1a\n\0\0", "HDF5"),
             (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1\0", "Excel"),
             (b"\xff\xfea\0,\0b\0", "UTF-16"),
-            (b"BZh91AY&SY", "bzip2"),
+            (b"BZh91AY&SY\0\x01", "bzip2"),
+            (b"ORC\x0a\x03\0", "ORC"),
+            (b"FEA1\0\0\0\0", "Feather"),
+            (b"\xef\xbb\xbf[[1,2],[3,4]]", "JSON of lists"),
             (b"\xff\xfe\0\0a\0\0\0", "UTF-32"),
             (b"a\0,\0b\0,\0c\0\n\0", "UTF-16"),
             (b"\0a\0,\0b\0,\0c\0\n", "UTF-16"),
@@ -318,6 +337,10 @@ mod tests {
             "{\"a\": {\"b\": 0}}\n",
             "{\n1\n2\n",
             "ORacle,b\n",
+            "ORCID,citations,label\n",
+            "FEA1,FEA2,label\n",
+            "BZh,b\n",
+            "rows of DUCK,b\n",
             "1 2 3\n",
             "1 12:30 x\n",
             "X\n1\n2\n",

@@ -109,7 +109,7 @@ pub(crate) fn put(
             rows.weights.as_mut().expect("a table with a weight column has weights")[row] = weight;
         }
         Role::Dropped => {}
-        Role::Blank if cell.trim_ascii().is_empty() => {}
+        Role::Blank if shown(cell).is_empty() => {}
         // The reader knows the column.
         Role::Blank => return Err(CellProblem::unnamed(cell, "")),
     }
@@ -143,11 +143,11 @@ fn is_infinite_date(rows: &TableRows, feature: usize, cell: &[u8]) -> bool {
 
 /// NaN for a missing value, if they are accepted.
 fn missing(may_miss: bool, cell: &[u8]) -> Result<f32, CellProblem> {
-    match cell.trim_ascii() {
-        _ if may_miss => Ok(f32::NAN),
-        b"" => Err(CellProblem::Empty),
-        cell => Err(CellProblem::Missing { text: shown(cell) }),
+    if may_miss {
+        return Ok(f32::NAN);
     }
+    let text = shown(cell);
+    Err(if text.is_empty() { CellProblem::Empty } else { CellProblem::Missing { text } })
 }
 
 fn text_of(cell: &[u8]) -> Result<&str, CellProblem> {

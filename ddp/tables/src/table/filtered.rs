@@ -17,7 +17,6 @@ use crate::table::batches::filtered_columns;
 use crate::table::partition;
 use crate::values::filter::{Cell, Filter};
 use crate::values::notation::Notation;
-use crate::values::time;
 
 /// The condition of `data.filter` with the limit of `data.max_rows`, if there is one of them. It counts rows: each pass over a table has one of its own.
 ///
@@ -169,12 +168,10 @@ impl FilteredText {
         }
         // A column holds dates if its first value is one, as in files without a filter.
         for column in 0..text.columns.are_dates.len() {
-            let cells = text.ahead.iter().map(OwnedRecord::record).filter(|record| column < record.n_cells());
-            let texts = cells.map(|record| String::from_utf8_lossy(record.cell(column)).trim().to_owned());
-            let is_value =
-                |cell: &String| !text.notation.is_missing(cell.as_bytes()) && !time::is_infinite(cell);
-            if let Some(first) = texts.into_iter().find(is_value) {
-                text.columns.are_dates[column] = time::parse(&first).is_some_and(|moment| moment.has_date);
+            let records = text.ahead.iter().map(OwnedRecord::record);
+            let mut records = records.filter(|record| column < record.n_cells());
+            if let Some(is_date) = records.find_map(|record| text.notation.is_date(record.cell(column))) {
+                text.columns.are_dates[column] = is_date;
             }
         }
         Ok(text)

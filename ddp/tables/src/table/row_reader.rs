@@ -112,14 +112,20 @@ impl CommonMark {
         let reader = RowReader::open(path, format, spec)?;
         let Some(own) = reader.found_decimal() else { return Ok(reader) };
         match &self.0 {
-            None | Some((_, DecimalMark::Either)) => self.0 = Some((path.to_owned(), own)),
+            None | Some((_, DecimalMark::Either | DecimalMark::Unclear)) => {
+                self.0 = Some((path.to_owned(), own))
+            }
             Some((of, mark)) if (*mark == DecimalMark::Comma) != (own == DecimalMark::Comma) => {
                 let is_open = own != DecimalMark::PointAfterCommas && own != DecimalMark::Comma;
                 if !is_open || !fs::metadata(path).is_ok_and(|file| file.is_file()) {
                     return Err(TableError::OtherDecimal { path: path.to_owned(), of: of.clone() }.into());
                 }
                 let data = DataConfig { decimal: Decimal::Comma, ..spec.data.clone() };
-                return RowReader::open(path, format, &SourceSpec { data: &data, ..*spec });
+                let mut reader = RowReader::open(path, format, &SourceSpec { data: &data, ..*spec })?;
+                if let RowReader::Text(rows) = &mut reader {
+                    rows.set_found_decimal(DecimalMark::Comma);
+                }
+                return Ok(reader);
             }
             Some(_) => {}
         }

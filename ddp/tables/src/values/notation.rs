@@ -8,9 +8,9 @@ use crate::values::time;
 use crate::values::time::Moment;
 
 /// Cells that mark a missing value in most programs.
-const MISSING: [&[u8]; 14] = [
-    b"", b"NA", b"N/A", b"n/a", b"<NA>", b"#N/A", b"NaN", b"nan", b"null", b"NULL", b"None", b"NaT", b"-",
-    b"?",
+const MISSING: [&[u8]; 17] = [
+    b"", b"NA", b"N/A", b"n/a", b"<NA>", b"#N/A", b"NaN", b"nan", b"NAN", b"-nan", b"-NaN", b"null", b"NULL",
+    b"None", b"NaT", b"-", b"?",
 ];
 
 /// Notation of numbers and missing values in a file.
@@ -63,8 +63,16 @@ impl Notation {
 
     /// Whether a cell is a missing value, by the rules of pandas or by the config.
     pub fn is_missing(&self, cell: &[u8]) -> bool {
-        let cell = cell.trim_ascii();
+        let text = if cell.is_ascii() { None } else { std::str::from_utf8(cell).ok() };
+        let cell = text.map_or(cell.trim_ascii(), |text| text.trim().as_bytes());
         (!self.is_complete && MISSING.contains(&cell)) || self.is_marked(cell)
+    }
+
+    /// Whether a cell is a date; `None` for one without a value, which leaves the kind of its column open.
+    pub(crate) fn is_date(&self, cell: &[u8]) -> Option<bool> {
+        let text = std::str::from_utf8(cell).unwrap_or_default().trim();
+        let has_value = !self.is_missing(cell) && !time::is_infinite(text);
+        has_value.then(|| time::parse(text).is_some_and(|moment| moment.has_date))
     }
 
     /// Whether the trimmed text of a label marks a missing one; a sign alone may be a label.
@@ -156,6 +164,19 @@ mod tests {
         }
         assert!(!missing(DecimalMark::Comma, "9.000"), "nine thousand");
         assert!(missing(DecimalMark::Point, "-999.0") && missing(DecimalMark::Point, "9.000"));
+    }
+
+    #[test]
+    fn blanks_of_any_kind_and_all_spellings_of_nan_are_missing() {
+        let notation = Notation::new(DecimalMark::Point, &["x".to_owned()]);
+        for cell in ["", " ", "\u{a0}", "\u{2003}\u{a0} ", "-nan", "NAN", "\u{a0}NA", "x\u{a0}"] {
+            assert!(notation.is_missing(cell.as_bytes()), "{cell:?}");
+        }
+        assert!(
+            !notation.is_missing("é".as_bytes())
+                && !notation.is_missing(b"\xe9")
+                && !notation.is_missing(b"NaN2")
+        );
     }
 
     #[test]

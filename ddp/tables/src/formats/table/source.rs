@@ -65,6 +65,8 @@ pub struct ReadOptions<'a> {
     pub dropped: &'a [String],
     /// The column of class labels: its numbers are read as the names that the file has for them.
     pub label: Option<&'a str>,
+    /// Whether dates become parts: their columns must be known before the rows are read.
+    pub has_parts: bool,
     /// Memory for rows; one row takes a fraction of it.
     pub memory_bytes: u64,
 }
@@ -79,6 +81,7 @@ impl Default for ReadOptions<'_> {
             missing_values: &[],
             dropped: &[],
             label: None,
+            has_parts: false,
             memory_bytes: u64::MAX,
         }
     }

@@ -27,8 +27,9 @@ const MAX_LINES: usize = 1 << 16;
 /// Reads plain rows of a file whose lines are records.
 pub(super) struct PlainRows {
     delimiter: u8,
-    /// Decimal mark.
+    /// Decimal mark, and whether it may as well separate thousands.
     point: u8,
+    is_unclear: bool,
     /// Columns of the file that are kept, ascending, each with its place among the kept ones.
     kept: Vec<(usize, usize)>,
     /// Lines of the next block: twice as many as in the last one, up to the first that was not plain.
@@ -60,6 +61,9 @@ enum Place {
     },
 }
 
+/// Delimiter and decimal mark, and whether the latter may as well separate thousands.
+type Marks = (u8, u8, bool);
+
 /// Lines that one thread reads.
 struct Part<'a> {
     /// Index of the first line.
@@ -84,15 +88,16 @@ impl PlainRows {
     pub(super) fn new(delimiter: u8, notation: &Notation, plan: &ColumnPlan) -> Option<Self> {
         let point = match notation.decimal {
             _ if notation.has_missing_numbers() => return None,
-            DecimalMark::Comma if delimiter == b',' => return None,
-            DecimalMark::Unclear => return None,
-            DecimalMark::Comma => b',',
+            DecimalMark::GivenComma if delimiter == b',' => return None,
+            DecimalMark::Comma | DecimalMark::GivenComma => b',',
             _ => b'.',
         };
+        let is_unclear = notation.decimal == DecimalMark::Unclear;
         let kept = plan.kept.iter().copied().enumerate().map(|(place, column)| (column, place));
         let mut kept: Vec<_> = kept.filter(|(column, _)| *column < plan.names.len()).collect();
         kept.sort_unstable();
-        Some(PlainRows { delimiter, point, kept, n_lines: MAX_LINES, ends: Vec::new(), late: Vec::new() })
+        let (n_lines, ends, late) = (MAX_LINES, Vec::new(), Vec::new());
+        Some(PlainRows { delimiter, point, is_unclear, kept, n_lines, ends, late })
     }
 
     /// Appends the rows of the first lines, up to `max_rows` and up to one that is not plain. Returns their number, and the bytes of their
@@ -158,14 +163,14 @@ impl PlainRows {
             (first, start) = (first + ends.len(), ends[ends.len() - 1]);
             part
         });
-        let (delimiter, point) = (self.delimiter, self.point);
+        let marks = (self.delimiter, self.point, self.is_unclear);
         parallel::map(parts.collect::<Vec<_>>(), |(mut part, start, features)| {
             let text = block.text;
             // The usual characters as constants, so that the compiler knows them.
-            match (delimiter, point) {
-                (b',', _) => part.read(text, start, &places, (b',', b'.'), features),
-                (delimiter, b',') => part.read(text, start, &places, (delimiter, b','), features),
-                (delimiter, _) => part.read(text, start, &places, (delimiter, b'.'), features),
+            match marks {
+                (b',', ..) => part.read(text, start, &places, (b',', b'.', false), features),
+                (delimiter, b',', _) => part.read(text, start, &places, (delimiter, b',', false), features),
+                (delimiter, ..) => part.read(text, start, &places, (delimiter, b'.', marks.2), features),
             }
             part
         })
@@ -202,7 +207,7 @@ impl PlainRows {
 impl Part<'_> {
     /// Reads the lines from byte `start` on, up to one that is not plain, into their rows of `features`.
     #[inline(always)]
-    fn read(&mut self, text: &[u8], start: usize, places: &[Place], marks: (u8, u8), features: &mut [f32]) {
+    fn read(&mut self, text: &[u8], start: usize, places: &[Place], marks: Marks, features: &mut [f32]) {
         let (n_features, mut start) = (features.len() / self.ends.len(), start);
         for (line, &end) in self.ends.iter().enumerate() {
             let n_late = self.late.len();
@@ -225,10 +230,11 @@ fn read_line(
     start: usize,
     line: usize,
     places: &[Place],
-    (delimiter, point): (u8, u8),
+    marks: Marks,
     features: &mut [f32],
     late: &mut Vec<LateCell>,
 ) -> Option<()> {
+    let delimiter = marks.0;
     let mut at = start;
     let (last, others) = places.split_last()?;
     // An empty line is not a row.
@@ -238,27 +244,33 @@ fn read_line(
     for (column, &place) in others.iter().enumerate() {
         let cell = text.get(at..)?;
         at += if let Place::Feature(index) = place
-            && let Some((number, len)) = Decimal::read(cell, point)
+            && let Some((number, len)) = number_at(cell, marks)
             && cell[len] == delimiter
             && let Some(value) = number.to_f32()
         {
             features[index] = value;
             len
         } else {
-            other_cell(text, (line, column), at, place, (delimiter, point), delimiter, late)?
+            other_cell(text, (line, column), at, place, marks, delimiter, late)?
         } + 1;
     }
     let cell = text.get(at..)?;
     if let Place::Feature(index) = *last
-        && let Some((number, len)) = Decimal::read(cell, point)
+        && let Some((number, len)) = number_at(cell, marks)
         && ends_line(&cell[len..])
         && let Some(value) = number.to_f32()
     {
         features[index] = value;
     } else {
-        other_cell(text, (line, others.len()), at, *last, (delimiter, point), b'\n', late)?;
+        other_cell(text, (line, others.len()), at, *last, marks, b'\n', late)?;
     }
     Some(())
+}
+
+/// The number at the start of `cell`, and its length, unless its mark may separate thousands.
+#[inline(always)]
+fn number_at(cell: &[u8], (_, point, is_unclear): Marks) -> Option<(Decimal, usize)> {
+    Decimal::read(cell, point).filter(|(number, _)| !(is_unclear && number.has_thousandths()))
 }
 
 /// Reads the cell that starts at byte `start` of `text`, up to the character `end`: any but a feature that f32 holds. Returns its length.
@@ -268,23 +280,23 @@ fn other_cell(
     (line, column): (usize, usize),
     start: usize,
     place: Place,
-    (delimiter, point): (u8, u8),
+    marks: Marks,
     end: u8,
     late: &mut Vec<LateCell>,
 ) -> Option<usize> {
-    let cell = &text[start..];
+    let (cell, delimiter) = (&text[start..], marks.0);
     if let [b'"', inside @ ..] = cell {
         let len = len_of_quoted(inside, delimiter, end)?;
         if !matches!(place, Place::Nowhere) {
             let is_text = matches!(place, Place::Late { is_text: true });
-            let number = if is_text { None } else { Decimal::read(inside, point) };
+            let number = if is_text { None } else { number_at(inside, marks) };
             let number = number.filter(|(_, n)| *n == len).map(|(number, _)| number);
             late.push(LateCell { line: line as u32, column: column as u32, start: start + 1, len, number });
         }
         return Some(len + 2);
     }
     let is_end = |len: usize| if end == b'\n' { ends_line(&cell[len..]) } else { cell[len] == end };
-    let number = if let Place::Late { is_text: true } = place { None } else { Decimal::read(cell, point) };
+    let number = if let Place::Late { is_text: true } = place { None } else { number_at(cell, marks) };
     let (number, len) = match number {
         Some((number, len)) if is_end(len) => (Some(number), len),
         _ => (None, len_of_cell(cell, delimiter, end)?),
@@ -416,6 +428,7 @@ mod tests {
             let plain = |kept| PlainRows {
                 delimiter,
                 point: b'.',
+                is_unclear: false,
                 kept,
                 n_lines: 1,
                 ends: Vec::new(),

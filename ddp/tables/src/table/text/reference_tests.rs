@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
 use std::thread;
 
 use ::csv::{ByteRecord, Position, ReaderBuilder};
-use ddp::config::Config;
+use ddp::config::{Config, Delimiter};
 use ddp::data::DataError;
 use ddp_kernels::cpu::threads::join_pool;
 use proptest::prelude::*;
@@ -27,7 +27,8 @@ fn open(path: &Path, spec: &SourceSpec<'_>) -> Result<TextRows> {
 fn reference(path: &Path, spec: &SourceSpec<'_>) -> Result<TableRows, String> {
     let opened = open(path, spec).map_err(|error| error.to_string())?;
     let (plan, notation) = (opened.plan().clone(), opened.notation.clone());
-    let delimiter = opened.source.delimiter().unwrap();
+    let given = if spec.data.delimiter == Delimiter::Semicolon { b';' } else { b',' };
+    let delimiter = opened.source.delimiter().unwrap_or(given);
     let file = File::open(path).unwrap();
     let mut builder = ReaderBuilder::new();
     builder.flexible(true).buffer_capacity(1 << 20).delimiter(delimiter);

@@ -52,6 +52,11 @@ impl TextRows {
         self.source.delimiter().filter(|delimiter| *delimiter != b',').map(|_| self.notation.decimal)
     }
 
+    /// Takes `mark` for the one that was found, in place of one in the config.
+    pub(in crate::table) fn set_found_decimal(&mut self, mark: DecimalMark) {
+        self.notation.decimal = mark;
+    }
+
     /// Columns of the file and their roles.
     pub(in crate::table) fn plan(&self) -> &ColumnPlan {
         &self.plan

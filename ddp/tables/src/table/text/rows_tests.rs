@@ -9,6 +9,8 @@ use ddp::data::{Dataset as _, Summary, TargetLayout};
 use super::*;
 use crate::formats;
 use crate::formats::Reader;
+use crate::formats::table::csv;
+use crate::formats::table::source::{ReadOptions, Source};
 use crate::table::read_all;
 
 fn columns(names: &[&str]) -> Vec<String> {
@@ -82,6 +84,69 @@ fn numbers_are_the_nearest_f32() {
     let data = classes_of("x,label\n0.1,0\n16777217,1\n1e-45,1\n-0,1\n.5,1\n+2,1").unwrap();
     assert_eq!(data.features, [0.1, 16_777_216.0, 1e-45, 0.0, 0.5, 2.0]);
     assert_eq!(data.len(), 6, "the last line end is optional");
+}
+
+/// Rows of a file with 70 rows of `usual` and the cell `last` of column `x` in the one after them.
+fn after_usual_rows(header: &str, usual: &str, last: &str, sets: &[&str]) -> Result<ResidentRows> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    fs::write(&path, format!("{header}\n{}{last}\n", format!("{usual}\n").repeat(70))).unwrap();
+    read_with(&path, &sets.iter().chain(&["data.target=y"]).map(|set| (*set).to_owned()).collect::<Vec<_>>())
+}
+
+#[test]
+fn numbers_that_the_first_rows_leave_unclear_are_refused() {
+    let tags = |last: &str, sets: &[&str]| {
+        let sets = [&["data.drop=tags"], sets].concat();
+        after_usual_rows("tags\tx\ty", "1,2\t7\t0", &format!("3,4\t{last}\t1"), &sets)
+    };
+    assert_refused(tags("12.5", &[]), &["line 72", "\"12.5\" may be", "`data.decimal`"]);
+    for (decimal, value) in [(".", 12.5), (",", 12.5)] {
+        let data = tags("12.5", &[&format!("data.decimal={decimal}")]).unwrap();
+        assert_eq!(data.features.last(), Some(&value), "{decimal}");
+    }
+    let wholes = |last: &str, sets: &[&str]| after_usual_rows("x;y", "858;0", &format!("{last};1"), sets);
+    for last in ["1.234", "\"1.234\"", "1.234.567"] {
+        assert_refused(wholes(last, &[]), &["line 72", "may be", "`data.decimal`"]);
+    }
+    for (last, value) in [("1.5", 1.5), ("1,5", 1.5), ("0.125", 0.125), ("1.25e-1", 0.125), ("1234", 1234.0)]
+    {
+        assert_eq!(wholes(last, &[]).unwrap().features.last(), Some(&value), "{last}");
+    }
+    assert_eq!(wholes("1.234", &["data.decimal=,"]).unwrap().features.last(), Some(&1234.0));
+    assert_eq!(wholes("1.234", &["data.decimal=."]).unwrap().features.last(), Some(&1.234));
+}
+
+#[test]
+fn dates_after_the_first_rows_become_parts() {
+    for sets in [&[][..], &["data.filter=x > 0"]] {
+        let sets = [&["data.datetime=parts", "data.missing=zero"], sets].concat();
+        let data = after_usual_rows("when,x,y", ",1,0", "2024-05-31,1,1", &sets).unwrap();
+        assert_eq!(data.layout.features[..2], ["when.year", "when.month"], "{sets:?}");
+        assert!(data.features.contains(&2024.0));
+    }
+}
+
+#[test]
+fn a_first_row_may_exceed_a_block() {
+    let row = "12345,".repeat(60_000);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    fs::write(&path, format!("{row}0\n{row}1\n")).unwrap();
+    let sets = ["data.header=false", "data.target=column_60001"].map(str::to_owned);
+    assert_eq!(read_with(&path, &sets).unwrap().layout.n_features(), 60_000);
+}
+
+#[test]
+fn lines_that_end_with_carriage_returns_are_read_as_records_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.csv");
+    for (end, has_lines) in [("\r", false), ("\n", true), ("\r\n", true)] {
+        fs::write(&path, ["", "x,y", "1.5,0", "2.5,1", ""].join(end)).unwrap();
+        let Source::Text(source) = csv::open(&path, &ReadOptions::default()).unwrap() else { unreachable!() };
+        assert_eq!(source.delimiter().is_some(), has_lines, "{end:?}");
+        assert_eq!(read_with(&path, &["data.target=y".to_owned()]).unwrap().features, [1.5, 2.5], "{end:?}");
+    }
 }
 
 #[test]
@@ -215,7 +280,7 @@ fn cells_that_are_no_numbers() {
     for text in ["old", "1.5.5", "1 2", "0x10", "--1", "1_000", "\"a\nb\""] {
         assert_refused(cell(text), &[place, "expected a number, got \""]);
     }
-    for text in ["NAN", "inf", "-Infinity", "1e39"] {
+    for text in ["nAN", "inf", "-Infinity", "1e39"] {
         assert_refused(cell(text), &[place, &format!("expected a finite number, got \"{text}\"")]);
     }
     for text in ["", "  ", "\"\""] {

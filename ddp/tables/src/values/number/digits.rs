@@ -107,6 +107,12 @@ impl Decimal {
         (1..=MAX_PLAIN_DIGITS).contains(&n_digits).then_some(number)
     }
 
+    /// Whether three digits follow its mark, if it has no exponent.
+    #[inline(always)]
+    pub fn has_thousandths(self) -> bool {
+        self.exponent == -3
+    }
+
     /// The nearest f32; `None` if that needs more precision.
     #[inline(always)]
     pub fn to_f32(self) -> Option<f32> {

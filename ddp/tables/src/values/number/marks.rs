@@ -11,22 +11,24 @@ pub enum DecimalMark {
     Point,
     /// Same as `Point`; commas separate thousands.
     PointAfterCommas,
-    /// Points separate thousands.
+    /// Points separate thousands; a number with another one is unclear, since the comma was found.
     Comma,
+    /// Same as `Comma`, as the config says: a point that separates no thousands is one before a fraction.
+    GivenComma,
     /// Either of them: the first rows have whole numbers only.
     Either,
     /// Numbers with one mark and three digits after it, such as `38.054`, may be anything.
     Unclear,
 }
 
-/// A number that may be written in two ways: `38,054` is 38054 or 38.054.
+/// A number that may be written in two ways: `38,054` is 38054 or 38.054; or one by another mark than that of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unclear;
 
 impl DecimalMark {
     /// Whether a point is always the mark of a fraction.
     pub(crate) fn has_points(self) -> bool {
-        !matches!(self, DecimalMark::Comma | DecimalMark::Unclear)
+        !matches!(self, DecimalMark::Comma | DecimalMark::GivenComma | DecimalMark::Unclear)
     }
 
     /// The text with a point before the fraction and without other marks, if it is a number in this notation; otherwise unchanged.
@@ -38,7 +40,10 @@ impl DecimalMark {
         let normalized = match self {
             DecimalMark::Point => None,
             DecimalMark::PointAfterCommas => without_groups(text, ',', '.'),
-            DecimalMark::Comma => {
+            DecimalMark::Comma if !has_comma && !is_grouped(text, '.') && text.parse::<f64>().is_ok() => {
+                return Err(Unclear);
+            }
+            DecimalMark::Comma | DecimalMark::GivenComma => {
                 without_groups(text, '.', ',').map(|text| text.replace(',', ".")).or_else(|| with_point(text))
             }
             DecimalMark::Either if is_grouped(text, ',') => return Err(Unclear),
@@ -153,7 +158,7 @@ impl Marks {
     /// The mark of a file whose cells are separated by something else than commas.
     ///
     /// Without evidence a point is the mark of a fraction; but where a semicolon separates cells and whole numbers stand next to ones
-    /// like `38.054`, it may as well be one of thousands.
+    /// like `38.054`, or could be followed by such, it may as well be one of thousands.
     pub fn decimal(&self, has_semicolons: bool) -> DecimalMark {
         let has_points = self.has_decimal_point || self.has_grouping_commas;
         let has_commas = self.has_decimal_comma || self.has_grouping_points;
@@ -165,8 +170,8 @@ impl Marks {
             (true, false) => DecimalMark::PointAfterCommas,
             (false, true) => DecimalMark::Comma,
             (false, false) if has_semicolons && is_mixed() => DecimalMark::Unclear,
-            (false, false) if self.has_unclear_comma => DecimalMark::Either,
-            (false, false) if has_unclear_points => DecimalMark::Point,
+            (false, false) if has_unclear_points && !self.has_unclear_comma => DecimalMark::Point,
+            (false, false) if has_semicolons => DecimalMark::Unclear,
             (false, false) => DecimalMark::Either,
         }
     }
@@ -185,7 +190,7 @@ mod tests {
         };
         for (text, point, after_commas, comma, either, any) in [
             ("858", "858", "858", "858", "858", "858"),
-            ("1.5", "1.5", "1.5", "1.5", "1.5", "1.5"),
+            ("1.5", "1.5", "1.5", "NaN", "1.5", "1.5"),
             ("1,5", "", "", "1.5", "1.5", "1.5"),
             ("38,054", "", "38054", "38.054", "NaN", "NaN"),
             ("0,054", "", "", "0.054", "0.054", "0.054"),
@@ -200,21 +205,23 @@ mod tests {
             let got = got.map(|number| number.map_or(String::new(), |number| number.to_string()));
             assert_eq!(got, [point, after_commas, comma, either, any], "{text}");
         }
+        assert_eq!(read(DecimalMark::GivenComma, "1.5"), Some(1.5));
+        assert_eq!(read(DecimalMark::GivenComma, "38.054"), Some(38054.0));
     }
 
     #[test]
     fn marks_are_found_in_the_cells() {
-        use DecimalMark::{Comma, Either, Point, PointAfterCommas};
+        use DecimalMark::{Comma, Either, Point, PointAfterCommas, Unclear};
         for (cells, tab, semicolon) in [
-            (&["1", "2"][..], Either, Either),
+            (&["1", "2"][..], Either, Unclear),
             (&["1.5"], PointAfterCommas, PointAfterCommas),
             (&["1,5"], Comma, Comma),
-            (&["38,054", "858"], Either, Either),
+            (&["38,054", "858"], Either, Unclear),
             (&["38,054", "858.5"], PointAfterCommas, PointAfterCommas),
             (&["38,054", "1,234,567"], PointAfterCommas, PointAfterCommas),
             (&["38,054", "9,5"], Comma, Comma),
             (&["38,054", "0,125"], Comma, Comma),
-            (&["38.054", "858"], Point, DecimalMark::Unclear),
+            (&["38.054", "858"], Point, Unclear),
             (&["38.054", "12.250"], Point, Point),
             (&["38.054", "9,5"], Comma, Comma),
             (&["23.982,02", "31.12.2024"], Comma, Comma),

@@ -10,7 +10,6 @@ use crate::formats::table::csv::input::Input;
 use crate::formats::table::source::ReadOptions;
 use crate::values::notation::Notation;
 use crate::values::number::marks::{DecimalMark, Marks};
-use crate::values::time;
 
 /// Delimiters that are looked for, in this order.
 const DELIMITERS: [u8; 4] = [b',', b'\t', b';', b'|'];
@@ -28,8 +27,8 @@ pub(super) struct Dialect {
     pub(super) has_row_names: bool,
     /// Lines above the names, which are left out.
     pub(super) titles: Vec<String>,
-    /// Whether the first value of each column is a date; may be shorter than the row.
-    pub(super) are_dates: Vec<bool>,
+    /// Whether the first value of each column is a date, `None` without one; may be shorter than the row.
+    pub(super) are_dates: Vec<Option<bool>>,
 }
 
 impl Dialect {
@@ -83,21 +82,18 @@ impl Dialect {
         let n_names = usize::from(options.header != Header::Absent).min(rows.len());
         let decimal = match (options.decimal, found) {
             (Decimal::Point, _) => DecimalMark::PointAfterCommas,
-            (Decimal::Comma, _) => DecimalMark::Comma,
+            (Decimal::Comma, _) => DecimalMark::GivenComma,
             (Decimal::Auto, b',') => DecimalMark::Point,
             (Decimal::Auto, _) => decimal_mark(&rows[n_names..], found),
         };
         let notation = Notation::new(decimal, options.missing_values);
         let n_cells = rows.first().map_or(0, Vec::len);
-        let is_date = |column: usize| {
+        let has_dates = |column: usize| {
             let mut cells = rows.iter().skip(n_names).filter_map(|row| row.get(column));
-            let text = |cell: &[u8]| std::str::from_utf8(cell).map(str::trim).unwrap_or_default().to_owned();
-            let first = cells.find(|cell| !notation.is_missing(cell) && !time::is_infinite(&text(cell)));
-            let moment = first.and_then(|cell| time::parse(&text(cell)));
-            moment.is_some_and(|moment| moment.has_date)
+            cells.find_map(|cell| notation.is_date(cell))
         };
         let has_row_names = options.header == Header::Auto && n_cells > 0 && have_names(&rows, found, text);
-        let are_dates = (0..n_cells + usize::from(has_row_names)).map(is_date).collect();
+        let are_dates = (0..n_cells + usize::from(has_row_names)).map(has_dates).collect();
         input.set_delimiter(found);
         Ok(Dialect { delimiter: found, notation, n_cells, has_row_names, titles, are_dates })
     }
@@ -281,7 +277,7 @@ fn cell_at(text: &[u8], at: usize, delimiter: u8) -> (&[u8], usize) {
 mod tests {
     use super::*;
 
-    fn found(text: &str, delimiter: Delimiter) -> (char, DecimalMark, Vec<bool>) {
+    fn found(text: &str, delimiter: Delimiter) -> (char, DecimalMark, Vec<Option<bool>>) {
         let options = ReadOptions { delimiter, ..ReadOptions::default() };
         let mut input = Input::new(Box::new(io::Cursor::new(text.to_owned()))).unwrap();
         let dialect = Dialect::find(&mut input, &options).unwrap();
@@ -314,7 +310,7 @@ mod tests {
         // Runs of blanks become tabs.
         assert_eq!(
             found("a  b\n1  2.5\n", Delimiter::Auto),
-            ('\t', DecimalMark::PointAfterCommas, vec![false, false])
+            ('\t', DecimalMark::PointAfterCommas, vec![Some(false), Some(false)])
         );
         assert_eq!(found("a  b\nx  y\n", Delimiter::Whitespace).2.len(), 2);
         assert_eq!(found("a  b\nx  y\n", Delimiter::Auto).2.len(), 1);
@@ -325,7 +321,8 @@ mod tests {
         for (text, expected) in [
             ("a,b\n1.5,2\n", DecimalMark::Point),
             ("a;b\n1,5;2\n", DecimalMark::Comma),
-            ("a;b\n1;2\n", DecimalMark::Either),
+            ("a;b\n1;2\n", DecimalMark::Unclear),
+            ("a\tb\n1\t2\n", DecimalMark::Either),
             ("a;b\n1.5;2\n", DecimalMark::PointAfterCommas),
             ("a;b\n1,234;2.5\n", DecimalMark::PointAfterCommas),
             ("a\tb\n1,234\t858\n", DecimalMark::Either),
@@ -380,7 +377,8 @@ mod tests {
 
     #[test]
     fn dates_are_found_by_the_first_value() {
-        let text = "a;b;c;d\nNA;2024-01-01;x;12:30\n2024-01-02;;2024-01-01;12:31\n";
-        assert_eq!(found(text, Delimiter::Auto).2, [true, true, false, false]);
+        let text = "a;b;c;d;e\nNA;2024-01-01;x;12:30;\n2024-01-02;;2024-01-01;12:31;\n";
+        let are_dates = [Some(true), Some(true), Some(false), Some(false), None];
+        assert_eq!(found(text, Delimiter::Auto).2, are_dates);
     }
 }

@@ -135,10 +135,22 @@ impl Input {
         (self.delimiter, self.core) = (delimiter, reader(delimiter));
     }
 
-    /// Reads until the buffer is full, or to the end, and returns whether the buffer holds the whole text.
+    /// Reads until the buffer is full and holds a line, or to the end, and returns whether the buffer holds the whole text.
     pub(super) fn fill_buffer(&mut self) -> io::Result<bool> {
-        while self.end + PADDING < self.bytes.len() && self.fill()? {}
-        Ok(self.is_at_end)
+        loop {
+            while self.end + PADDING < self.bytes.len() && self.fill()? {}
+            if self.is_at_end || memchr2(b'\n', b'\r', self.rest_of_text().trim_ascii_start()).is_some() {
+                return Ok(self.is_at_end);
+            }
+            self.check_size(self.line, self.end - self.start)?;
+            self.fill()?;
+        }
+    }
+
+    /// Whether lines end with a line feed, as far as the first one shows.
+    pub(super) fn has_line_feeds(&self) -> bool {
+        let text = self.rest_of_text().trim_ascii_start();
+        memchr2(b'\n', b'\r', text).is_none_or(|at| text[at] == b'\n' || text.get(at + 1) == Some(&b'\n'))
     }
 
     /// The buffered text from the current position.
@@ -263,9 +275,11 @@ impl Input {
     /// Returns its length with its end.
     fn plain_line(&mut self) -> Option<usize> {
         let text = self.bytes.get(self.start..self.lines_end).filter(|_| self.padded_cells == 0)?;
-        let len = memchr(b'\n', text)?;
-        let line = text[..len].strip_suffix(b"\r").unwrap_or(&text[..len]);
-        if memchr2(b'"', b'\r', line).is_some() {
+        // Not beyond a carriage return, which may end all the lines.
+        let end = memchr2(b'\n', b'\r', text)?;
+        let line = &text[..end];
+        let len = end + usize::from(text[end] == b'\r');
+        if text.get(len) != Some(&b'\n') || memchr(b'"', line).is_some() {
             return None;
         }
         self.plain_ends.clear();

@@ -29,12 +29,22 @@ use crate::values::notation::Notation;
 /// # Errors
 /// A file that can't be read, or a first row that does not hold names.
 pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
+    let (mut source, is_file) = opened(path, options)?;
+    if options.has_parts && is_file {
+        source.find_dates(options)?;
+    }
+    Ok(Source::Text(Box::new(source)))
+}
+
+/// The file, and whether it can be opened again.
+fn opened(path: &Path, options: &ReadOptions<'_>) -> Result<(CsvSource, bool)> {
     let file = user_file::open("data file", path)?;
     let compression = Compression::from_opened(&file, path);
-    let length = file.metadata().ok().filter(|data| data.is_file() && compression == Compression::None);
-    let n_bytes = length.map(|data| data.len());
+    let length = file.metadata().ok().filter(|data| data.is_file()).map(|data| data.len());
+    let n_bytes = length.filter(|_| compression == Compression::None);
     let input = Input::new(compression.reader(file, path)?).map_err(|error| unreadable(path, error))?;
-    Ok(Source::Text(Box::new(CsvSource::new(input.within(options.memory_bytes), path, options, n_bytes)?)))
+    let source = CsvSource::new(input.within(options.memory_bytes), path, options, n_bytes)?;
+    Ok((source, length.is_some()))
 }
 
 /// A CSV file.
@@ -43,6 +53,7 @@ struct CsvSource {
     input: Input,
     columns: FileColumns,
     dialect: Dialect,
+    has_line_feeds: bool,
     /// Length of an uncompressed file.
     n_bytes: Option<u64>,
 }
@@ -62,11 +73,36 @@ pub fn from_text(
 impl CsvSource {
     fn new(mut input: Input, path: &Path, options: &ReadOptions<'_>, n_bytes: Option<u64>) -> Result<Self> {
         let dialect = Dialect::find(&mut input, options).map_err(|error| unreadable(path, error))?;
+        let has_line_feeds = input.has_line_feeds();
         let mut columns = read_header(&mut input, path, options.header, &dialect)?;
-        columns.are_dates.clone_from(&dialect.are_dates);
+        columns.are_dates = dialect.are_dates.iter().map(|is_date| *is_date == Some(true)).collect();
         columns.are_dates.resize(columns.names.len(), false);
         input.enlarge_block();
-        Ok(CsvSource { path: path.to_owned(), input, columns, dialect, n_bytes })
+        Ok(CsvSource { path: path.to_owned(), input, columns, dialect, has_line_feeds, n_bytes })
+    }
+
+    /// Reads the file, opened again, until each column in use has shown whether its first value is a date.
+    fn find_dates(&mut self, options: &ReadOptions<'_>) -> Result<()> {
+        let mut are_dates = std::mem::take(&mut self.dialect.are_dates);
+        are_dates.resize(self.columns.names.len(), None);
+        for (is_date, name) in are_dates.iter_mut().zip(&self.columns.names) {
+            *is_date = is_date.or(options.dropped.contains(name).then_some(false));
+        }
+        if !are_dates.contains(&None) {
+            return Ok(());
+        }
+        let (mut rows, _) = opened(&self.path, options)?;
+        // A faulty row is an error where the rows are read.
+        while let Ok(Some(record)) = rows.next(true) {
+            for (is_date, cell) in are_dates.iter_mut().zip(record.cells()) {
+                *is_date = is_date.or_else(|| self.dialect.notation.is_date(cell));
+            }
+            if !are_dates.contains(&None) {
+                break;
+            }
+        }
+        self.columns.are_dates = are_dates.into_iter().map(|is_date| is_date == Some(true)).collect();
+        Ok(())
     }
 }
 
@@ -96,7 +132,8 @@ impl TextSource for CsvSource {
     }
 
     fn delimiter(&self) -> Option<u8> {
-        Some(self.dialect.delimiter)
+        // Else each block would be searched for lines once per record.
+        self.has_line_feeds.then_some(self.dialect.delimiter)
     }
 
     fn lines(&mut self) -> Result<Option<(&[u8], usize)>> {

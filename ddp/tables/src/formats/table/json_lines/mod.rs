@@ -10,14 +10,14 @@ use ddp::storage::user_file;
 
 use self::lines::{Cells, Fault, Keys, Lines};
 use crate::formats::error::{ColumnError, Result, RowsError};
+use crate::formats::foreign::without_mark;
 use crate::formats::table::source::{FileColumns, ReadOptions, Record, Source, TextSource};
 use crate::values::notation::Notation;
 use crate::values::number::DecimalMark;
-use crate::values::time;
 
 /// Whether a text begins with an object, or with an array of objects.
 pub(crate) fn has_signature(begin: &[u8]) -> bool {
-    let text = begin.trim_ascii_start();
+    let text = without_mark(begin).trim_ascii_start();
     let objects = text.strip_prefix(b"[").map_or(text, <[u8]>::trim_ascii_start);
     let is_array = objects.len() < text.len();
     objects.strip_prefix(b"{").is_some_and(|rest| is_array || rest.trim_ascii_start().starts_with(b"\""))
@@ -68,10 +68,7 @@ impl JsonSource {
             let notation = self.notation.clone();
             let Some(record) = self.next(true)? else { break };
             for (is_date, cell) in are_dates.iter_mut().zip(record.cells()) {
-                let text = std::str::from_utf8(cell).unwrap_or_default().trim();
-                if is_date.is_none() && !notation.is_missing(cell) && !time::is_infinite(text) {
-                    *is_date = Some(time::parse(text).is_some_and(|moment| moment.has_date));
-                }
+                *is_date = is_date.or_else(|| notation.is_date(cell));
             }
         }
         self.columns.are_dates = are_dates.into_iter().map(|is_date| is_date == Some(true)).collect();
@@ -106,5 +103,21 @@ impl TextSource for JsonSource {
             })),
         })?;
         Ok(read.map(|(line, is_bad)| self.cells.record(line, is_bad)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_known_after_a_byte_order_mark_too() {
+        for (text, is_json) in
+            [("{\"a\":1}\n", true), (" [ {\"a\":1},", true), ("[1]", false), ("{a,b}\n", false)]
+        {
+            for text in [text.to_owned(), format!("\u{feff}{text}")] {
+                assert_eq!(has_signature(text.as_bytes()), is_json, "{text:?}");
+            }
+        }
     }
 }
