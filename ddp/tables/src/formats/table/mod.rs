@@ -11,9 +11,9 @@ mod patched;
 #[cfg(feature = "parquet")]
 mod plain;
 #[cfg(feature = "parquet")]
-pub mod parquet;
-#[cfg(feature = "parquet")]
 pub mod ipc;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 #[cfg(not(feature = "parquet"))]
 pub mod absent;
 pub mod csv;

@@ -130,26 +130,40 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether these are intervals of months, days and nanoseconds, or hold such, which Parquet has no type for.
-    pub fn holds_intervals(&self) -> bool {
-        #[cfg(feature = "parquet")]
-        if let Kind::Arrow(field) = self {
-            return holds_intervals(field.data_type());
+    /// The type among those of these values that Parquet does not have, for a message.
+    pub fn not_in_parquet(&self) -> Option<&'static str> {
+        match self {
+            #[cfg(feature = "parquet")]
+            Kind::Arrow(field) => not_in_parquet(field.data_type()),
+            _ => None,
         }
-        false
     }
 }
 
 #[cfg(feature = "parquet")]
-fn holds_intervals(kind: &DataType) -> bool {
+fn not_in_parquet(kind: &DataType) -> Option<&'static str> {
     match kind {
-        DataType::Interval(unit) => *unit == IntervalUnit::MonthDayNano,
+        DataType::Interval(IntervalUnit::MonthDayNano) => Some("intervals of months, days and nanoseconds"),
+        DataType::Union(..) => Some("a union of types"),
+        DataType::Struct(fields) if fields.is_empty() => Some("a struct without fields"),
+        DataType::Struct(fields) => fields.iter().find_map(|field| not_in_parquet(field.data_type())),
         DataType::List(of)
         | DataType::LargeList(of)
+        | DataType::ListView(of)
+        | DataType::LargeListView(of)
+        | DataType::RunEndEncoded(_, of)
         | DataType::FixedSizeList(of, _)
-        | DataType::Map(of, _) => holds_intervals(of.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| holds_intervals(field.data_type())),
-        _ => false,
+        | DataType::Map(of, _) => not_in_parquet(of.data_type()),
+        DataType::Dictionary(_, of) => not_in_parquet(of),
+        DataType::Decimal32(_, scale)
+        | DataType::Decimal64(_, scale)
+        | DataType::Decimal128(_, scale)
+        | DataType::Decimal256(_, scale)
+            if *scale < 0 =>
+        {
+            Some("decimals of a negative scale")
+        }
+        _ => None,
     }
 }
 
@@ -188,5 +202,32 @@ pub fn first_not_finite(raw: RawType, bytes: &[u8]) -> Option<usize> {
         RawType::F32 => find!(u32, 0x7fff_ffff, 0x7f80_0000),
         RawType::F64 => find!(u64, 0x7fff_ffff_ffff_ffff, 0x7ff0_0000_0000_0000),
         _ => None,
+    }
+}
+
+#[cfg(all(test, feature = "parquet"))]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::{Field, Fields, UnionFields, UnionMode};
+
+    use super::*;
+
+    #[test]
+    fn types_that_parquet_lacks_are_found_at_any_depth() {
+        let field = |of: &DataType| Arc::new(Field::new("x", of.clone(), true));
+        let within = |of: &DataType| DataType::List(field(&DataType::Struct(Fields::from(vec![field(of)]))));
+        for (of, name) in [
+            (DataType::Union(UnionFields::empty(), UnionMode::Sparse), "union"),
+            (DataType::Struct(Fields::empty()), "struct"),
+            (DataType::Decimal128(9, -2), "negative"),
+            (DataType::Interval(IntervalUnit::MonthDayNano), "interval"),
+        ] {
+            for of in [of.clone(), within(&of)] {
+                let found = Kind::Arrow(field(&of)).not_in_parquet();
+                assert!(found.is_some_and(|found| found.contains(name)), "{of}");
+            }
+        }
+        assert_eq!(Kind::Arrow(field(&within(&DataType::Decimal128(9, 2)))).not_in_parquet(), None);
     }
 }

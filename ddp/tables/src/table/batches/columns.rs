@@ -528,9 +528,9 @@ fn is_wide(data_type: &DataType) -> bool {
 pub(super) fn first_list_len(source: &dyn BatchSource, root: usize) -> Result<Option<usize>> {
     match source.schema().field(root).data_type() {
         DataType::FixedSizeList(_, len) => Ok(usize::try_from(*len).ok()),
+        DataType::List(_) | DataType::LargeList(_) => Ok(source.first_list_len(root)?),
         // To look for lists takes a reader of the whole schema: once for each column would be quadratic.
-        kind if !kind.is_nested() => Ok(None),
-        _ => Ok(source.first_list_len(root)?),
+        _ => Ok(None),
     }
 }
 

@@ -49,7 +49,9 @@ pub(super) fn common_type(a: &DataType, b: &DataType) -> Option<DataType> {
         }
         (T::Duration(a), T::Duration(b)) => Some(T::Duration(finer(*a, *b))),
         (T::List(a), T::List(b)) => Some(T::List(common_element(a, b)?)),
-        (T::LargeList(a), T::LargeList(b)) => Some(T::LargeList(common_element(a, b)?)),
+        (T::LargeList(a) | T::List(a), T::LargeList(b) | T::List(b)) => {
+            Some(T::LargeList(common_element(a, b)?))
+        }
         (T::FixedSizeList(a, len), T::FixedSizeList(b, other)) if len == other => {
             Some(T::FixedSizeList(common_element(a, b)?, *len))
         }
@@ -116,6 +118,8 @@ pub(super) fn per_second(unit: TimeUnit) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use arrow_schema::Field;
+
     use super::*;
 
     #[test]
@@ -123,6 +127,7 @@ mod tests {
         use DataType as T;
         use TimeUnit::{Microsecond, Millisecond, Nanosecond};
         let dictionary = |key: T, of: T| T::Dictionary(Box::new(key), Box::new(of));
+        let field = |of: T| Arc::new(Field::new("item", of, true));
         for (a, b, expected) in [
             (T::Int64, T::Float64, Some(T::Float64)),
             (T::Null, T::Int8, Some(T::Int8)),
@@ -150,6 +155,11 @@ mod tests {
             (dictionary(T::Int8, T::Float32), T::Int64, Some(T::Float64)),
             (dictionary(T::Int8, T::Date32), T::Date32, None),
             (T::Utf8, T::Int64, None),
+            (
+                T::List(field(T::Int64)),
+                T::LargeList(field(T::Float32)),
+                Some(T::LargeList(field(T::Float64))),
+            ),
             (T::Int64, T::Timestamp(Millisecond, None), None),
         ] {
             assert_eq!(common_type(&a, &b), expected, "{a} and {b}");

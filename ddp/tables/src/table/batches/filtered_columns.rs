@@ -9,7 +9,7 @@ use arrow_select::filter::filter_record_batch;
 use ddp::data::error::{DataError, Result};
 
 use crate::formats::error::ColumnError;
-use crate::table::batches::arrays::{MAX_EXACT, to_f64};
+use crate::table::batches::arrays::{MAX_EXACT, keys, to_f64};
 use crate::table::batches::columns::{Kind, kind};
 use crate::table::batches::text;
 use crate::values::filter::{Cell, Filter};
@@ -46,7 +46,7 @@ enum Cells<'a> {
     /// Numbers that f64 holds exactly.
     Numbers(&'a ArrayRef, Vec<f64>),
     /// The values of a dictionary as text, and the value of each row.
-    Dictionary(&'a ArrayRef, Vec<Vec<u8>>, Vec<usize>),
+    Dictionary(Vec<Vec<u8>>, Vec<Option<usize>>),
     /// Each as text.
     Texts(&'a ArrayRef),
 }
@@ -59,11 +59,9 @@ impl<'a> Cells<'a> {
                 text::put(of.values(), value, &mut cell);
                 cell
             };
-            return Cells::Dictionary(
-                array,
-                (0..of.values().len()).map(text).collect(),
-                of.normalized_keys(),
-            );
+            let mut of_rows = vec![None; array.len()];
+            keys(array, |row, key| of_rows[row] = key);
+            return Cells::Dictionary((0..of.values().len()).map(text).collect(), of_rows);
         }
         let of = array.data_type();
         // Singles are compared by their digits, as in files of text; and numbers may mark missing values.
@@ -84,8 +82,7 @@ impl<'a> Cells<'a> {
             Cells::Numbers(array, numbers) if array.is_valid(row) && numbers[row].is_finite() => {
                 Cell::Number(numbers[row])
             }
-            Cells::Dictionary(array, texts, keys) if array.is_valid(row) => Cell::Text(&texts[keys[row]]),
-            Cells::Dictionary(..) => Cell::Text(b""),
+            Cells::Dictionary(texts, keys) => Cell::Text(keys[row].map_or(b"".as_slice(), |key| &texts[key])),
             Cells::Numbers(array, _) | Cells::Texts(array) => {
                 room.clear();
                 text::put(array, row, room);
@@ -118,4 +115,32 @@ pub(in crate::table) fn kept<'a>(
     let keeps: BooleanArray = keeps.collect();
     let rows = batch.project(wanted).expect("columns of the batch");
     filter_record_batch(&rows, &keeps).expect("a truth value per row")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::types::Int8Type;
+    use arrow_array::{DictionaryArray, Int8Array, StringArray};
+
+    use super::*;
+    use crate::values::number::DecimalMark;
+
+    #[test]
+    fn a_dictionary_may_have_no_values() {
+        let notation = Notation::new(DecimalMark::Point, &[]);
+        for (values, texts) in [(vec![], ["", ""]), (vec!["a"], ["a", ""])] {
+            let key = (!values.is_empty()).then_some(0);
+            let keys = Int8Array::from(vec![key, None]);
+            let values = Arc::new(StringArray::from(values));
+            let array: ArrayRef = Arc::new(DictionaryArray::<Int8Type>::try_new(keys, values).unwrap());
+            let cells = Cells::new(&array, &notation);
+            for (row, text) in texts.into_iter().enumerate() {
+                assert!(
+                    matches!(cells.get(row, &mut Vec::new()), Cell::Text(cell) if cell == text.as_bytes())
+                );
+            }
+        }
+    }
 }

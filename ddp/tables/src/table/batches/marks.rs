@@ -78,9 +78,15 @@ fn without(array: &ArrayRef, are_missing: &[bool]) -> ArrayRef {
     make_array(data.expect("only the nulls change"))
 }
 
-/// The field of a column that may lack values.
+/// The field of a column that may lack values, as may the elements of its lists.
 pub(super) fn nullable(field: &FieldRef) -> FieldRef {
-    Arc::new(field.as_ref().clone().with_nullable(true))
+    let data_type = match field.data_type() {
+        DataType::List(of) => DataType::List(nullable(of)),
+        DataType::LargeList(of) => DataType::LargeList(nullable(of)),
+        DataType::FixedSizeList(of, len) => DataType::FixedSizeList(nullable(of), *len),
+        other => other.clone(),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(data_type).with_nullable(true))
 }
 
 fn mark_lists<O: OffsetSizeTrait>(lists: &GenericListArray<O>, notation: &Notation) -> ArrayRef {
@@ -122,11 +128,12 @@ fn marked(array: &dyn Array, notation: &Notation) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
-    use arrow_array::types::{Float32Type, Int32Type};
+    use arrow_array::types::{Float32Type, Int32Type, Int64Type};
     use arrow_array::{
         Date32Array, Decimal128Array, DictionaryArray, Float32Array, Int64Array, LargeStringArray, ListArray,
         TimestampMicrosecondArray, TimestampNanosecondArray, TimestampSecondArray, UInt8Array,
     };
+    use arrow_schema::Field;
 
     use super::*;
     use crate::values::notation::Notation;
@@ -186,5 +193,23 @@ mod tests {
         let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists));
         let without = without_marked(&lists, &Notation::new(DecimalMark::Point, &["-999".to_owned()]));
         assert_eq!((without.null_count(), without.as_list::<i32>().value(0).null_count()), (1, 1));
+    }
+
+    #[test]
+    fn the_type_of_marked_lists_is_that_of_their_nullable_field() {
+        let notation = Notation::new(DecimalMark::Point, &["-999".to_owned()]);
+        let field = |of: &DataType| Arc::new(Field::new("item", of.clone(), false));
+        let of_one = [Some(vec![Some(1), Some(-999)])];
+        let (_, offsets, values, _) = ListArray::from_iter_primitive::<Int64Type, _, _>(of_one).into_parts();
+        let list: ArrayRef = Arc::new(ListArray::new(field(&DataType::Int64), offsets, values.clone(), None));
+        let lists: [ArrayRef; 3] = [
+            list.clone(),
+            Arc::new(FixedSizeListArray::new(field(&DataType::Int64), 2, values, None)),
+            Arc::new(FixedSizeListArray::new(field(list.data_type()), 1, list, None)),
+        ];
+        for array in lists {
+            let field = nullable(&field(array.data_type()));
+            assert_eq!(without_marked(&array, &notation).data_type(), field.data_type());
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::formats::error::{CellProblem, ColumnError};
 use crate::formats::table::batch_source::{BatchSource, Batches, most_elements};
 use crate::source::SourceSpec;
 use crate::table::batches::arrays::{
-    LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32,
+    LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32, to_f64,
 };
 use crate::table::batches::columns::{
     Column, Columns, Kept, TextMeaning, are_decimals, are_moments, kinds_of,
@@ -137,12 +137,8 @@ impl BatchRows {
                     let infinite: Vec<usize> = (0..n).filter(is_new).collect();
                     if let Some(row) = infinite.first().filter(|_| !rows.may_miss) {
                         let place = format!("data file `{}`, row {}", self.path.display(), self.row + row);
-                        let column = format!("column \"{}\"", column.name);
-                        return Err(DataError::from(TableError::MissingValue {
-                            place,
-                            column,
-                            hint: INFINITE,
-                        }));
+                        let (column, hint) = (format!("column \"{}\"", column.name), INFINITE);
+                        return Err(DataError::from(TableError::MissingValue { place, column, hint }));
                     }
                     rows.kinds.add_infinite(feature, infinite.len() as u64);
                     finite
@@ -348,6 +344,18 @@ impl Cells<'_> {
         let columns = checks::Columns { rows: &[], place: &place };
         let names = [self.column.name.clone()];
         checks::floats(out, 0, &names, may_miss, &columns)
+            .map_err(|error| self.beyond_f32(width, out).unwrap_or(error))
+    }
+
+    /// The error of a first number that is infinite in `out` only.
+    fn beyond_f32(&self, width: usize, out: &[f32]) -> Option<DataError> {
+        let index = out.iter().position(|value| value.is_infinite())?;
+        let row = index / width;
+        let of_row = if self.is_list() { list(self.array, row)? } else { self.array.slice(row, 1) };
+        let value = to_f64(&of_row).get(index % width).copied().filter(|value| value.is_finite())?;
+        let (place, column) = (self.place(row), self.column.name.clone());
+        let problem = CellProblem::NotFinite { text: format!("{value:?}") };
+        Some(DataError::from(TableError::Cell { place, column, problem }))
     }
 
     /// Texts, read as the cells of a file of text.

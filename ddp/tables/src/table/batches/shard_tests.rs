@@ -39,6 +39,19 @@ fn values(rows: &dyn Dataset) -> Vec<f32> {
 }
 
 #[test]
+fn lists_of_both_lengths_of_offsets_are_one_type() {
+    let rows = [Some(vec![Some(1.0), Some(2.0)]), Some(vec![Some(3.0), Some(4.0)])];
+    let list = ListArray::from_iter_primitive::<types::Float64Type, _, _>(rows.clone());
+    let large = LargeListArray::from_iter_primitive::<types::Float64Type, _, _>(rows);
+    for rows in both(Arc::new(list.slice(1, 1)), Arc::new(large), &[]) {
+        let rows = rows.unwrap();
+        let (x, _, _) = all(&*rows);
+        assert_eq!(rows.layout().features[..2], ["x[0]", "x[1]"]);
+        assert_eq!(x.chunks(3).filter(|row| row[..2] == [3.0, 4.0]).count(), 2);
+    }
+}
+
+#[test]
 fn shards_of_other_types_are_widened() {
     let time = |values: Vec<i64>| TimestampMicrosecondArray::from(values);
     let cases: Vec<(ArrayRef, ArrayRef, Vec<f32>, &str)> = vec![

@@ -107,6 +107,26 @@ fn all_types_are_read() {
 }
 
 #[test]
+fn numbers_beyond_f32_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.parquet");
+    let list = ListArray::from_iter_primitive::<types::Float64Type, _, _>([
+        Some(vec![Some(1.0), Some(2.0)]),
+        Some(vec![Some(3.0), Some(-1e44)]),
+    ]);
+    let x: ArrayRef = Arc::new(Float64Array::from(vec![1.0, 1e44]));
+    let infinite: ArrayRef = Arc::new(Float64Array::from(vec![1.0, f64::INFINITY]));
+    for (x, parts) in [
+        (x, ["row 1, column \"x\"", "got \"1e44\"", "the largest number is 3.4e38"]),
+        (Arc::new(list) as ArrayRef, ["row 1, column \"x\"", "got \"-1e44\"", "3.4e38"]),
+        (infinite, ["row 1", "column \"x\"", "got inf"]),
+    ] {
+        write(&path, vec![("x", x), ("label", Arc::new(Int64Array::from(vec![0, 1])))], 10);
+        assert_refused(open_whole(&path, &["data.target=label"]), &parts);
+    }
+}
+
+#[test]
 fn labels_of_decimals_and_durations_keep_their_digits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("labels.parquet");

@@ -193,7 +193,7 @@ fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, usize> {
             Arc::new(ListArray::new(field.clone(), ends, values, nulls))
         }
         DataType::LargeList(field) => {
-            let (_, ends, values, nulls) = array.as_list::<i64>().clone().into_parts();
+            let (_, ends, values, nulls) = large_lists(array).as_list::<i64>().clone().into_parts();
             let row_of = |at: usize| ends.partition_point(|end| *end as usize <= at).saturating_sub(1);
             let values = cast(&values, field.data_type()).map_err(row_of)?;
             Arc::new(LargeListArray::new(field.clone(), ends, values, nulls))
@@ -205,6 +205,15 @@ fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, usize> {
         }
         other => unreachable!("{other} is no common type of two others"),
     })
+}
+
+/// Lists whose offsets have 64 bits.
+fn large_lists(array: &ArrayRef) -> ArrayRef {
+    let DataType::List(field) = array.data_type() else { return array.clone() };
+    let ends = array.as_list::<i32>().offsets().iter().map(|&end| i64::from(end));
+    let ends = Int64Array::from_iter_values(ends).to_data();
+    let lists = array.to_data().into_builder().data_type(DataType::LargeList(field.clone()));
+    make_array(lists.buffers(ends.buffers().to_vec()).build().expect("only the offsets are wider"))
 }
 
 fn is_whole(of: &DataType) -> bool {

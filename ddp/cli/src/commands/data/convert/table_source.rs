@@ -223,13 +223,14 @@ fn used(partitions: &[Partition]) -> Vec<Partition> {
 
 /// Refuses columns of a type that Parquet files cannot hold.
 fn check_types(path: &Path, groups: &[Group]) -> Result<()> {
-    let Some(group) = groups.iter().find(|group| group.kind.holds_intervals()) else { return Ok(()) };
+    let lacked = groups.iter().find_map(|group| Some((group, group.kind.not_in_parquet()?)));
+    let Some((group, got)) = lacked else { return Ok(()) };
     Err(DataError::from(ColumnError::WrongType {
         path: path.to_owned(),
         column: group.names[0].clone(),
         expected: "a type of Parquet",
-        got: "intervals of months, days and nanoseconds".to_owned(),
-        hint: "leave the column out by --drop, or write it as a number of seconds",
+        got: got.to_owned(),
+        hint: "leave the column out by --drop, or write it as numbers",
     })
     .into())
 }

@@ -2,17 +2,19 @@
 //!
 //! Source: <https://arrow.apache.org/docs/format/Columnar.html>; decoded by the crate `arrow-ipc`.
 
-mod schema;
+pub(super) mod schema;
 mod bounds;
 #[cfg(test)]
 mod bounds_tests;
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::DataType::{LargeList, List};
 use arrow_schema::{ArrowError, SchemaRef};
 use ddp::storage::user_file;
 use ddp_kernels::cpu::caught_panic::catch_panic;
@@ -33,13 +35,15 @@ pub fn open(path: &Path, options: &ReadOptions<'_>) -> Result<Source> {
     bounds::check(path, &file, is_file, options.memory_bytes)?;
     let (reader, wide) = reader(path, None)?;
     let plain = PlainTypes::new(&reader.schema(), &wide, options.label);
-    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), plain })))
+    Ok(Source::Batches(Box::new(IpcFile { path: path.to_owned(), plain, first_lens: OnceCell::new() })))
 }
 
 /// A file or stream whose schema was read.
 struct IpcFile {
     path: PathBuf,
     plain: PlainTypes,
+    /// Length of the first list of each column within the first batch: each reader reads all of its columns.
+    first_lens: OnceCell<Vec<Option<usize>>>,
 }
 
 impl BatchSource for IpcFile {
@@ -48,6 +52,19 @@ impl BatchSource for IpcFile {
     }
 
     fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
+        if self.first_lens.get().is_none() {
+            let fields = self.schema().fields();
+            let mut lens = vec![None; fields.len()];
+            let is_list = |root: &usize| matches!(fields[*root].data_type(), List(_) | LargeList(_));
+            let roots: Vec<usize> = (0..fields.len()).filter(is_list).collect();
+            if let Some(batch) = self.batches(roots.clone())?.next().transpose()? {
+                roots.iter().zip(batch.columns()).for_each(|(&root, array)| lens[root] = list_len_in(array));
+            }
+            self.first_lens.get_or_init(|| lens);
+        }
+        if let Some(len) = self.first_lens.get().and_then(|lens| lens[root]) {
+            return Ok(Some(len));
+        }
         for batch in self.batches(vec![root])? {
             if let Some(len) = list_len_in(batch?.column(0)) {
                 return Ok(Some(len));
@@ -115,8 +132,12 @@ fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ArrowError>) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use arrow_array::cast::AsArray as _;
-    use arrow_array::types::Decimal128Type;
+    use arrow_array::types::{Decimal128Type, Int64Type};
+    use arrow_array::{ArrayRef, Int64Array, ListArray};
+    use arrow_ipc::writer::FileWriter;
     use arrow_schema::DataType;
 
     use super::*;
@@ -152,6 +173,26 @@ mod tests {
     fn streams_of_another_byte_order_are_refused() {
         let error = opened(BIG_ENDIAN).unwrap_err();
         assert!(error.to_string().contains("its numbers are big-endian, expected little-endian"), "{error}");
+    }
+
+    #[test]
+    fn all_lists_are_measured_in_one_pass() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.arrow");
+        let list = |len: usize| -> ArrayRef {
+            let first = [Some(vec![Some(1); len])];
+            Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(first))
+        };
+        let none: ArrayRef = Arc::new(Int64Array::from(vec![5]));
+        let columns = [("a", list(3)), ("b", none), ("c", list(2))];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let mut writer = FileWriter::try_new(File::create(&path).unwrap(), &batch.schema()).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        let Source::Batches(source) = open(&path, &ReadOptions::default()).unwrap() else { unreachable!() };
+        assert_eq!(source.first_list_len(2).unwrap(), Some(2));
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(source.first_list_len(0).unwrap(), Some(3));
     }
 
     #[test]

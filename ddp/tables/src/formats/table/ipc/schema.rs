@@ -5,9 +5,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use arrow_ipc::{Endianness, Field, FixedSizeBinary, Int, Type};
+use arrow_ipc::{Endianness, Field, FixedSizeBinary, Int, Schema, Type};
 
-use crate::formats::table::patched::Patches;
+use crate::formats::table::patched::{Patches, patch};
 
 /// Bytes of an integer of 128 bits.
 const WIDE_BYTES: i32 = 16;
@@ -40,7 +40,24 @@ pub(super) fn facts(file: &File, is_file: bool) -> Result<Facts, String> {
         message = arrow_ipc::root_as_message(&bytes).ok();
         message.as_ref().and_then(arrow_ipc::Message::header_as_schema)
     };
-    let Some(schema) = schema else { return Ok(Facts::default()) };
+    schema.map_or(Ok(Facts::default()), |schema| facts_of(schema, start))
+}
+
+/// The schema in a message with its length in front, where integers of 128 bits are binary values, and its columns of such integers;
+/// `None` for a schema without them.
+pub(in crate::formats::table) fn patched(mut bytes: Vec<u8>) -> Option<(arrow_schema::Schema, Vec<usize>)> {
+    bytes.drain(..if bytes.starts_with(&[0xff; 4]) { 8 } else { 0 });
+    let message = arrow_ipc::root_as_message(&bytes).ok()?;
+    let Facts { patches, wide } = facts_of(message.header_as_schema()?, 0).ok()?;
+    if patches.is_empty() {
+        return None;
+    }
+    patch(&mut bytes, 0, &patches);
+    let message = arrow_ipc::root_as_message(&bytes).ok()?;
+    Some((arrow_ipc::convert::try_fb_to_schema(message.header_as_schema()?).ok()?, wide))
+}
+
+fn facts_of(schema: Schema<'_>, start: u64) -> Result<Facts, String> {
     if schema.endianness() != Endianness::Little {
         return Err("its numbers are big-endian, expected little-endian".to_owned());
     }

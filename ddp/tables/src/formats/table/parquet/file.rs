@@ -20,12 +20,13 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::basic::{ConvertedType, Type as PhysicalType};
 use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataBuilder};
+use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetMetaDataBuilder};
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type, TypePtr};
 
 use crate::formats::error::{Result, RowsError};
 use crate::formats::table::parquet::bounds::{check_pages, check_schema, malformed};
+use crate::formats::table::parquet::embedded;
 use crate::formats::table::parquet::page_flags;
 use crate::formats::table::patched::{Patched, Patches, patch};
 use crate::formats::table::plain::PlainTypes;
@@ -106,10 +107,10 @@ impl ParquetFile {
         let version = version(&file, path)?;
         let (n_bytes, _) = version;
         check_schema(&file, n_bytes).map_err(|reason| malformed(path, reason))?;
-        let metadata = guarded(path, || footer(&file))?;
+        let (metadata, wide) = guarded(path, || footer(&file))?;
         let group_rows = guarded(path, || group_rows(&metadata, n_bytes))?;
         let patches = page_flags::patches(&file, metadata.metadata());
-        let plain = PlainTypes::new(metadata.schema(), &[], options.label);
+        let plain = PlainTypes::new(metadata.schema(), &wide, options.label);
         let (path, memory_bytes) = (path.to_owned(), options.memory_bytes);
         let opened = Some(Arc::new(file));
         Ok(ParquetFile { path, metadata, plain, patches, group_rows, version, memory_bytes, opened })
@@ -226,18 +227,31 @@ impl ParquetFile {
 }
 
 /// Reads the footer. An Arrow schema that a writer added is ignored if it contradicts the columns; columns of some types are read
-/// as others.
-fn footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
+/// as others. Returns the footer and the columns of integers of 128 bits.
+fn footer(file: &File) -> Result<(ArrowReaderMetadata, Vec<usize>), ParquetError> {
     let options = ArrowReaderOptions::new();
     let plain = options.clone().with_skip_arrow_metadata(true);
-    let metadata = ArrowReaderMetadata::load(file, options.clone())
-        .or_else(|error| ArrowReaderMetadata::load(file, plain.clone()).map_err(|_| error))?;
-    let metadata = match without_empty_groups(metadata.metadata()) {
+    let mut wide = Vec::new();
+    let metadata = ArrowReaderMetadata::load(file, options.clone()).or_else(|error| {
+        let skipped = ArrowReaderMetadata::load(file, plain.clone()).map_err(|_| error)?;
+        let Some((patched, of_schema)) = embedded::patched(skipped.metadata()) else {
+            return Ok(skipped);
+        };
+        let patched = ArrowReaderMetadata::try_new(Arc::new(patched), options.clone());
+        Ok::<_, ParquetError>(patched.inspect(|_| wide = of_schema).unwrap_or(skipped))
+    })?;
+    let n_roots = metadata.parquet_schema().root_schema().get_fields().len();
+    let pruned = without_empty_groups(metadata.metadata());
+    let metadata = match without_null_offsets(pruned.as_ref().unwrap_or(metadata.metadata())).or(pruned) {
         None => metadata,
-        Some(pruned) => {
-            let pruned = Arc::new(pruned);
-            ArrowReaderMetadata::try_new(pruned.clone(), options.clone())
-                .or_else(|_| ArrowReaderMetadata::try_new(pruned, plain))?
+        Some(mended) => {
+            // Then the columns have other numbers.
+            if mended.file_metadata().schema_descr().root_schema().get_fields().len() < n_roots {
+                wide.clear();
+            }
+            let mended = Arc::new(mended);
+            ArrowReaderMetadata::try_new(mended.clone(), options.clone())
+                .or_else(|_| ArrowReaderMetadata::try_new(mended, plain))?
         }
     };
     let of_file = metadata.parquet_schema();
@@ -251,10 +265,12 @@ fn footer(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
         }
     }
     if !has_others {
-        return Ok(metadata);
+        return Ok((metadata, wide));
     }
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
-    ArrowReaderMetadata::try_new(metadata.metadata().clone(), options.with_schema(Arc::new(schema)))
+    let metadata =
+        ArrowReaderMetadata::try_new(metadata.metadata().clone(), options.with_schema(Arc::new(schema)))?;
+    Ok((metadata, wide))
 }
 
 /// A footer without the groups that have no leaves, which are columns without values; `None` if there are none.
@@ -270,6 +286,23 @@ fn without_empty_groups(metadata: &ParquetMetaData) -> Option<ParquetMetaData> {
     let (version, orders) = (of_file.version(), of_file.column_orders().cloned());
     let of_file = FileMetaData::new(version, of_file.num_rows(), created_by, pairs, schema, orders);
     Some(ParquetMetaDataBuilder::new(of_file).set_row_groups(metadata.row_groups().to_vec()).build())
+}
+
+/// A footer without dictionaries at byte 0, where old versions of parquet-mr place one that does not exist; `None` if there are none.
+fn without_null_offsets(metadata: &ParquetMetaData) -> Option<ParquetMetaData> {
+    let is_at_0 = |column: &ColumnChunkMetaData| column.dictionary_page_offset() == Some(0);
+    if !metadata.row_groups().iter().any(|group| group.columns().iter().any(is_at_0)) {
+        return None;
+    }
+    let groups = metadata.row_groups().iter().map(|group| {
+        let columns = group.columns().iter().map(|column| {
+            let offset = column.dictionary_page_offset().filter(|offset| *offset != 0);
+            column.clone().into_builder().set_dictionary_page_offset(offset).build()
+        });
+        group.clone().into_builder().set_column_metadata(columns.collect::<ParquetResult<_>>()?).build()
+    });
+    let groups: Vec<_> = groups.collect::<ParquetResult<_>>().ok()?;
+    Some(metadata.clone().into_builder().set_row_groups(groups).build())
 }
 
 fn has_empty_group(of: &Type) -> bool {

@@ -23,27 +23,33 @@ const PROBED_LEVELS: usize = 2 * MAX_COLUMNS;
 /// Pages that can be decoded to find the length of a column's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// The first rows, of which there is at least one.
+    /// As many rows, at least one.
     Rows(usize),
     /// Nothing: a list has this many elements.
     TooLong(usize),
 }
 
-/// Finds how many rows of the column `root` can be decoded at a time to find its first list.
-pub(super) fn probe(file: &ParquetFile, root: usize) -> Result<Probe> {
-    let Some(group) = file.group_rows.iter().position(|n| *n > 0) else { return Ok(Probe::Rows(1)) };
+/// Finds how many rows of the column `root` can be decoded at a time to find its first list. Rows before it that have no list, or one
+/// of a single element, count only if `is_first`: the first of them shall show it.
+pub(super) fn probe(file: &ParquetFile, root: usize, is_first: bool) -> Result<Probe> {
     guarded(&file.path, || {
-        let Some(mut lists) = Lists::open(file, group, root)? else { return Ok(Probe::Rows(PROBED_ROWS)) };
         let (mut n_rows, mut n_levels) = (0, 0);
-        while n_rows < PROBED_ROWS {
-            match lists.next()? {
-                None => break,
-                Some(len) if len > MAX_COLUMNS => return Ok(Probe::TooLong(len)),
-                Some(len) if n_rows > 0 && n_levels + len > PROBED_LEVELS => break,
-                Some(len) => (n_rows, n_levels) = (n_rows + 1, n_levels + len),
+        for group in (0..file.group_rows.len()).filter(|&group| file.group_rows[group] > 0) {
+            let Some(mut lists) = Lists::open(file, group, root)? else { break };
+            while n_rows < PROBED_ROWS {
+                match lists.next()? {
+                    None => break,
+                    Some(len) if len > MAX_COLUMNS => return Ok(Probe::TooLong(len)),
+                    Some(len) if n_rows > 0 && n_levels + len > PROBED_LEVELS => break,
+                    Some(1) if n_rows == 0 && !is_first => {}
+                    Some(len) => (n_rows, n_levels) = (n_rows + 1, n_levels + len),
+                }
+            }
+            if n_rows > 0 {
+                return Ok(Probe::Rows(n_rows));
             }
         }
-        Ok::<_, ParquetError>(Probe::Rows(n_rows.max(1)))
+        Ok::<_, ParquetError>(Probe::Rows(PROBED_ROWS))
     })
 }
 

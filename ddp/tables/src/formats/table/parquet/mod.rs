@@ -5,6 +5,7 @@
 mod thrift;
 mod page_flags;
 mod bounds;
+mod embedded;
 mod file;
 mod lists;
 mod side_by_side;
@@ -71,14 +72,23 @@ impl BatchSource for ParquetFile {
     }
 
     fn first_list_len(&self, root: usize) -> Result<Option<usize>> {
-        let n_rows = match lists::probe(self, root)? {
-            Probe::TooLong(len) => return Ok(Some(len)),
-            Probe::Rows(n_rows) => n_rows,
-        };
-        match self.rows(0..self.group_rows.len(), &[root], n_rows)?.next().transpose()? {
-            None => Err(RowsError::NoRows { path: self.path.clone() }),
-            Some(batch) => Ok(list_len_in(batch.column(0))),
+        if self.n_rows() == 0 {
+            return Err(RowsError::NoRows { path: self.path.clone() });
         }
+        // The first rows nearly always have one.
+        for is_first in [true, false] {
+            let n_rows = match lists::probe(self, root, is_first)? {
+                Probe::TooLong(len) => return Ok(Some(len)),
+                Probe::Rows(n_rows) => n_rows,
+            };
+            let n_batches = if is_first { 1 } else { usize::MAX };
+            for batch in self.rows(0..self.group_rows.len(), &[root], n_rows)?.take(n_batches) {
+                if let Some(len) = list_len_in(batch?.column(0)) {
+                    return Ok(Some(len));
+                }
+            }
+        }
+        Ok(None)
     }
 
     fn read(&self, selection: &Selection) -> Result<Batches> {

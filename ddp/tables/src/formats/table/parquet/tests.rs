@@ -7,12 +7,15 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray as _;
 use arrow_array::types::{Decimal128Type, Float16Type, Int8Type, Int64Type};
 use arrow_array::{
-    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, Float16Array, Int8Array, RecordBatch,
+    ArrayRef, BooleanArray, Decimal128Array, DictionaryArray, FixedSizeBinaryArray, Float16Array, Int8Array,
+    ListArray, RecordBatch,
 };
 use half::f16;
-use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::arrow::{ARROW_SCHEMA_META_KEY, ArrowWriter};
 use parquet::basic::{ConvertedType, Repetition, Type as PhysicalType};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type as ParquetInt64};
+use parquet::file::metadata::{KeyValue, ParquetMetaDataWriter};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
@@ -99,6 +102,72 @@ fn categories_of_all_types_are_read_as_their_values() {
     assert_eq!(decimals, [Some(250), None, Some(125)]);
     let halves: Vec<_> = batch.column(2).as_primitive::<Float16Type>().iter().collect();
     assert_eq!(halves, [Some(f16::from_f32(2.5)), None, Some(f16::from_f32(1.5))]);
+}
+
+#[test]
+fn lists_after_many_rows_without_one_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    for (n_null, lists) in [(1500, vec![3, 3]), (1500, vec![1, 1]), (5000, vec![2; 3000]), (0, vec![4])] {
+        let list = |len: &usize| Some(vec![Some(1i64); *len]);
+        let rows = std::iter::repeat_n(None, n_null).chain(lists.iter().map(list));
+        let lists_of: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(rows));
+        let batch = RecordBatch::try_from_iter([("x", lists_of)]).unwrap();
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(2000)).build();
+        let file = File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let file = ParquetFile::open(&path, &ReadOptions::default()).unwrap();
+        assert_eq!(file.first_list_len(0).unwrap(), Some(lists[0]), "after {n_null} rows");
+    }
+}
+
+/// As polars writes them: the library does not know the type of the schema, with which it would skip those of all columns.
+#[test]
+fn integers_of_128_bits_are_read_as_decimals() {
+    // Made by Python's flatbuffers: one column `y` of signed integers of 128 bits.
+    const SCHEMA: &str = "/////3gAAAAQAAAAAAAKAAwACgAJAAQACgAAABAAAAAAAQQACAAIAAAABAAIAAAABAAAAAEAAAAUAAAAEAAUAB\
+         AAAAAPAAgAAAAEABAAAAAQAAAAGAAAAAAAAAIcAAAAAAAAAAgADAAIAAcACAAAAAAAAAGAAAAAAQAAAHkAAAA=";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let bytes = [1 << 70, -3i128].map(i128::to_le_bytes);
+    let column = FixedSizeBinaryArray::try_from_iter(bytes.into_iter()).unwrap();
+    let batch =
+        RecordBatch::try_from_iter_with_nullable([("y", Arc::new(column) as ArrayRef, true)]).unwrap();
+    let schema = KeyValue::new(ARROW_SCHEMA_META_KEY.to_owned(), SCHEMA.to_owned());
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![schema])).build();
+    let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
+    let file = File::create(&path).unwrap();
+    let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    assert_eq!(read(&path).column(0).as_primitive::<Decimal128Type>().values(), &[1 << 70, -3]);
+}
+
+#[test]
+fn a_dictionary_at_byte_0_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.parquet");
+    let column: ArrayRef = Arc::new(Int8Array::from(vec![1, 2]));
+    let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut writer =
+        ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    let metadata = writer.close().unwrap();
+    let group = metadata.row_group(0);
+    let column = group.column(0).clone().into_builder();
+    let column = column.set_dictionary_page_offset(Some(0)).set_column_index_offset(None);
+    let column = column.set_offset_index_offset(None).build().unwrap();
+    let group = group.clone().into_builder().set_column_metadata(vec![column]).build().unwrap();
+    let metadata = metadata.into_builder().set_row_groups(vec![group]).build();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (len, _) = bytes[bytes.len() - 8..].split_first_chunk::<4>().unwrap();
+    bytes.truncate(bytes.len() - 8 - u32::from_le_bytes(*len) as usize);
+    ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(read(&path).column(0).as_primitive::<Int8Type>().values(), &[1, 2]);
 }
 
 #[test]
