@@ -36,7 +36,7 @@ impl DeviceFeed {
         Ok(DeviceFeed::Gpu(GpuFeed { gpu: Gpu::get(index)?, slots: Vec::new(), next: 0 }))
     }
 
-    /// The rows on the device. The first batch must be the largest.
+    /// The rows on the device, in memory of its size if no earlier batch was as large.
     ///
     /// # Errors
     /// [`DataError::RowsElsewhere`](crate::data::DataError::RowsElsewhere) for rows that were loaded for another device;
@@ -44,9 +44,13 @@ impl DeviceFeed {
     pub fn next<'a>(&'a mut self, rows: &'a mut LoadedStep<'_>) -> Result<Batch<'a>> {
         step_rows::check_device(rows, self.device())?;
         let DeviceFeed::Gpu(GpuFeed { gpu, slots, next }) = self else { return rows.batch() };
-        let n_rows = rows.n_own_rows();
+        let (n_rows, shape) = (rows.n_own_rows(), rows.device_shape());
+        if slots.iter().any(|slot| !slot.holds(n_rows, shape)) {
+            // Copies to them are waited for, and their memory is free after the enqueued work.
+            slots.clear();
+        }
         while slots.len() < 2 {
-            slots.push(DeviceRows::new(gpu, n_rows, rows.device_shape())?);
+            slots.push(DeviceRows::new(gpu, n_rows, shape)?);
         }
         let slot = &mut slots[*next];
         rows.send(slot, None)?;

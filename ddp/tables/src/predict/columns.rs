@@ -16,7 +16,7 @@ pub(crate) struct PredictedColumns {
     task: Task,
     labels: Arc<Labels>,
     /// Number of columns of the model's outputs.
-    n_outputs: usize,
+    pub(crate) n_outputs: usize,
     /// Whether probabilities are written.
     with_probabilities: bool,
     /// Probability at which a label applies, or at which the second of two classes is predicted.

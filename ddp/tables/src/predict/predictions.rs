@@ -50,8 +50,8 @@ impl Predictions {
         self.units.values(&self.outputs, self.n_outputs)
     }
 
-    /// Classification: the class with the largest logit of each row, the first one if several are equal; for the ordinal loss,
-    /// the number of logits above 0.
+    /// Classification: the class with the largest logit of each row, the first one if several are equal, 0 where they are
+    /// NaN; for the ordinal loss, the number of logits above 0.
     pub fn classes(&self) -> Vec<usize> {
         let class = |row| class_of(row, &self.units);
         self.outputs.chunks_exact(self.n_outputs).map(class).collect()

@@ -58,6 +58,8 @@ pub struct Summary {
     pub(crate) n_bytes: u64,
     /// Rows without a prediction.
     pub n_bad_rows: u64,
+    /// Number of them whose outputs are NaN.
+    pub n_nan: u64,
     /// Counts of values that differ from those of training, by column.
     pub counts: Vec<(String, ColumnCounts)>,
     /// Columns that are not used, with the reason: ends of sentences.
@@ -172,16 +174,15 @@ pub fn run(
                 n_rows += block.n_rows as u64;
                 print(stream.encode(block))
             });
-            let n_bad_rows = world.collective_result(done)?;
+            let [n_bad_rows, n_nan] = world.collective_result(done)?;
             let counts = counts(world).map_err(Stop::from)?;
-            return Ok(Summary { n_rows, n_bytes: 0, n_bad_rows, counts, left_out });
+            return Ok(Summary { n_rows, n_bytes: 0, n_bad_rows, n_nan, counts, left_out });
         }
         OutputPlace::File(path) => path,
     };
     let mut file = OutputFile::create(world, path, format, &columns, &output.unfinished)?;
     let done = write_blocks(pass, votes.as_mut(), &predicted, |number, block| file.write(number, block));
-    let n_bad_rows = world.collective_result(done)?;
-    let n_bad_rows = sums(world, &[n_bad_rows]).map_err(Stop::from)?[0];
+    let n_bad = sums(world, &world.collective_result(done)?).map_err(Stop::from)?;
     let counts = counts(world).map_err(Stop::from)?;
     // Before the predictions get their name, so that they never exist without their labels, nor with labels of earlier predictions.
     let labels = if format == OutputFormat::Npy && world.rank().0 == 0 {
@@ -191,37 +192,46 @@ pub fn run(
     };
     world.collective_result(labels)?;
     let (n_rows, n_bytes) = file.finish(world)?;
-    Ok(Summary { n_rows, n_bytes, n_bad_rows, counts, left_out })
+    Ok(Summary { n_rows, n_bytes, n_bad_rows: n_bad[0], n_nan: n_bad[1], counts, left_out })
 }
 
-/// Predicts this rank's blocks and passes them with their numbers to `write`; returns the number of rows without a prediction.
+/// Predicts this rank's blocks and passes them with their numbers to `write`; returns the number of rows without a prediction, and of
+/// those whose outputs are NaN.
 fn write_blocks(
     pass: Pass<'_>,
     mut votes: Option<&mut Votes>,
     predicted: &PredictedColumns,
     mut write: impl FnMut(u64, &Block) -> Result<()>,
-) -> Result<u64> {
+) -> Result<[u64; 2]> {
     let kept_columns = pass.rows.kept.clone();
-    let mut n_bad_rows = 0;
+    let mut n_bad = [0; 2];
     pass.run(|mut of| {
         if let Some(votes) = &mut votes {
             votes.finish(&mut of)?;
         }
         let n_rows = of.rows.len();
+        let mut is_valid = vec![true; n_rows];
+        of.bad_rows.iter().for_each(|&row| is_valid[row] = false);
+        let outputs = of.outputs.chunks_exact(predicted.n_outputs);
+        for (is_valid, outputs) in is_valid.iter_mut().zip(outputs) {
+            if *is_valid && outputs.iter().any(|x| x.is_nan()) {
+                *is_valid = false;
+                n_bad[1] += 1;
+            }
+        }
         let mut block = Block { n_rows, columns: Vec::new(), is_valid: Vec::new() };
         if let Some(read) = &of.table {
             let kept = read.kept.iter().cloned().zip(&kept_columns);
             block.columns.extend(kept.map(|(values, column)| kept_values(values, column)));
         }
-        if !of.bad_rows.is_empty() {
-            block.is_valid = vec![true; n_rows];
-            of.bad_rows.iter().for_each(|&row| block.is_valid[row] = false);
-            n_bad_rows += block.is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
+        if is_valid.contains(&false) {
+            n_bad[0] += is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
+            block.is_valid = is_valid;
         }
         block.columns.extend(predicted.values(of.outputs));
         write(of.number, &block)
     })?;
-    Ok(n_bad_rows)
+    Ok(n_bad)
 }
 
 /// Refuses two predicted columns of one name: head `a` with class `b_c`, and head `a_b` with class `c`.

@@ -17,6 +17,7 @@ mod output;
 mod plan;
 mod predict;
 mod predict_ended;
+mod predict_odd;
 mod predict_places;
 mod report;
 mod runs;

@@ -129,8 +129,11 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
     Ok(())
 }
 
-/// Reports values that differ from those of training.
+/// Reports values that differ from those of training, and outputs that are none.
 fn report(summary: &Summary) {
+    if summary.n_nan > 0 {
+        warn!("{}: NaN outputs", count(summary.n_nan, "row"));
+    }
     let columns = |count: fn(&ColumnCounts) -> u64| -> Vec<(String, u64)> {
         let counts = summary.counts.iter().map(|(name, counts)| (name.clone(), count(counts)));
         counts.filter(|(_, n)| *n > 0).collect()
