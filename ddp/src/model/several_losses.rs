@@ -8,13 +8,13 @@ use ddp_kernels::{DType, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::loss_head::{LossFunction, LossHead};
 use super::network::Network;
-use crate::config::{HeadLoss, Loss};
+use crate::config::{ClassWeights, HeadLoss, Loss};
 use crate::data::{HeadTargets, head_columns};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
 /// The weighted mean of several losses: for a row, `Σ w[h] · loss[h] / Σ w[h]` over the heads whose targets it has, where the
-/// loss of a head is the mean over its outputs.
+/// loss of a head is the mean over its outputs. Of the weights of a head's classes only the ratios matter.
 ///
 /// Each loss runs on a copy of its outputs. The weights of the heads, and 0 for rows without targets, become row weights, so that
 /// the sums and gradients of all losses add up to the sums and gradients of the mean.
@@ -71,9 +71,10 @@ impl SeveralLosses {
             losses.iter().zip(targets).zip(head_columns(targets))
         {
             let n_outputs = loss.n_outputs(of.n_targets());
+            let scale = scale_of_classes(loss);
             let loss = LossHead::new(loss, model.device())?;
             // A loss adds up the weights of its elements.
-            let factor = weight / total / loss.expected_weight(1, n_outputs);
+            let factor = weight / total / loss.expected_weight(1, n_outputs) / scale;
             let targets = TargetColumns { first: columns.start, len: columns.len(), factor: factor as f32 };
             heads.push(Head {
                 loss,
@@ -96,6 +97,15 @@ impl SeveralLosses {
         };
         Ok(SeveralLosses { heads, memory: Mutex::new(memory) })
     }
+}
+
+/// Weight of the classes of a row of a loss: the harmonic mean, which is the mean over rows if weights are inverse to the numbers of rows.
+fn scale_of_classes(loss: &Loss) -> f64 {
+    let Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. } = loss else {
+        return 1.0;
+    };
+    let inverse = || weights.iter().filter(|weight| **weight > 0.0).map(|weight| 1.0 / f64::from(*weight));
+    inverse().count().max(1) as f64 / inverse().sum::<f64>().max(f64::MIN_POSITIVE)
 }
 
 /// Elements and formats of [`HeadMemory`], in the order of its fields.

@@ -113,6 +113,17 @@ fn a_single_head_is_the_loss_of_its_kind() {
     }
 }
 
+#[test]
+fn only_ratios_of_class_weights_matter() {
+    let setup = Setup::several_heads();
+    let mut scaled = setup.clone();
+    if let Loss::Heads(losses) = &mut scaled.loss {
+        // A power of two: the same digits.
+        losses[0].loss = cross_entropy(Some([64.0, 128.0, 256.0]));
+    }
+    assert!(scaled.train_on(1) == setup.train_on(1));
+}
+
 /// By definition, the loss of a row is the weighted mean over the heads whose targets it has; over rows, the sums are averaged.
 #[test]
 fn loss_and_gradient_follow_the_definition() {
