@@ -4,13 +4,15 @@
 //! · scale` is computed in f64 and rounded once, as in training. Category strings become codes, 0 for unknown strings; codes
 //! become one-hot columns or rows of tables.
 
+use std::collections::HashMap;
+
 use ddp::data::Normalizer;
 use ddp::data::vocabulary::Vocabulary;
 
 use crate::export::error::{ExportError, Result};
 use crate::export::graph::{Attribute, Graph, Value};
 use crate::export::proto::ElementType;
-use crate::fit::preprocess::{Column, ColumnCodes, Preprocessor};
+use crate::fit::preprocess::{Column, Preprocessor};
 
 /// Name of the input of models with one input for all columns.
 const X: &str = "x";
@@ -45,12 +47,15 @@ pub(super) struct Input {
 
 /// Adds inputs and preprocessing to the graph.
 ///
+/// - `marks`: numbers in the data that are missing values
+///
 /// # Errors
 /// See [`element`].
-pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Result<Features> {
+pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor, marks: &[f64]) -> Result<Features> {
     let plan = &preprocessor.plan;
     let encoded = plan.compiled();
-    let (inputs, columns) = declare(graph, preprocessor)?;
+    let vocabularies: HashMap<usize, &Vocabulary> = plan.categories().collect();
+    let (inputs, columns) = declare(graph, preprocessor, &vocabularies, marks)?;
 
     let fill = |encoded: &Column| match *encoded {
         Column::Number { column, fill } => Some((column, fill)),
@@ -74,9 +79,9 @@ pub(super) fn add(graph: &mut Graph, preprocessor: &Preprocessor) -> Result<Feat
             continue;
         };
         let Columns::Each(columns) = &columns else { unreachable!("categories have inputs of their own") };
-        let code = add_code(graph, plan, column, &columns[column]);
+        let code = add_code(graph, vocabularies[&column], &columns[column]);
         if let Column::OneHot { .. } = encoded {
-            values.push(add_one_hot(graph, plan, column, &code));
+            values.push(add_one_hot(graph, vocabularies[&column], &code));
         } else {
             let axis = axis.get_or_insert_with(|| graph.integers("codes.axis", vec![1]));
             codes.push(graph.op("Squeeze", &[&code, axis], &format!("{}.code", plan.columns[column])));
@@ -96,8 +101,14 @@ enum Columns {
 }
 
 /// Declares one input for all columns if f32 can hold all of them, else one input per column.
-fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> Result<(Vec<Input>, Columns)> {
+fn declare(
+    graph: &mut Graph,
+    preprocessor: &Preprocessor,
+    vocabularies: &HashMap<usize, &Vocabulary>,
+    marks: &[f64],
+) -> Result<(Vec<Input>, Columns)> {
     let plan = &preprocessor.plan;
+    let marks = if plan.fills_missing() { marks } else { &[] };
     let offsets = preprocessor.column_offsets();
     let declare = |graph: &mut Graph, name: &str, columns: &[String], element| {
         let about = match element {
@@ -112,14 +123,15 @@ fn declare(graph: &mut Graph, preprocessor: &Preprocessor) -> Result<(Vec<Input>
     };
     if plan.vocabularies.is_empty() && offsets.iter().all(|offset| *offset == 0.0) {
         let (input, x) = declare(graph, X, &plan.columns, ElementType::Float);
-        return Ok((vec![input], Columns::Matrix(x)));
+        return Ok((vec![input], Columns::Matrix(without_marks(graph, X, x, ElementType::Float, marks))));
     }
-    let is_category = |column: &String| plan.vocabularies.iter().any(|known| known.name() == column);
     let (mut inputs, mut values) = (Vec::new(), Vec::new());
-    for (column, &offset) in plan.columns.iter().zip(&offsets) {
-        let element = if is_category(column) { ElementType::String } else { element(column, offset)? };
+    for (index, (column, &offset)) in plan.columns.iter().zip(&offsets).enumerate() {
+        let is_category = vocabularies.contains_key(&index);
+        let element = if is_category { ElementType::String } else { element(column, offset)? };
         let (input, value) = declare(graph, column, std::slice::from_ref(column), element);
         inputs.push(input);
+        let value = without_marks(graph, column, value, element, marks);
         let value = match element {
             ElementType::Double => add_offset(graph, column, value, offset),
             ElementType::Int64 => add_integer_offset(graph, column, value, offset, plan.fills_missing()),
@@ -141,6 +153,32 @@ fn element(column: &str, offset: f64) -> Result<ElementType> {
         _ if (MAX_EXACT..=END_OF_I64).contains(&offset.abs()) => ElementType::Int64,
         _ => ElementType::Double,
     })
+}
+
+/// Replaces numbers that mark a missing value by the missing value of the input's type.
+fn without_marks(
+    graph: &mut Graph,
+    name: &str,
+    mut value: Value,
+    element: ElementType,
+    marks: &[f64],
+) -> Value {
+    let constant = format!("{name}.mark");
+    for &mark in marks {
+        let [mark, missing] = match element {
+            ElementType::Float => {
+                [mark as f32, f32::NAN].map(|value| graph.floats(&constant, &[1], vec![value]))
+            }
+            ElementType::Double => [mark, f64::NAN].map(|value| graph.doubles(&constant, vec![value])),
+            ElementType::Int64 if mark as i64 as f64 == mark => {
+                [mark as i64, MISSING_INTEGER].map(|value| graph.integers(&constant, vec![value]))
+            }
+            _ => continue,
+        };
+        let is_marked = graph.op("Equal", &[&value, &mark], &format!("{name}.is_marked"));
+        value = graph.op("Where", &[&is_marked, &missing, &value], &format!("{name}.without_mark"));
+    }
+    value
 }
 
 /// Subtracts the offset from the values and converts them to f32.
@@ -179,7 +217,7 @@ fn add_numbers(
         let fill = graph.floats("numbers.fill", &[fills.len()], fill);
         numbers = graph.op("Where", &[&is_missing, &fill, &numbers], "numbers.filled");
         let place = |encoded: &Column| match encoded {
-            Column::Indicator { column } => fills.iter().position(|(number, _)| number == column),
+            Column::Indicator { column } => fills.binary_search_by_key(column, |fill| fill.0).ok(),
             _ => None,
         };
         let places: Vec<i64> = encoded.iter().filter_map(place).map(|place| place as i64).collect();
@@ -207,17 +245,10 @@ fn add_normalizer(graph: &mut Graph, x: &Value, normalizer: &Normalizer, n_numbe
     graph.cast(&x, ElementType::Float, "numbers.normalized")
 }
 
-fn vocabulary(plan: &ColumnCodes, column: usize) -> &Vocabulary {
-    let name = &plan.columns[column];
-    let known = plan.vocabularies.iter().find(|known| known.name() == name);
-    known.expect("a column that is encoded as a category has a vocabulary")
-}
-
 /// The code of each string, `[N, 1]` i64.
-fn add_code(graph: &mut Graph, plan: &ColumnCodes, column: usize, texts: &Value) -> Value {
-    let vocabulary = vocabulary(plan, column);
+fn add_code(graph: &mut Graph, vocabulary: &Vocabulary, texts: &Value) -> Value {
     let values = vocabulary.values();
-    let name = format!("{}.codes", plan.columns[column]);
+    let name = format!("{}.codes", vocabulary.name());
     if values.is_empty() {
         // The encoder needs at least one string; here every string is unknown, including the empty one.
         let encoder = encoder(vec![String::new()], vec![0]);
@@ -239,9 +270,8 @@ fn encoder(texts: Vec<String>, codes: Vec<i64>) -> [(&'static str, Attribute<'st
 }
 
 /// One column per code, `[N, n_codes]`: 1 in the column of the row's code, else 0.
-fn add_one_hot(graph: &mut Graph, plan: &ColumnCodes, column: usize, code: &Value) -> Value {
-    let name = &plan.columns[column];
-    let n_codes = vocabulary(plan, column).n_codes() as i64;
+fn add_one_hot(graph: &mut Graph, vocabulary: &Vocabulary, code: &Value) -> Value {
+    let (name, n_codes) = (vocabulary.name(), vocabulary.n_codes() as i64);
     let all = graph.integers(&format!("{name}.all_codes"), (0..n_codes).collect());
     let is_code = graph.op("Equal", &[code, &all], &format!("{name}.is_code"));
     graph.cast(&is_code, ElementType::Float, &format!("{name}.one_hot"))

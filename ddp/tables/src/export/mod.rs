@@ -19,6 +19,7 @@
 //!
 //! let model = OnnxModel::new(Trained {
 //!     preprocessor: &Preprocessor::identity(vec!["height".into(), "weight".into()]),
+//!     missing_values: &[],
 //!     layers: &network.layers().collect::<Vec<_>>(),
 //!     parameters: TrainedParam::from_network(&network)?,
 //!     task: Task::Regression,

@@ -17,6 +17,8 @@ use crate::export::proto::{
 };
 use crate::export::{inputs, layers};
 use crate::fit::preprocess::Preprocessor;
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Version of the file format, from ONNX 1.15, the first release with [`OPSET`].
 const IR_VERSION: i64 = 9;
@@ -47,6 +49,8 @@ const VERSION_KEY: &str = "ddp_train.version";
 pub struct Trained<'a> {
     /// Conversion of the data's columns to features.
     pub preprocessor: &'a Preprocessor,
+    /// Texts and numbers that mark a missing value in the data, besides the usual ones.
+    pub missing_values: &'a [String],
     /// Layers in forward order, before or after fusion, such as [`ddp::model::Network::layers`].
     pub layers: &'a [&'a dyn Layer],
     /// Parameters of the layers.
@@ -76,11 +80,13 @@ impl OnnxModel {
     /// [`ExportError::UnknownLayer`] for a layer of a custom kind; [`ExportError::Parameter`] and [`ExportError::Features`] for
     /// weights and columns of another model; [`ExportError::Unsigned`].
     pub fn new(trained: Trained<'_>) -> Result<Self> {
-        let Trained { preprocessor, layers, parameters, task, loss, targets, config, origin } = trained;
+        let Trained { preprocessor, layers, parameters, task, loss, targets, config, origin, missing_values } =
+            trained;
         let n_outputs = layers.last().map_or(0, |layer| layer.out_features());
         let head = Head::new(task, loss, preprocessor, n_outputs);
+        let marks = Notation::new(DecimalMark::Either, missing_values);
         let mut graph = Graph::new("ddp-train", &head.names());
-        let features = inputs::add(&mut graph, preprocessor)?;
+        let features = inputs::add(&mut graph, preprocessor, marks.missing_numbers())?;
         check_width(&features, layers)?;
         let mut parameters = Parameters::new(parameters);
         let outputs = layers::add(&mut graph, &features, layers, &mut parameters)?;

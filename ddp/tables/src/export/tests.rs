@@ -41,6 +41,7 @@ fn plain(n_columns: usize) -> Preprocessor {
 fn exported(network: &Network, preprocessor: &Preprocessor) -> Result<OnnxModel, ExportError> {
     OnnxModel::new(Trained {
         preprocessor,
+        missing_values: &[],
         layers: &network.layers().collect::<Vec<_>>(),
         parameters: TrainedParam::from_network(network).unwrap(),
         task: Task::Regression,
@@ -163,6 +164,7 @@ fn weights_and_columns_of_another_model_are_refused() {
     let layers: Vec<_> = network.layers().collect();
     let trained = |preprocessor, parameters| Trained {
         preprocessor,
+        missing_values: &[],
         layers: &layers,
         parameters,
         task: Task::Classification,
@@ -227,6 +229,7 @@ fn an_input_is_renamed_only_for_an_output_of_its_name() {
         let network = Network::new(spec, 4, Device::Cpu, Precision::F32).unwrap();
         let model = OnnxModel::new(Trained {
             preprocessor: &preprocessor,
+            missing_values: &[],
             layers: &network.layers().collect::<Vec<_>>(),
             parameters: TrainedParam::from_network(&network).unwrap(),
             task,

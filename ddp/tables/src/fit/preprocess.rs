@@ -1,6 +1,7 @@
 //! Converts the columns of a dataset to the features of the model: fills missing values, encodes categories, normalizes
 //! numbers. Fitted to the training rows, saved with the model, applied to all rows.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -125,7 +126,6 @@ impl Preprocessor {
     ) -> Self {
         let n_columns = layout.n_features();
         let of_columns = stats.and_then(|stats| normalize::fit(normalize, stats));
-        let numbers = |column: usize| !layout.categories.iter().any(|category| category.column == column);
         let offsets = of_columns.as_ref().and_then(|normalizer| normalizer.offset.as_ref());
         let fill = stats.filter(|_| data.missing != Missing::Error).map(|stats| {
             let value = |column: usize| {
@@ -137,17 +137,16 @@ impl Preprocessor {
             };
             (0..n_columns).map(value).collect()
         });
-        let is_indicated = |column: &usize| {
-            layout.has_missing && numbers(*column) && stats.is_some_and(|stats| stats.n_missing(*column) > 0)
-        };
-        let plan = ColumnCodes {
+        let is_indicated =
+            |column: &usize| layout.has_missing && stats.is_some_and(|stats| stats.n_missing(*column) > 0);
+        let mut plan = ColumnCodes {
             columns: layout.features.clone(),
             vocabularies: layout.categories.iter().map(|category| category.vocabulary.clone()).collect(),
             embed: data.encode == Encode::Embedding,
             embedding_dim: data.embedding_dim,
             is_narrow: true,
             fill,
-            indicators: (0..n_columns).filter(is_indicated).collect(),
+            indicators: Vec::new(),
             ranges: stats.map(|stats| {
                 let value = |column: usize, difference: f64| {
                     Some((stats.origin[column] + difference) as f32).filter(|value| value.is_finite())
@@ -158,6 +157,7 @@ impl Preprocessor {
             }),
             kinds: layout.kinds.clone(),
         };
+        plan.indicators = plan.numbers().filter(is_indicated).collect();
         let normalizer = of_columns.map(|of_columns| {
             let of_features = |values: &[f64], other: f64| {
                 let mut values: Vec<f64> = plan.numbers().map(|column| values[column]).collect();
@@ -217,7 +217,7 @@ impl Preprocessor {
         layout.labels.clone_from(&dataset.layout().labels);
         layout.task_choice.clone_from(&dataset.layout().task_choice);
         layout.left_out.clone_from(&dataset.layout().left_out);
-        Arc::new(EncodedRows { of: dataset, plan: self.plan.clone(), layout })
+        Arc::new(EncodedRows { of: dataset, columns: self.plan.compiled(), layout })
     }
 }
 
@@ -291,8 +291,7 @@ impl ColumnCodes {
 
     /// Columns of numbers, in order.
     pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
-        let is_number = |column: &usize| self.vocabulary(*column).is_none();
-        (0..self.columns.len()).filter(is_number)
+        self.with_vocabularies().filter_map(|(column, known)| known.is_none().then_some(column))
     }
 
     /// Values of the columns from those of the features; 0 for categories.
@@ -302,13 +301,15 @@ impl ColumnCodes {
         values
     }
 
-    fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
-        self.vocabularies.iter().find(|vocabulary| vocabulary.name() == self.columns[column])
+    /// Columns, with the vocabularies of categories, in order.
+    fn with_vocabularies(&self) -> impl Iterator<Item = (usize, Option<&Vocabulary>)> {
+        let known: HashMap<_, _> = self.vocabularies.iter().map(|known| (known.name(), known)).collect();
+        self.columns.iter().map(move |name| known.get(&**name).copied()).enumerate()
     }
 
     /// Categorical columns with their vocabularies, in order.
-    fn categories(&self) -> impl Iterator<Item = (usize, &Vocabulary)> + '_ {
-        (0..self.columns.len()).filter_map(|column| Some((column, self.vocabulary(column)?)))
+    pub(crate) fn categories(&self) -> impl Iterator<Item = (usize, &Vocabulary)> {
+        self.with_vocabularies().filter_map(|(column, known)| Some((column, known?)))
     }
 
     /// Columns with one feature per value, and the numbers of these features; none where categories have embeddings.
@@ -358,33 +359,6 @@ impl ColumnCodes {
         columns.collect()
     }
 
-    /// Features of one row.
-    fn encode(&self, columns: &[Column], row: &[f32], out: &mut [f32]) {
-        let mut at = 0;
-        for column in columns {
-            match *column {
-                Column::Number { column, fill } => {
-                    out[at] = if row[column].is_nan() { fill } else { row[column] };
-                    at += 1;
-                }
-                Column::Indicator { column } => {
-                    out[at] = f32::from(u8::from(row[column].is_nan()));
-                    at += 1;
-                }
-                Column::OneHot { column, n_codes } => {
-                    let place = &mut out[at..at + n_codes];
-                    place.fill(0.0);
-                    place[code(row[column], n_codes)] = 1.0;
-                    at += n_codes;
-                }
-                Column::Code { column, n_codes } => {
-                    out[at] = code(row[column], n_codes) as f32;
-                    at += 1;
-                }
-            }
-        }
-    }
-
     /// Conversion of the columns, in the order of the features.
     pub(crate) fn compiled(&self) -> Vec<Column> {
         let fill = |column: usize| self.fill.as_ref().map_or(0.0, |fill| fill[column]);
@@ -421,11 +395,38 @@ fn code(value: f32, n_codes: usize) -> usize {
     if code < n_codes { code } else { 0 }
 }
 
+/// Features of one row.
+fn encode(columns: &[Column], row: &[f32], out: &mut [f32]) {
+    let mut at = 0;
+    for column in columns {
+        match *column {
+            Column::Number { column, fill } => {
+                out[at] = if row[column].is_nan() { fill } else { row[column] };
+                at += 1;
+            }
+            Column::Indicator { column } => {
+                out[at] = f32::from(u8::from(row[column].is_nan()));
+                at += 1;
+            }
+            Column::OneHot { column, n_codes } => {
+                let place = &mut out[at..at + n_codes];
+                place.fill(0.0);
+                place[code(row[column], n_codes)] = 1.0;
+                at += n_codes;
+            }
+            Column::Code { column, n_codes } => {
+                out[at] = code(row[column], n_codes) as f32;
+                at += 1;
+            }
+        }
+    }
+}
+
 /// Rows whose columns are converted to features when they are gathered.
 #[derive(Debug)]
 struct EncodedRows {
     of: Arc<dyn Dataset>,
-    plan: ColumnCodes,
+    columns: Vec<Column>,
     layout: RowLayout,
 }
 
@@ -451,11 +452,10 @@ impl DatasetWrapper for EncodedRows {
             ops::load_rows(raw.view(), None, None, floats.view_mut())?;
             raw = floats;
         }
-        let columns = self.plan.compiled();
         let (from, to) = (raw.view().as_slice::<f32>(OP, "columns")?, out.x.into_slice::<f32>(OP, "x")?);
         let (n_columns, n_features) = (dims[1], self.layout.n_features());
         for (row, out) in from.chunks_exact(n_columns).zip(to.chunks_exact_mut(n_features)) {
-            self.plan.encode(&columns, row, out);
+            encode(&self.columns, row, out);
         }
         Ok(())
     }

@@ -50,6 +50,11 @@ impl Notation {
         !self.missing.is_empty()
     }
 
+    /// The numbers that mark a missing value.
+    pub fn missing_numbers(&self) -> &[f64] {
+        &self.missing_numbers
+    }
+
     /// The numbers that mark a missing value, rounded.
     #[cfg(feature = "parquet")]
     pub fn missing_singles(&self) -> Vec<f32> {

@@ -30,15 +30,17 @@ pub(super) fn export(args: &CheckpointExportArgs) -> Result<()> {
         }
         ExportFormat::Onnx => {
             let saved = SavedModel::open(&file)?;
+            let data = &saved.config.data;
             let Weights { parameters, origin, .. } = weights(&file, checkpoint.as_ref(), args.weights)?;
             let layers = layers::from_spec(&saved.spec()?);
             let model = OnnxModel::new(Trained {
                 preprocessor: &saved.preprocessor,
+                missing_values: &data.missing_values,
                 layers: &layers.iter().map(|layer| &**layer).collect::<Vec<_>>(),
                 parameters: parameters.into_iter().map(TrainedParam::from).collect(),
-                task: saved.config.data.task,
+                task: data.task,
                 loss: &saved.config.loss,
-                targets: &saved.config.data.target,
+                targets: &data.target,
                 config: &saved.config.to_toml(),
                 origin: &origin,
             })?;

@@ -153,6 +153,19 @@ fn make(dir: &Path) -> Vec<Case> {
     };
     let exact = of_times("times", "drop = [\"gaps\"]");
     let filled = of_times("filled-times", "missing = \"mean\"");
+    let marked_rows = write(
+        dir,
+        "marked.csv",
+        &marked(&std::fs::read_to_string(&times).unwrap(), &["ns", "s", "small", "gaps"]),
+    );
+    let text = format!(
+        "[data]\ntrain = {}\ntarget = \"y\"\ntask = \"regression\"\nmissing = \"mean\"\nmissing_values = [\"-999\", \"-7\", \"none\"]\n\
+         [model]\nhidden = [6]\n[train]\nepochs = 2\nbatch_size = 8\n",
+        quoted(&marked_rows)
+    );
+    let marks = write(dir, "marked.toml", &text);
+    let marked_matrix = write(dir, "marked-matrix.csv", &marked(&small_numbers(), &["a", "b"]));
+    let matrix = write(dir, "marked-matrix.toml", &text.replace("marked.csv", "marked-matrix.csv"));
     let european = packed(dir, "european.csv.gz", &european());
     let text = format!(
         "[data]\ntrain = {}\ntarget = \"kind\"\ndatetime = \"parts\"\ncategorical = [\"city\"]\n[model]\nhidden = [6]\n\
@@ -184,6 +197,8 @@ fn make(dir: &Path) -> Vec<Case> {
         ("mixed", mixed, mixed_rows),
         ("times", exact, times.clone()),
         ("filled-times", filled, times.clone()),
+        ("marked", marks, marked_rows),
+        ("marked-matrix", matrix, marked_matrix),
         ("european", parts, european.clone()),
         ("european-seconds", seconds, european),
     ];
@@ -199,7 +214,16 @@ fn make(dir: &Path) -> Vec<Case> {
             run,
             onnx,
             rows,
-            has_probabilities: !["diabetes", "regression", "counts", "times", "filled-times"].contains(&name),
+            has_probabilities: ![
+                "diabetes",
+                "regression",
+                "counts",
+                "times",
+                "filled-times",
+                "marked",
+                "marked-matrix",
+            ]
+            .contains(&name),
         }
     };
     all.into_iter().map(make).collect()
@@ -262,6 +286,30 @@ fn times() -> String {
         let gaps =
             if row % 9 == 4 { String::new() } else { format!("{}", 1_699_999_999_000_000_000 + row * 3) };
         text += &format!("{ns},{s},{},{gaps},{}\n", row % 5, 3e5 + 1e5 * (row as f64 * 0.1).sin());
+    }
+    text
+}
+
+/// Small numbers and a target.
+fn small_numbers() -> String {
+    let row = |row: usize| format!("{:.4},{:.4},{}\n", (row as f64).sin(), row % 4, row % 9);
+    "a,b,y\n".to_owned() + &(0..60).map(row).collect::<String>()
+}
+
+/// The table with marks of missing values in these columns.
+fn marked(table: &str, columns: &[&str]) -> String {
+    let mut lines = table.lines();
+    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let mut text = header.join(",") + "\n";
+    for (row, line) in lines.enumerate() {
+        let mut cells: Vec<&str> = line.split(',').collect();
+        for (place, column) in columns.iter().enumerate() {
+            if row % 11 == 2 * place {
+                let column = header.iter().position(|name| name == column).unwrap();
+                cells[column] = ["-999", "-7"][row % 2];
+            }
+        }
+        text += &(cells.join(",") + "\n");
     }
     text
 }
