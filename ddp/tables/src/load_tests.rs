@@ -280,6 +280,17 @@ fn an_archive_with_test_rows_must_have_their_labels_and_weights() {
     }
     let of_train = [&x[..], &y[..1], &[("w", &[2], &[1.0, 2.0])]].concat();
     assert_refused(load(&of_train, "w"), &["no array \"y_test\"", "add \"y_test\""]);
+    // An archive of its own needs no weights.
+    let eval = folder.path().join("eval.npz");
+    let rows = Tensor::from_slice(&[3.0f32, 0.0], &[2, 1], Device::Cpu).unwrap();
+    let labels = Tensor::from_slice(&[1.0f32, 0.0], &[2], Device::Cpu).unwrap();
+    write_npz(&eval, &[("x", &rows), ("y", &labels)]).unwrap();
+    let of_all = [&x[..], &y, &[("w", &[2], &[1.0, 2.0]), ("w_test", &[2], &[1.0, 2.0])]].concat();
+    load(&of_all, "w").unwrap();
+    let sets = [("train", &path), ("eval", &eval)].map(|(key, of)| format!("data.{key}={}", of.display()));
+    let config = Config::load(None, &[&sets[..], &["data.weight=w".to_owned()]].concat()).unwrap();
+    let loaded = super::load(&config, &World::single()).unwrap();
+    assert_eq!(loaded.eval.unwrap().layout().left_out, ["its rows have no \"w\", so all weigh 1"]);
 }
 
 /// Everything that rows hold.

@@ -212,6 +212,13 @@ impl<'a> SourceSpec<'a> {
         self.data.eval_weight.as_deref().filter(|_| is_eval && self.side == SplitSide::Test)
     }
 
+    /// The note on rows of an evaluation that lack the config's weight.
+    pub(crate) fn note_without_weight(&self, has: impl Fn(&str) -> bool) -> Option<String> {
+        let is_eval = self.side == SplitSide::Test && self.to_predict.is_none();
+        let name = self.data.weight.as_deref().filter(|name| is_eval && !has(name))?;
+        Some(format!("its rows have no \"{name}\", so all weigh 1"))
+    }
+
     /// The classes, if they are known before the rows are read.
     pub fn vocabulary(&self) -> Option<Arc<LabelVocabulary>> {
         match self.classes {

@@ -156,7 +156,8 @@ fn named(path: &Path, arrays: &dyn NamedArrays, spec: &SourceSpec<'_>) -> Result
     let labels = Some(&*spec.data.labels_key).filter(|_| spec.labels.is_none() && spec.to_predict.is_none());
     let labels_hint = "set `data.labels_key` to the array of the labels";
     let targets = labels.map(|key| find(key, LABEL_KEYS, labels_hint)).transpose()?;
-    let weight = spec.data.weight.as_deref().filter(|_| spec.to_predict.is_none());
+    let is_there = |key: &&str| spec.side == SplitSide::Train || sides(key, &[]) != [None, None];
+    let weight = spec.data.weight.as_deref().filter(|_| spec.to_predict.is_none()).filter(is_there);
     let weight_hint = "set `data.weight` to the array with one number per row";
     let weights = weight.map(|key| find(key, &[], weight_hint)).transpose()?;
     Ok(FileArrays { features, targets, weights, texts: arrays.texts() })
@@ -285,7 +286,7 @@ fn combine(
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
         target_scale: None,
-        left_out: Vec::new(),
+        left_out: spec.note_without_weight(|_| weights.is_some()).into_iter().collect(),
     };
     if let Some(weights) = weights.as_ref().filter(|weights| weights.row_len() != 1 || weights.raw.is_text())
     {

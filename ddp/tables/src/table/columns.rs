@@ -209,6 +209,7 @@ impl ColumnPlan {
             }
             None => present,
         };
+        left_out.extend(spec.note_without_weight(|weight| names.iter().any(|name| name == weight)));
         // In the order of the features, not of the config.
         let categorical: Vec<String> = features.iter().filter(|name| is_categorical(name)).cloned().collect();
         let (feature_at, category_at) = (places(&features), places(&categorical));
@@ -289,9 +290,10 @@ fn check_names(path: &Path, spec: &SourceSpec<'_>, names: &[String]) -> Result<(
     let of_heads: Vec<String> = data.heads.iter().flat_map(|head| head.target.iter().cloned()).collect();
     let lists = [("heads", &of_heads)].into_iter().chain(dropped);
     let lists = lists.chain([("data.categorical", &data.categorical)]);
-    let weight: Vec<String> = data.weight.iter().cloned().collect();
-    // Rows for evaluation in files of their own need no such column.
-    let split = data.split().filter(|_| spec.side == SplitSide::Train).map(|split| split.column().to_owned());
+    // Rows for evaluation in files of their own need no such columns.
+    let is_train = spec.side == SplitSide::Train;
+    let weight: Vec<String> = data.weight.iter().filter(|_| is_train).cloned().collect();
+    let split = data.split().filter(|_| is_train).map(|split| split.column().to_owned());
     let split: Vec<String> = split.into_iter().collect();
     for (key, columns) in lists.chain([("data.weight", &weight), ("data.split", &split)]) {
         if let Some(column) = columns.iter().find(|column| !there.contains(column.as_str())) {

@@ -146,6 +146,12 @@ fn weights_are_read_and_checked() {
         assert_refused(refused, &["rows.csv`: line 3, column \"w\": ", part]);
     }
     assert_refused(load_text(&text("1"), &["data.weight=v"]), &["no column \"v\" for `data.weight`"]);
+    // Rows to evaluate on need none.
+    let files = Files::new(&[("rows.csv", &text("2")), ("eval.csv", "a,label\n3,1\n")]);
+    let loaded = files.load("rows.csv", &["data.weight=w", "data.eval=FOLDER/eval.csv"]).unwrap();
+    let eval = loaded.eval.unwrap();
+    assert_eq!(gathered(&*eval, &[0]).2, Some(vec![1.0]));
+    assert_eq!(eval.layout().left_out, ["its rows have no \"w\", so all weigh 1"]);
 }
 
 #[test]
