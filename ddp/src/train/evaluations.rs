@@ -6,7 +6,7 @@ use ddp_comm::World;
 use tracing::info;
 
 use crate::checkpoint::{Best, EarlyStoppingState, RunState};
-use crate::config::{AGAINST_DIVERGENCE, Config, EmaEval, EvalMetric, MetricSet};
+use crate::config::{AGAINST_DIVERGENCE, Config, EmaEval, EvalMetric, MetricSet, ScheduleShape};
 use crate::data::loader::LoaderOptions;
 use crate::data::order::partition::EvalPartition;
 use crate::data::{Dataset, Loaded};
@@ -182,7 +182,10 @@ impl<'a> Evaluations<'a> {
         let judged = if is_last { better } else { &measured.metrics };
         let n_reductions = state.early_stopping.n_reductions;
         self.stopping.record(&mut state.early_stopping, judged.judged_by(self.stopping.metric()));
-        if state.early_stopping.n_reductions > n_reductions {
+        // The lowest rate is reduced no further.
+        let reduces = matches!(self.plan.config.schedule.shape, ScheduleShape::Plateau { factor, final_fraction, .. }
+            if factor < 1.0 && factor.powf(n_reductions as f64) > final_fraction);
+        if state.early_stopping.n_reductions > n_reductions && reduces {
             let EarlyStoppingState { best, n_worse, n_reductions } = state.early_stopping;
             let (metric, best) = (self.stopping.metric(), best.unwrap_or(f64::NAN));
             info!(
@@ -291,7 +294,8 @@ impl<'a> Evaluations<'a> {
         let rows = &self.plan.data.plain;
         let request = self.request(self.metric_sets[When::During as usize], rows);
         let measure = |model: &mut Network, loss: &LossHead| self.evaluate(model, loss, &request, rows);
-        Ok(TrainMetrics(trainer.with_averaged_over(self.plan.statistics.as_ref(), measure)?))
+        let EvalPlan { statistics, signals, .. } = &self.plan;
+        Ok(TrainMetrics(trainer.with_averaged_over(statistics.as_ref(), Some(signals), measure)?))
     }
 
     /// Reports that the run stops early, where it does.
@@ -318,13 +322,14 @@ impl<'a> Evaluations<'a> {
         let Some(rows) = &self.plan.data.eval else { return Ok(None) };
         let request = self.request(set, rows);
         let is_kept = keeps_best && state.keeps_best_weights && self.keeps_weights(trainer);
-        let statistics = self.plan.statistics.as_ref();
-        let mut measured = trainer.with_averaged_over(statistics, |model, loss| {
-            let metrics = self.evaluate(model, loss, &request, rows)?;
-            let is_best = is_kept && self.best.is_better(state, &metrics);
-            let weights = is_best.then(|| best_weights::to_host(model)).transpose()?;
-            Ok(Measured { set, metrics, last: None, weights })
-        })?;
+        let EvalPlan { statistics, signals, .. } = &self.plan;
+        let mut measured =
+            trainer.with_averaged_over(statistics.as_ref(), Some(signals), |model, loss| {
+                let metrics = self.evaluate(model, loss, &request, rows)?;
+                let is_best = is_kept && self.best.is_better(state, &metrics);
+                let weights = is_best.then(|| best_weights::to_host(model)).transpose()?;
+                Ok(Measured { set, metrics, last: None, weights })
+            })?;
         let Config { train, optimizer, .. } = self.plan.config;
         if optimizer.ema_decay > 0.0 && train.ema_eval == EmaEval::Both {
             let (model, loss) = trainer.model_and_loss();

@@ -110,10 +110,8 @@ impl BatchPartition {
     pub fn micro_rows(&self, n_rows: usize) -> usize {
         let step_rows = self.global_rows.min(n_rows);
         match self.train.kind {
-            PartitionKind::Ranks { n_micro } | PartitionKind::SharedMicroBatches { n_micro } => {
-                step_rows.div_ceil(n_micro)
-            }
             PartitionKind::MicroShards { .. } => step_rows,
+            _ => self.train.micro_batch_rows_of_all(step_rows, 0),
         }
     }
 }

@@ -33,6 +33,7 @@ use crate::optim::loss_scaler::LossScaler;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::{Result, TrainError};
+use crate::train::eval_votes::Until;
 use crate::train::gpu_step::{GpuStep, N_SLOTS};
 pub use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
 use crate::train::statistics::StatisticsRows;
@@ -41,6 +42,7 @@ use crate::train::step_info::PlannedStep;
 pub use crate::train::step_info::{StepInfo, StepOutcome, StepRequest, Withheld};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
 use crate::train::step_times::StepTimes;
+use crate::train::stop_signals::StopSignals;
 
 /// Model, optimizer and buffers of a run, allocated once.
 ///
@@ -345,17 +347,20 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// The error of `body`, with the weights restored; see also [`Trainer::averaged_weights`].
     pub fn with_averaged<R>(&mut self, body: impl FnOnce(&mut Network, &LossHead) -> Result<R>) -> Result<R> {
-        self.with_averaged_over(None, body)
+        self.with_averaged_over(None, None, body)
     }
 
     /// [`Trainer::with_averaged`] with the statistics that the averaged weights have on these rows, in place of those of the steps.
     /// Collective.
     ///
+    /// - `signals`: those that stop the computation of the statistics
+    ///
     /// # Errors
-    /// Same as [`Trainer::with_averaged`]; `TrainError::Data` if the rows cannot be read.
+    /// Same as [`Trainer::with_averaged`]; `TrainError::Data` if the rows cannot be read; `TrainError::EvaluationStopped` after a signal.
     pub fn with_averaged_over<R>(
         &mut self,
         statistics: Option<&StatisticsRows>,
+        signals: Option<&StopSignals>,
         body: impl FnOnce(&mut Network, &LossHead) -> Result<R>,
     ) -> Result<R> {
         self.gather_weights()?;
@@ -366,7 +371,8 @@ impl<'w> Trainer<'w> {
         let result = match statistics {
             Some(rows) => {
                 let kept = model.copy_of_buffers()?;
-                let result = rows.renew(world, model, rank_exchange).and_then(|()| body(model, loss));
+                let renewed = rows.renew(Until { world, signals }, model, rank_exchange);
+                let result = renewed.and_then(|()| body(model, loss));
                 model.restore_buffers(&kept)?;
                 result
             }

@@ -117,6 +117,16 @@ fn statistics_of_an_epoch_shorter_than_a_step() {
     assert!(run.end("eval_loss").is_finite());
 }
 
+/// A shared micro-batch has two rows at least.
+#[test]
+fn statistics_where_rows_are_fewer_than_two_per_micro_batch() {
+    let keys =
+        "steps = 20\nglobal_batch_size = 8\ngrad_accum_steps = 6\nema_decay = 0.9\nema_eval = \"averaged\"\n";
+    let [renewed, of_steps] = ["", "ema_statistics = false\n"]
+        .map(|more| train(1, &format!("{BATCH_NORM}[train]\n{keys}{more}"), &["--threads", "1"]).weights());
+    assert!(renewed["norms.0.running_mean"] != of_steps["norms.0.running_mean"]);
+}
+
 #[test]
 fn the_statistics_do_not_depend_on_the_number_of_ranks() {
     // A bias before a batch norm has no gradient but rounding errors, which differ.

@@ -48,6 +48,10 @@ fn a_plateau_reduces_the_rate_alike_in_a_run_that_is_resumed() {
     let mut steps: Vec<f64> = rates.clone();
     steps.dedup();
     assert!(steps.len() >= 3 && steps.windows(2).all(|pair| pair[1] == pair[0] * 0.5), "{steps:?}");
+    // At the lowest rate nothing is reduced, so nothing is reported.
+    let bounded = train(1, DIGITS, &[&args[..], &set("schedule.final_fraction=0.5")].concat());
+    let log = std::fs::read_to_string(bounded.out().join("logs/rank-0.log")).unwrap();
+    assert_eq!(log.matches("of the learning rate, after step").count(), 1, "{log}");
     // Stopped between two evaluations after the first reduction, and resumed on its own.
     let first = rates.iter().position(|rate| *rate < 0.3).unwrap();
     let stop = format!("train.stop_after_steps={}", first + 5);

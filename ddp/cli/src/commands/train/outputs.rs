@@ -178,7 +178,7 @@ pub(super) fn save(
 ) -> Result<()> {
     let layout = trainer.model().layout().clone();
     // The averaged ones, where they are kept.
-    let last = trainer.with_averaged_over(statistics, |model, _| {
+    let last = trainer.with_averaged_over(statistics, None, |model, _| {
         Ok(folder.map(|_| model.weights_and_statistics()).transpose()?)
     })?;
     let (Some(folder), Some(last)) = (folder, last) else { return Ok(()) };
