@@ -89,6 +89,9 @@ pub struct TrainerOptions {
     /// ([`Gpu::set_deterministic`](ddp_kernels::cuda::Gpu::set_deterministic)). Rows come from a loader of as many
     /// [`PartitionKind::MicroShards`](crate::data::PartitionKind::MicroShards).
     pub micro_shards: Option<usize>,
+    /// Usual weight of a row, on all ranks the same: gradients in f16 then have the same size whatever the unit of the weights. The result is
+    /// that of any other value, but for overflow and rounding.
+    pub mean_weight: f64,
     /// Loss scaling, which gradients in f16 need.
     pub loss_scaling: Option<LossScalerConfig>,
     /// Treatment of a loss that is not finite, and of a gradient unless the loss is scaled.
@@ -112,6 +115,7 @@ impl Default for TrainerOptions {
             zero_copies: false,
             gathers_short_weights: false,
             micro_shards: None,
+            mean_weight: 1.0,
             loss_scaling: None,
             nonfinite: NonFinite::Fail,
         }

@@ -20,6 +20,7 @@ use crate::checkpoint::RunState;
 use crate::config::precision::Precision;
 use crate::config::{BadStep, Batch, Config, Determinism, Length, TrainConfig};
 use crate::data::Loaded;
+use crate::data::datasets::dataset::usual_weight;
 use crate::data::loader::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use crate::data::order::partition::{EvalPartition, GlobalBatches, PartitionKind, RankPartition};
 use crate::model::file::ModelFile;
@@ -165,7 +166,11 @@ pub fn trainer<'w>(
     device: Device,
 ) -> Result<Trainer<'w>> {
     let spec = model_spec(config, data);
-    let options = trainer_options(config, partition, graph);
+    let mut options = trainer_options(config, partition, graph);
+    if options.loss_scaling.is_some() {
+        // A power of two keeps the digits.
+        options.mean_weight = usual_weight(&*data.train)?.unwrap_or(1.0).log2().round().exp2();
+    }
     let layout = options.layout(&spec, world.world_size());
     let groups = ParamGroups::new(&config.optimizer, &layout)?;
     let state_len = options.state_len(world, &layout);

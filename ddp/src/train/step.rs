@@ -213,7 +213,7 @@ impl<'w> Replica<'w> {
 
     /// Expected sum of the weights of the rows of a global batch: the divisor of the gradients.
     fn expected_weight(&self, global_rows: usize) -> f64 {
-        self.loss.expected_weight(global_rows, self.model.n_outputs())
+        self.options.mean_weight * self.loss.expected_weight(global_rows, self.model.n_outputs())
     }
 
     /// Starts the moving average, if one is kept, at the weights before the first step, which replaces it unless its update is

@@ -19,7 +19,7 @@ use ddp::config::{
     Task,
 };
 use ddp::data::datasets::balanced::BalancedRows;
-use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, has_weight};
+use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, usual_weight};
 use ddp::data::datasets::subset::{Bits, Subset, split, split_fold};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
@@ -560,12 +560,12 @@ fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Res
 /// Checks that a row to train on and one to evaluate on have a weight.
 fn check_weights(train: &dyn Dataset, eval: Option<&dyn Dataset>) -> Result<()> {
     let of = |rows: &dyn Dataset| (rows.source().to_owned(), rows.len());
-    if !has_weight(train)? {
+    if usual_weight(train)?.is_none() {
         let (source_name, n_rows) = of(train);
         return Err(TargetError::NoWeight { source_name, n_rows }.into());
     }
     match eval {
-        Some(eval) if !has_weight(eval)? => {
+        Some(eval) if usual_weight(eval)?.is_none() => {
             let (source_name, n_rows) = of(eval);
             Err(TargetError::NoEvalWeight { source_name, n_rows }.into())
         }

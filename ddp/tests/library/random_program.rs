@@ -68,6 +68,7 @@ impl Program {
             zero: draws.of(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]),
             gathers_short_weights: draws.once_in(2),
             micro_shards,
+            mean_weight: 1.0,
             loss_scaling: (precision == Precision::F16 || draws.once_in(6)).then_some(scaling),
             nonfinite: draws.of(&[NonFinite::Fail, NonFinite::Withhold]),
             comm_dtype: if draws.once_in(6) { CommDtype::Bf16 } else { CommDtype::F32 },

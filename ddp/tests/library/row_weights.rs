@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ddp::config::precision::Precision;
 use ddp::config::{ClassWeights, ElementLoss, EvalMetric, Loss, OptimizerKind, Task};
+use ddp::data::datasets::dataset::usual_weight;
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{Dataset, ResidentRows, Targets};
@@ -39,6 +40,30 @@ fn select(rows: &ResidentRows, indices: &[usize], weights: Option<&[f32]>) -> Ar
         Targets::Values(values) => Targets::Values(of(values, N_CLASSES)),
     };
     rows_of(of(&rows.features, n_features), n_features, targets, weights.map(<[f32]>::to_vec))
+}
+
+/// The trainer knows the unit, in which gradients would overflow.
+#[test]
+fn steps_in_f16_do_not_depend_on_the_unit_of_the_weights() {
+    let setup = Setup { precision: Precision::F16, ..Setup::usual() };
+    let plain = row_weights(setup.n_rows);
+    let of = |unit: f32| {
+        let weights = plain.iter().map(|weight| weight * unit).collect();
+        Setup { row_weights: Some(weights), ..setup.clone() }
+    };
+    let train = |unit: f32, mean_weight: f64| {
+        let options = TrainerOptions { mean_weight, ..setup.options };
+        let trained = Setup { options, ..of(unit) }.train_on(1);
+        (trained.weights, trained.losses, trained.n_skipped)
+    };
+    let (unit, usual) = (2.0f32.powi(30), train(1.0, 1.0));
+    assert!(train(unit, f64::from(unit)) == usual);
+    assert!(train(unit, 1.0).2 > usual.2, "an overflow that goes unnoticed");
+    let mean = |weights: &[f32]| weights.iter().map(|of| f64::from(*of)).sum::<f64>() / weights.len() as f64;
+    let first = &plain[..plain.len().min(256)];
+    assert_eq!(usual_weight(&*of(1.0).rows()).unwrap(), Some(mean(first)));
+    assert_eq!(usual_weight(&*of(0.0).rows()).unwrap(), None);
+    assert_eq!(usual_weight(&*setup.rows()).unwrap(), Some(1.0));
 }
 
 #[test]

@@ -214,8 +214,8 @@ pub(crate) fn class_indices_of_gathered<D: Dataset + ?Sized>(
     Ok(())
 }
 
-/// Whether any row counts: rows have no weights, or one has a weight above 0. It reads up to the first such row.
-pub fn has_weight<D: Dataset + ?Sized>(dataset: &D) -> Result<bool> {
+/// Mean weight of the first rows of which one has a weight above 0, 1 where rows have no weights; `None` if no row counts.
+pub fn usual_weight<D: Dataset + ?Sized>(dataset: &D) -> Result<Option<f64>> {
     const CHUNK_ROWS: usize = 256;
     let layout = dataset.layout();
     let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
@@ -229,11 +229,12 @@ pub fn has_weight<D: Dataset + ?Sized>(dataset: &D) -> Result<bool> {
         let of_rows = weights.view_mut().rows(0, rows.len())?;
         dataset.gather(&rows, BatchMut { x, targets, weights: Some(of_rows) })?;
         let of_rows = weights.view().rows(0, rows.len())?;
-        if of_rows.as_slice::<f32>("check", "weights")?.iter().any(|&weight| weight > 0.0) {
-            return Ok(true);
+        let sum: f64 = of_rows.as_slice::<f32>("check", "weights")?.iter().map(|&of| f64::from(of)).sum();
+        if sum > 0.0 {
+            return Ok(Some(sum / rows.len() as f64));
         }
     }
-    Ok(!layout.has_weights)
+    Ok((!layout.has_weights).then_some(1.0))
 }
 
 /// Layout of a row.
