@@ -139,6 +139,42 @@ fn a_row_that_is_not_there_is_an_error() {
     });
 }
 
+/// Panics in the second epoch, or returns fewer rows there.
+#[derive(Debug)]
+struct Failing {
+    panics: bool,
+}
+
+impl Sampler for Failing {
+    fn rows(&self, epoch: u64) -> Vec<usize> {
+        assert!(epoch == 0 || !self.panics, "no rows of epoch {epoch}");
+        (0..N_ROWS - epoch as usize).collect()
+    }
+}
+
+#[test]
+fn a_sampler_that_fails_is_an_error() {
+    for panics in [false, true] {
+        threads::run(1, |world| {
+            let plan = BatchPlan {
+                shuffle: Shuffle::Sampler(Arc::new(Failing { panics })),
+                n_epochs: Some(3),
+                ..BatchPlan::new(4)
+            };
+            let options = LoaderOptions { threads: Some(2), ..LoaderOptions::new(Device::Cpu) };
+            let mut loader = DataLoader::new(&world, numbered(), &plan, options).unwrap();
+            // Rows that were read together with the epoch are lost.
+            let error = loop {
+                match loader.next_step() {
+                    Ok(step) => assert!(step.is_some(), "an error before the end"),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            assert!(error.contains("panicked") && error.contains("epoch"), "{error}");
+        });
+    }
+}
+
 #[test]
 fn batches_know_their_places_and_weights() {
     let values = (0..N_ROWS).map(|i| i as f32).collect::<Vec<_>>();

@@ -107,6 +107,18 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The result of `body`, or its panic as an error.
+    fn catch<T>(&self, body: impl FnOnce() -> T) -> Result<T> {
+        catch_panic(body).map_err(|panic| {
+            let text = panic.downcast_ref::<&str>().copied().unwrap_or("no message");
+            let text = panic.downcast_ref::<String>().map_or(text, |text| text);
+            DataError::Custom {
+                source_name: self.filler.dataset.source().to_owned(),
+                reason: format!("it panicked while rows were read: {text}"),
+            }
+        })
+    }
+
     /// Fills batches until the end of the plan or the ring.
     fn work(&self) {
         let mut state = self.lock();
@@ -116,10 +128,13 @@ impl Shared {
                 state = self.may_fill.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let State { jobs, .. } = &mut *state;
-            self.filler.take_jobs(&mut batch, &mut **jobs);
-            if batch.jobs.is_empty() {
+            // A panic in a user's sampler or dataset must not leave the step waiting forever.
+            let taken = self.catch(|| self.filler.take_jobs(&mut batch, &mut *state.jobs));
+            if taken.is_err() || batch.jobs.is_empty() {
                 state.is_at_end = true;
+                if taken.is_err() {
+                    state.ready.push_back(Some((batch, taken)));
+                }
                 self.may_fill.notify_all();
                 self.may_take.notify_all();
                 return;
@@ -128,15 +143,7 @@ impl Shared {
             state.n_begun += 1;
             state.ready.push_back(None);
             drop(state);
-            // A panic in a user's dataset must not leave the step waiting forever.
-            let filled = catch_panic(|| self.filler.fill(&mut batch));
-            let filled = filled.unwrap_or_else(|panic| {
-                let source_name = self.filler.dataset.source().to_owned();
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-                let reason = format!("it panicked while rows were read: {text}");
-                Err(DataError::Custom { source_name, reason })
-            });
+            let filled = self.catch(|| self.filler.fill(&mut batch)).and_then(|filled| filled);
             state = self.lock();
             let place = (number - state.n_taken) as usize;
             state.ready[place] = Some((batch, filled));
