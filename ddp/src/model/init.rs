@@ -136,6 +136,7 @@ mod tests {
     use ddp_kernels::ops::Activation;
 
     use super::*;
+    use crate::config::{LayerConfig, ModelConfig};
     use crate::model::{EmbeddingSpec, ModelSpec};
 
     #[test]
@@ -220,6 +221,28 @@ mod tests {
             assert!(w.iter().all(|v| v.abs() <= bound));
             assert!(of("layers.0.bias").iter().chain(of("layers.1.bias")).all(|&v| v == 0.0));
             assert_ne!(w[..10], of("layers.1.weight")[..10]);
+        }
+    }
+
+    /// The schemes are those of linear layers.
+    #[test]
+    fn numeric_embeddings_have_their_own_scheme() {
+        let layer = LayerConfig::NumericEmbedding { dim: 4, n_frequencies: 16, sigma: 0.1 };
+        let spec = ModelSpec::new(&ModelConfig::from_layers(vec![layer.once()], true), 3, 1);
+        let layout = ParamLayout::new(&spec);
+        let drawn = |weight_init| {
+            let mut weights = Tensor::zeros(&[layout.flat_len()], DType::F32, Device::Cpu).unwrap();
+            initialize(&layout, &mut weights, weight_init, 1).unwrap();
+            let flat = weights.to_vec::<f32>().unwrap();
+            let own = layout.entries().iter().filter(|entry| entry.name.starts_with("numeric."));
+            own.flat_map(|entry| flat[entry.range()].to_vec()).collect::<Vec<_>>()
+        };
+        let usual = drawn(WeightInit::Pytorch);
+        // Frequencies and phases of 3 columns, and what follows from 16 of them: within 1/sqrt(16).
+        assert!(usual.len() == 2 * 48 + 48 * 3 + 9 && usual[96..].iter().all(|value| value.abs() <= 0.25));
+        assert!(usual[96..].iter().any(|value| value.abs() > 0.2));
+        for other in [WeightInit::Xavier, WeightInit::Kaiming, WeightInit::Normal, WeightInit::Orthogonal] {
+            assert_eq!(drawn(other), usual, "{other:?}");
         }
     }
 

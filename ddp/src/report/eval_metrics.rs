@@ -97,8 +97,12 @@ impl EvalMetrics {
     /// Records that areas were computed from bins of scores.
     #[must_use]
     pub fn approximate(mut self, is_approximate: bool) -> Self {
+        let mut of_classes =
+            self.tables().into_iter().flat_map(|of| &of.per_class).flat_map(|of| &of.figures);
+        // A class without rows leaves no mean.
         let has_areas =
-            [EvalMetric::RocAuc, EvalMetric::AveragePrecision].iter().any(|area| self.get(*area).is_some());
+            [EvalMetric::RocAuc, EvalMetric::AveragePrecision].iter().any(|area| self.get(*area).is_some())
+                || of_classes.any(|(name, _)| ["roc_auc", "average_precision"].contains(name));
         if is_approximate && has_areas {
             self.tables.get_or_insert_default().is_approximate = true;
         }
@@ -245,6 +249,13 @@ mod tests {
             r#"{"eval_loss":0.5,"eval_per_class":{"b":{"precision":1.0,"rows":12}},"#.to_owned()
                 + r#""eval_confusion_matrix":{"classes":["b","a"],"counts":[[12,0.5],[0,3]]},"approximate":true}"#
         );
+        let areas = vec![NamedFigures { name: "b".to_owned(), figures: vec![("roc_auc", 0.5)] }];
+        let of = |per_class| EvalTables { per_class, ..EvalTables::default() };
+        let is_marked = |tables: EvalTables| {
+            let metrics = EvalMetrics::default().with_tables(tables).approximate(true);
+            metrics.tables().is_some_and(|tables| tables.is_approximate)
+        };
+        assert_eq!((is_marked(of(areas)), is_marked(of(Vec::new()))), (true, false), "a class without rows");
         let empty = EvalMetrics::default().with_tables(EvalTables::default());
         assert_eq!((empty.tables(), serde_json::to_string(&empty).unwrap()), (None, "{}".to_owned()));
     }

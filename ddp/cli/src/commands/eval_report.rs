@@ -77,7 +77,7 @@ fn metrics_text(metrics: &EvalMetrics) -> String {
         text += &format!("\n{}", table(&titles, &lines));
     }
     if tables.is_approximate {
-        text += "\nROC AUC and average precision are approximate: computed from 65,536 bins of scores\n";
+        text += "\nROC AUC and average precision are approximate: computed from bins of scores\n";
     }
     text
 }
@@ -156,7 +156,7 @@ mod tests {
              cat                 2         1\n\
              dog                 0  0.250000\n\
              \n\
-             ROC AUC and average precision are approximate: computed from 65,536 bins of scores\n"
+             ROC AUC and average precision are approximate: computed from bins of scores\n"
         );
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!((json["rows"].as_u64(), json["model"].as_str()), (Some(4), Some("m.safetensors")));

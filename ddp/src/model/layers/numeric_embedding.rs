@@ -40,7 +40,7 @@ impl NumericEmbeddingLayer {
             ParamSpec::new(format!("numeric.{index}.{name}"), kind, dims, init).on_stream(stream)
         };
         let (waves, outputs) = ([in_features, n_frequencies], dim - 1);
-        let uniform = Init::KaimingUniform(n_frequencies);
+        let uniform = Init::Uniform(1.0 / (n_frequencies as f32).sqrt());
         let params = [
             param(0, "frequencies", ParamKind::Embedding, &waves, Init::Normal(sigma as f32)),
             param(1, "phases", ParamKind::Bias, &waves, Init::Uniform(PI)),

@@ -82,7 +82,7 @@ impl AllScores {
 impl OutputAreas {
     /// The areas of an output, if it has some.
     pub(crate) fn of(&self, output: usize) -> Option<Areas> {
-        self.columns.iter().position(|column| *column == output).map(|place| self.areas[place])
+        self.areas.get(output.checked_sub(*self.columns.first()?)?).copied()
     }
 
     /// The mean over the outputs, if it is defined of each.
