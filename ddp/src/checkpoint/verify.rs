@@ -32,6 +32,15 @@ impl Checkpoint {
         check_checksum(entry, tensor_file::checksum(&self.path().join(&entry.name), caching))
     }
 
+    /// Reads the model file, which decides how rows are read, and compares its checksum.
+    ///
+    /// # Errors
+    /// The [`Fault`] found.
+    pub(crate) fn verify_model(&self) -> Result<(), Fault> {
+        let mut models = self.manifest().files.iter().filter(|entry| entry.name == MODEL_FILE);
+        models.try_for_each(|entry| self.verify_file(entry, Caching::Keep))
+    }
+
     pub(super) fn verify_with(&self, caching: Caching) -> Result<(), Fault> {
         threads::join_any_pool();
         let check = |entry: &FileEntry| self.verify_file(entry, caching);

@@ -330,7 +330,7 @@ section! {
 
         /// Host memory for a rank's rows, in MiB; 0 chooses by the memory of the container or machine.
         loader_memory_mib: usize = count(0, 1 << 30)
-            .help("Host memory for a rank's rows, in MiB; 0 for a quarter of what the container or machine has")
+            .help("Host memory for a rank's rows, in MiB; 0 for a quarter of its share of the container or machine, of all of it for a table that ranks of a host hold together")
             .default("0")
             .example("1024")
             .hint("0 chooses by the memory of the container or machine")

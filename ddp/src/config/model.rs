@@ -175,7 +175,8 @@ pub(super) fn is_periodic_mlp(raw: &RawConfig) -> Result<bool> {
     Ok(kind == ModelKind::PeriodicMlp && raw.given("model.layers").is_none())
 }
 
-/// Returns the settings without the keys of a file that the command line replaces by a list of layers or a preset.
+/// Returns the settings without the keys of a file that the command line replaces by a list of layers, a preset, or
+/// another way to hold rows out.
 pub(super) fn without_replaced(raw: &RawConfig) -> RawConfig {
     let is_over = |upper: &str, lower: &str| match (raw.given(upper), raw.given(lower)) {
         (Some(upper), Some(lower)) => overrides(upper, lower),
@@ -186,7 +187,11 @@ pub(super) fn without_replaced(raw: &RawConfig) -> RawConfig {
     let replaced = conflicts::excluded(&in_effect, &[]).filter(|(row, ..)| {
         row.key.starts_with("model.") && row.value == Values::Any && is_over(row.with, row.key)
     });
-    replaced.fold(in_effect.clone(), |left, (row, ..)| left.without(row.key))
+    let left = replaced.fold(in_effect.clone(), |left, (row, ..)| left.without(row.key));
+    // Both may stand beside a split, so that they are no alternatives.
+    let ways = [("data.fold", "data.eval_fraction"), ("data.eval_fraction", "data.fold")];
+    let over = ways.into_iter().find(|(upper, lower)| is_over(upper, lower));
+    over.map_or(left.clone(), |(_, lower)| left.without(lower))
 }
 
 /// Whether `upper` was given on the command line and `lower` in a file.

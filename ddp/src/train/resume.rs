@@ -272,7 +272,7 @@ impl Resumed {
         }
         let mut skipped = self.skipped.clone();
         skipped.push(Skipped { name: step_name(step), fault: damage });
-        let mut search = store.newest(step, |_| Ok(()))?;
+        let mut search = store.newest(step, Checkpoint::verify_model)?;
         skipped.append(&mut search.skipped);
         let Search { found, skipped } = Search { skipped, ..search }.found_in(&store, store.folder())?;
         let checkpoint = found.expect("something was found");
@@ -327,7 +327,8 @@ fn newest_in(out: &Path) -> Result<Option<Resumed>> {
 
 /// Finds the newest checkpoint that looks intact in a store that the user named `named`.
 fn newest_of_store(store: CheckpointStore, named: &Path) -> Result<Option<Resumed>> {
-    let Search { found, skipped } = store.newest(u64::MAX, |_| Ok(()))?.found_in(&store, named)?;
+    let Search { found, skipped } =
+        store.newest(u64::MAX, Checkpoint::verify_model)?.found_in(&store, named)?;
     Ok(found.map(|checkpoint| Resumed { checkpoint, store: Some(store), skipped, best_weights: None }))
 }
 

@@ -436,6 +436,7 @@ impl CommandError {
             | Self::NoWatchdog { .. } => exit_code::FAILED,
             Self::BucketBusy { .. } => exit_code::RESTARTABLE,
             Self::NoGpuToCheck { .. }
+            | Self::KernelCache { .. }
             | Self::OtherWorldSize { .. }
             | Self::OtherHostCount { .. }
             | Self::ContainerTooSmall { .. }

@@ -406,3 +406,17 @@ fn balanced_weights_follow_from_the_counts() {
     assert_eq!(saved.differences(&config).len(), 1);
     assert_refused(from_sets(&["loss.class_weights=even"]), &["a list of numbers or \"balanced\""]);
 }
+
+#[test]
+fn a_fold_of_the_command_line_replaces_the_fraction_of_a_file_and_the_reverse() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    let eval = |file: &str, set: &str| {
+        fs::write(&path, format!("[data]\ntrain = \"x.csv\"\n{file}\n")).unwrap();
+        Config::load(Some(&path), &[set.to_owned()]).map(|config| config.data.eval)
+    };
+    let fold = eval("eval_fraction = 0.2", "data.fold=1/3").unwrap();
+    assert!(matches!(fold, EvalSource::Fold(_)), "{fold:?}");
+    assert_eq!(eval("fold = \"1/3\"", "data.eval_fraction=0.2").unwrap(), EvalSource::Fraction(0.2));
+    assert!(eval("fold = \"1/3\"\neval_fraction = 0.2", "train.epochs=1").is_err());
+}

@@ -56,12 +56,13 @@ pub fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Und
             choice(Task::Classification, format!("because \"{name}\" holds {n} {integers}"))
         }
         Some(n) => match facts.range {
-            Some([min, max]) if !(matches!(min, 0 | 1) && max.abs_diff(min) + 1 == n as u64) => choice(
-                Task::Regression,
-                format!(
-                    "because \"{name}\" holds {n} distinct integers from {min} to {max} with gaps between them"
-                ),
-            ),
+            Some([min, max]) if !(matches!(min, 0 | 1) && max.abs_diff(min) + 1 == n as u64) => {
+                let has_gaps = max.abs_diff(min) + 1 > n as u64;
+                let why = if has_gaps { "with gaps between them" } else { "which begin at neither 0 nor 1" };
+                let reason =
+                    format!("because \"{name}\" holds {n} distinct integers from {min} to {max} {why}");
+                choice(Task::Regression, reason)
+            }
             _ => Err(Undecided { values: format!("{n} distinct integers") }),
         },
         None => choice(

@@ -8,6 +8,7 @@ use ddp::model::ParamLayout;
 use ddp::storage::fault::FileFault;
 
 use super::fixture::*;
+use crate::common::run_line_ok;
 
 /// Whether neither reading all bytes nor loading on the same or a different number of ranks finds a fault.
 fn is_good(store: &CheckpointStore, layout: &ParamLayout, step: u64) -> bool {
@@ -154,4 +155,26 @@ fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
     );
     let error = ddp_kernels::hint::with_hint(&Checkpoint::find(&dir.path().join("nothing")).unwrap_err());
     assert!(error.starts_with("no checkpoint at `") && error.contains("hint: "), "{error}");
+}
+
+/// What decides how rows are read is checked before they are.
+#[test]
+fn an_older_one_is_resumed_where_labels_or_normalization_are_damaged() {
+    let dir = temp_dir();
+    let rows: String = (0..60).map(|n| format!("{},{}\n", n % 7, ["no", "yes"][n % 2])).collect();
+    fs::write(dir.path().join("rows.csv"), format!("x,y\n{rows}")).unwrap();
+    let line = "rows.csv --target y --plain --normalize standard --hidden 4 --batch-size 20 --set checkpoint.every_steps=2";
+    run_line_ok(dir.path(), &format!("{line} --epochs 2 --out good"));
+    for part in ["ddp_train.labels", "normalize.scale"] {
+        run_line_ok(dir.path(), &format!("{line} --epochs 2 --out {part}"));
+        let path = dir.path().join(part).join("checkpoints/step-6/model.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.windows(part.len()).position(|window| window == part.as_bytes());
+        let at = at.unwrap_or_else(|| panic!("no {part} in the header"));
+        bytes[at + part.len() - 1] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let resumed = run_line_ok(dir.path(), &format!("{line} --epochs 3 --resume auto --out {part}"));
+        assert!(resumed.stderr.contains("skipped checkpoint step-6"), "{}", resumed.stderr);
+        assert!(resumed.stderr.contains("resuming after step 4"), "{}", resumed.stderr);
+    }
 }

@@ -171,16 +171,21 @@ fn more_is_shown_on_request() {
 }
 
 #[test]
-fn a_missing_driver_is_no_news() {
+fn a_missing_driver_is_news_only_where_a_gpu_is_expected() {
     let folder = temp_dir();
     let args = ["train", "--threads", "1", "--set", "train.steps=1"];
-    let shown = |more: &[&str]| {
+    let shown_with = |devices: &str, more: &[&str]| {
         let mut command = single(&[&args, more].concat());
+        command.env("NVIDIA_VISIBLE_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
         command.current_dir(folder.path());
         run_ok(command).stderr
     };
+    let shown = |more: &[&str]| shown_with("void", more);
     let usual = shown(&["--out", "a"]);
     assert!(!usual.contains("no NVIDIA driver"), "{usual}");
+    let expected = shown_with("all", &["--out", "c"]);
+    let is_news = expected.contains("--device auto chose the CPU: no NVIDIA driver");
+    assert!(is_news || !expected.contains("1 rank on cpu,"), "{expected}");
     let verbose = shown(&["--out", "b", "-v"]);
     let is_told = verbose.contains("debug: --device auto chose the CPU: no NVIDIA driver");
     assert!(is_told || !verbose.contains("1 rank on cpu,"), "{verbose}");

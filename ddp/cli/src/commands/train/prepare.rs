@@ -158,8 +158,12 @@ impl<'w> Run<'w> {
         for rows in std::iter::once(&data.train).chain(of_eval) {
             rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
         }
-        if let Some(why) = &choice.reason {
-            debug!("--device auto chose the CPU: {}", why.reason);
+        match &choice.reason {
+            Some(why) if expects_gpu() => {
+                info!("--device auto chose the CPU: {}\nhint: {}", why.reason, why.hint)
+            }
+            Some(why) => debug!("--device auto chose the CPU: {}", why.reason),
+            None => {}
         }
         if args.dry_run {
             let toml = config.to_toml();
@@ -212,6 +216,13 @@ impl<'w> Run<'w> {
             info!("no rows are held out for evaluation: --eval-fraction 0.2 evaluates on a fifth of them");
         }
     }
+}
+
+/// Whether the machine, or the image of the container, is one for NVIDIA's GPUs.
+fn expects_gpu() -> bool {
+    let names = |name| std::env::var(name).is_ok_and(|value| !["", "void", "none", "-1"].contains(&&*value));
+    ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"].into_iter().any(names)
+        || ["/dev/nvidiactl", "/proc/driver/nvidia"].iter().any(|path| std::path::Path::new(path).exists())
 }
 
 /// Loads the config of the file, of a bare table or of the resumed run, and applies the flags to it. Collective.
