@@ -11,7 +11,7 @@ use crate::virtual_gpu::command_under_virtual_gpus;
 
 fn train(folder: &Path, task: &str) {
     write(folder, "rows.csv", &made_up_csv(200, 3, task, 0));
-    let target = if task == "regression" { "t0,t1" } else { "label" };
+    let target = if task == "regression" { "t0 --target t1" } else { "label" };
     let line = "train rows.csv --out run --epochs 2 --device cpu --quiet --set data.eval=none --target";
     run_line_ok(folder, &format!("{line} {target}"));
 }
