@@ -23,7 +23,7 @@ const PROBED_LEVELS: usize = 2 * MAX_COLUMNS;
 /// Pages that can be decoded to find the length of a column's lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// As many rows, at least one.
+    /// Number of rows, at least 1.
     Rows(usize),
     /// Nothing: a list has this many elements.
     TooLong(usize),

@@ -123,7 +123,7 @@ fn lists_after_many_rows_without_one_are_found() {
     }
 }
 
-/// As polars writes them: the library does not know the type of the schema, with which it would skip those of all columns.
+/// Files of polars have them: the library does not know the type, and would skip the schema of all columns.
 #[test]
 fn integers_of_128_bits_are_read_as_decimals() {
     // Made by Python's flatbuffers: one column `y` of signed integers of 128 bits.
