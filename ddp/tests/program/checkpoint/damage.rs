@@ -157,7 +157,7 @@ fn a_resumed_run_takes_the_newest_good_one_and_says_what_it_passed_over() {
     assert!(error.starts_with("no checkpoint at `") && error.contains("hint: "), "{error}");
 }
 
-/// What decides how rows are read is checked before they are.
+/// The model file, which decides how rows are read, is checked before they are.
 #[test]
 fn an_older_one_is_resumed_where_labels_or_normalization_are_damaged() {
     let dir = temp_dir();
