@@ -482,7 +482,7 @@ fn sharing_environment(world: &World, nccl_version: i32) -> Vec<(&'static str, S
 /// Sets the variables that the user has not set.
 fn set_environment(variables: &[(&'static str, String)]) {
     for (name, value) in variables {
-        if std::env::var_os(name).is_none_or(|value| value.is_empty()) {
+        if std::env::var_os(name).is_none_or(|value| value.to_string_lossy().trim().is_empty()) {
             // SAFETY: the standard library locks out its own readers. Of the C libraries, MPI and the driver read the
             // environment when they were initialized, before a device can be joined, and NCCL reads its variables later.
             unsafe { std::env::set_var(name, value) };

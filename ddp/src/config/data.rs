@@ -388,15 +388,13 @@ impl DataConfig {
     }
 
     fn check_weights(&self, raw: &RawConfig) -> Result<()> {
-        let has_files = matches!(&self.eval, EvalSource::Source(source) if !source.starts_with("builtin:"));
-        for (key, own) in [
-            ("data.eval_weight", "weights of `data.weight`"),
-            ("data.eval_labels", "labels of `data.labels`"),
-        ] {
-            if let (Some(setting), false) = (raw.given(key), has_files) {
-                let hint = format!("rows that are taken out of the training rows have the {own}");
-                return Err(setting.bad("absent without files in `data.eval`", hint));
-            }
+        if let Some(setting) = raw.given("data.eval_weight")
+            && !matches!(&self.eval, EvalSource::Source(source) if !source.starts_with("builtin:"))
+        {
+            return Err(setting.bad(
+                "absent without files in `data.eval`",
+                "rows that are taken out of the training rows have the weights of `data.weight`",
+            ));
         }
         match raw.given("data.weight") {
             Some(setting) if self.weight.as_ref().is_some_and(|weight| self.target.contains(weight)) => {

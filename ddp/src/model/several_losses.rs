@@ -105,7 +105,9 @@ fn scale_of_classes(loss: &Loss) -> f64 {
         return 1.0;
     };
     let inverse = || weights.iter().filter(|weight| **weight > 0.0).map(|weight| 1.0 / f64::from(*weight));
-    inverse().count().max(1) as f64 / inverse().sum::<f64>().max(f64::MIN_POSITIVE)
+    let mean = inverse().count().max(1) as f64 / inverse().sum::<f64>().max(f64::MIN_POSITIVE);
+    // Balanced weights, rounded to f32.
+    if (mean - 1.0).abs() < 1e-6 { 1.0 } else { mean }
 }
 
 /// Elements and formats of [`HeadMemory`], in the order of its fields.

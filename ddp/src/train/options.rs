@@ -90,7 +90,7 @@ pub struct TrainerOptions {
     /// [`PartitionKind::MicroShards`](crate::data::PartitionKind::MicroShards).
     pub micro_shards: Option<usize>,
     /// Usual weight of a row, on all ranks the same: gradients in f16 then have the same size whatever the unit of the weights. The result is
-    /// that of any other value, but for overflow and rounding.
+    /// that of any other value, but for overflow and rounding. 1 for a loss without weights.
     pub mean_weight: f64,
     /// Loss scaling, which gradients in f16 need.
     pub loss_scaling: Option<LossScalerConfig>,

@@ -234,6 +234,8 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// See [`Network::set_weights`].
     pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
+        // Also the mark of weights that were not finite.
+        self.replica.grads.clear()?;
         Ok(self.replica.model.set_weights(weights)?)
     }
 

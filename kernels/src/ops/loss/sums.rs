@@ -42,8 +42,8 @@ impl AddAssign for LossSums {
 /// Number of f32 elements of a step's sums; a cache line.
 pub const STEP_SUMS_LEN: usize = 16;
 
-/// Index of the first element that belongs to the caller, who may sum values of its own with the gradients from here on. Losses
-/// do not write there, except for [`SumsOutput::extra`].
+/// Index of the first element that belongs to the caller, who may sum values of its own with the gradients from here on, up to the last
+/// element, which is a mark. Losses do not write there, except for [`SumsOutput::extra`].
 #[doc(hidden)]
 pub const STEP_SUMS_EXTRA: usize = 4;
 

@@ -135,7 +135,7 @@ __device__ __forceinline__ void update(T* w, const G* g, T* s0, T* s1, T* ema, C
     walk<per_pack>(formulas, segments, 0, average, w, g, s0, s1, ema, copy, packed, is_bad);
     walk<1>(formulas, segments, packed, average, w + packed, g + packed, s0 ? s0 + packed : s0, s1 ? s1 + packed : s1,
             ema ? ema + packed : ema, copy ? copy + packed : copy, n - packed, is_bad);
-    // leave_sums reads it in the next step. No thread of this launch does.
+    // leave_sums reads it in the next step. In this launch the report copies it, whose last element nobody reads.
     if (is_bad && scalars) sums[15] = __uint_as_float(0x7fffffffu);
 }
 

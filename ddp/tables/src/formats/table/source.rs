@@ -118,6 +118,11 @@ pub trait TextSource: Send {
         None
     }
 
+    /// Whether its lines may be read at once.
+    fn has_lines(&self) -> bool {
+        true
+    }
+
     /// The text from the next line that is not empty, and the length of its whole lines, at least one, with their ends; at least eight
     /// more bytes follow. `None` at the end.
     fn lines(&mut self) -> Result<Option<(&[u8], usize)>> {

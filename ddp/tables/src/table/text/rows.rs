@@ -38,7 +38,8 @@ impl TextRows {
     ) -> Result<Self> {
         let plan = ColumnPlan::new(path, source.columns().clone(), spec)?;
         let notation = source.notation().clone();
-        let plain = source.delimiter().and_then(|delimiter| PlainRows::new(delimiter, &notation, &plan));
+        let delimiter = source.delimiter().filter(|_| source.has_lines());
+        let plain = delimiter.and_then(|delimiter| PlainRows::new(delimiter, &notation, &plan));
         Ok(TextRows { path: path.to_owned(), source, plan, notation, plain })
     }
 
@@ -83,7 +84,7 @@ impl TextRows {
     pub(in crate::table) fn skip(&mut self, max_rows: usize) -> Result<usize> {
         let mut n_rows = 0;
         while n_rows < max_rows {
-            if let Some(delimiter) = self.source.delimiter() {
+            if let (Some(delimiter), true) = (self.source.delimiter(), self.source.has_lines()) {
                 let Some((text, len)) = self.source.lines()? else { break };
                 let Skipped { n_rows: n, n_lines, n_bytes } =
                     plain_rows(&text[..len], delimiter, max_rows - n_rows);

@@ -132,8 +132,12 @@ impl TextSource for CsvSource {
     }
 
     fn delimiter(&self) -> Option<u8> {
+        Some(self.dialect.delimiter)
+    }
+
+    fn has_lines(&self) -> bool {
         // Else each block would be searched for lines once per record.
-        self.has_line_feeds.then_some(self.dialect.delimiter)
+        self.has_line_feeds
     }
 
     fn lines(&mut self) -> Result<Option<(&[u8], usize)>> {
