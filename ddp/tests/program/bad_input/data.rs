@@ -87,11 +87,11 @@ fn cells_that_are_no_numbers() {
             &[&format!("such as `--set {word}`;")],
         );
     }
-    for text in ["NaN", "nan", "-", "n/a", "?"] {
+    for text in ["NaN", "nan", "NAN", "-nan", "-", "n/a", "?"] {
         let parts = ["line 2, column \"x\": the value is missing", text, "hint: set `data.missing`"];
         refuses(&format!("x,y,label\n{text},1,0\n1,0,1\n"), &parts);
     }
-    for text in ["NAN", "inf", "-Infinity", "1e39"] {
+    for text in ["nAN", "inf", "-Infinity", "1e39"] {
         refuses(
             &format!("x,y,label\n{text},1,0\n1,0,1\n"),
             &["line 2, column \"x\": expected a finite number", text, "hint: correct the value"],
