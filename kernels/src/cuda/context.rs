@@ -1,9 +1,16 @@
 //! The driver's context of a device, which must be current on a thread that calls the driver, and its streams.
 
+use std::cell::Cell;
+
 use cudarc::driver::{result, sys};
 
 use super::driver::check_driver;
 use crate::Result;
+
+thread_local! {
+    /// The device whose context this crate made current on this thread.
+    static CURRENT: Cell<Option<u32>> = const { Cell::new(None) };
+}
 
 /// The primary context of a device, kept as long as the process.
 #[derive(Debug, Clone, Copy)]
@@ -30,12 +37,13 @@ impl Context {
 
     /// Makes the context current on the calling thread.
     pub(super) fn bind(self) -> Result<()> {
-        // Other libraries of the process change it, too.
-        if result::ctx::get_current().is_ok_and(|current| current == Some(self.raw)) {
+        if CURRENT.get() == Some(self.index) {
             return Ok(());
         }
         // SAFETY: the context is alive as long as the process.
-        check_driver(self.index, "cuCtxSetCurrent", unsafe { result::ctx::set_current(self.raw) })
+        check_driver(self.index, "cuCtxSetCurrent", unsafe { result::ctx::set_current(self.raw) })?;
+        CURRENT.set(Some(self.index));
+        Ok(())
     }
 
     /// Index of the device among the devices of the process.

@@ -269,7 +269,7 @@ __device__ __forceinline__ void store_split(float* p, double v) {
     p[1] = rest - rest == 0.0 ? (float)rest : 0.0f;  // infinity minus infinity is NaN; hi is enough
 }
 // Sums one loss and weight per thread over the grid, in one launch and in a fixed order, and writes them to `tail` in the
-// layout of LossSums::store (adds them if accumulate; NaN for the loss if the last element is NaN), and the number `extra` after them, if given. `partials` has two elements
+// layout of LossSums::store (adds them if accumulate), and the number `extra` after them, if given; then the loss is NaN if the last element of `tail` is. `partials` has two elements
 // per block. All threads of all blocks call it, once.
 __device__ __forceinline__ void leave_sums(double loss, double weight, u32* counter, double* partials, float* tail,
                                            int accumulate, const double* extra) {
@@ -290,7 +290,7 @@ __device__ __forceinline__ void leave_sums(double loss, double weight, u32* coun
     weight = block_sum(weight, scratch);
     if (threadIdx.x != 0) return;
     // The update before has left weights that are not numbers: a fused ReLU would hide them.
-    if (tail[15] != tail[15]) loss = tail[15];
+    if (extra && tail[15] != tail[15]) loss = tail[15];
     store_split(tail, accumulate ? loss + load_split(tail) : loss);
     store_split(tail + 2, accumulate ? weight + load_split(tail + 2) : weight);
     if (extra) tail[4] = (float)*extra;

@@ -85,7 +85,8 @@ pub struct SumsOutput<'a> {
     pub tail: TensorMut<'a>,
     /// Whether to add to the sums in `tail`: true for all micro-batches of a step but the first.
     pub accumulate: bool,
-    /// `[1]` f64 on the device of the operands, which is copied to element [`STEP_SUMS_EXTRA`] of the tail, rounded to f32.
+    /// `[1]` f64 on the device of the operands, which is copied to element [`STEP_SUMS_EXTRA`] of the tail, rounded to f32. With it the tail
+    /// is that of a step, whose last element marks weights that are not finite.
     pub extra: Option<TensorRef<'a>>,
 }
 
