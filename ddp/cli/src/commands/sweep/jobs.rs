@@ -254,9 +254,11 @@ impl<'a> Jobs<'a> {
             let text = read_regular(&of.stderr, MAX_STDERR).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             // Ranks other than 0 say which they are.
-            let without_rank =
-                |line: &'_ str| line.strip_prefix("[rank ").and_then(|line| Some(line.split_once("] ")?.1));
-            let mut lines = text.lines().map(|line| without_rank(line).unwrap_or(line).trim_start());
+            let without_rank = |line| {
+                let rest = str::strip_prefix(line, "[rank ").and_then(|line| line.split_once("] "));
+                rest.map_or(line, |(_, line)| line).trim_start()
+            };
+            let mut lines = text.lines().map(without_rank);
             let mut after = |mark| lines.find_map(|line| line.strip_prefix(mark)).map(str::to_owned);
             // A hint before the error is that of a warning.
             let error = after("error: ");
