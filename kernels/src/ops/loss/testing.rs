@@ -17,8 +17,10 @@ pub(super) fn sums_after(
     op: impl FnOnce(SumsOutput<'_>) -> Result<()>,
 ) -> Result<LossSums> {
     let mut tail = [f32::NAN; STEP_SUMS_LEN];
-    if let Some(before) = before {
-        before.store(&mut tail);
+    match before {
+        Some(before) => before.store(&mut tail),
+        // Weights are finite.
+        None => tail[STEP_SUMS_LEN - 1] = 0.0,
     }
     let mut tail = tensor(&tail, &[STEP_SUMS_LEN], device);
     let extra = tensor(&[1_048_577.0], &[1], device);
@@ -27,6 +29,7 @@ pub(super) fn sums_after(
     let mut tail = tail.to_vec::<f32>().unwrap();
     if extra.is_some() {
         assert_eq!(std::mem::replace(&mut tail[STEP_SUMS_EXTRA], f32::NAN), 1_048_577.0);
+        assert_eq!(std::mem::replace(&mut tail[STEP_SUMS_LEN - 1], f32::NAN), 0.0);
     }
     assert!(tail[STEP_SUMS_EXTRA..].iter().all(|v| v.is_nan()), "a loss writes nothing else after its sums");
     Ok(LossSums::load(&tail))
