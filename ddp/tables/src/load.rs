@@ -414,13 +414,8 @@ fn divide(
                 (None, TargetLayout::Heads { heads }) => ClassLabels::Heads(heads),
                 (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
             };
-            let known = KnownFeatures {
-                names: &layout.features,
-                vocabularies: &vocabularies,
-                kinds: &layout.kinds,
-                of: whole.source(),
-                prunes: false,
-            };
+            let known = KnownFeatures::from_shards(&layout.features, whole.source());
+            let known = KnownFeatures { vocabularies: &vocabularies, kinds: &layout.kinds, ..known };
             // With the task that the training rows decided on.
             let rows = SourceSpec { data, source, labels: data.eval_labels.as_deref(), classes, ..*spec };
             let (eval, n_skipped) = open_eval(rows, known)?;

@@ -141,7 +141,7 @@ pub struct KnownFeatures<'a> {
 }
 
 impl<'a> KnownFeatures<'a> {
-    /// The columns of the first file of `of`, for the others.
+    /// The columns of the first file of `of`, for the others; without vocabularies and kinds.
     pub(crate) fn from_shards(names: &'a [String], of: &'a str) -> Self {
         KnownFeatures { names, vocabularies: &[], kinds: &[], of, prunes: false }
     }

@@ -59,9 +59,10 @@ pub fn decide(names: &[String], facts: &[TargetFacts]) -> Result<TaskChoice, Und
             Some([min, max]) if !(matches!(min, 0 | 1) && max.abs_diff(min) + 1 == n as u64) => {
                 let has_gaps = max.abs_diff(min) + 1 > n as u64;
                 let why = if has_gaps { "with gaps between them" } else { "which begin at neither 0 nor 1" };
-                let reason =
-                    format!("because \"{name}\" holds {n} distinct integers from {min} to {max} {why}");
-                choice(Task::Regression, reason)
+                choice(
+                    Task::Regression,
+                    format!("because \"{name}\" holds {n} distinct integers from {min} to {max} {why}"),
+                )
             }
             _ => Err(Undecided { values: format!("{n} distinct integers") }),
         },

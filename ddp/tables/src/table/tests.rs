@@ -380,7 +380,7 @@ fn files_of_a_table_have_one_decimal_mark() {
     fs::remove_file(folder.path().join("0.csv")).unwrap();
     write("2.csv", &format!("{}12.5;7;1\n", "9;6;0\n".repeat(70)));
     let error = rows(&[]).unwrap_err();
-    assert!(error.contains("\"12.5\" may be"), "{error}");
+    assert!(error.contains("\"12.5\" has a point"), "{error}");
     assert_eq!(*rows(&["data.decimal=,"]).unwrap().iter().nth_back(1).unwrap(), 12.5);
 }
 

@@ -84,7 +84,8 @@ pub(super) fn launch<U: Update<N>, const N: usize>(
         .arg(inputs.and_then(|_| gpu.gate_ptr()).unwrap_or_default());
     // SAFETY: UPDATE(T* w, const G* g, T* s0, T* s1, T* ema, C* copy, size_t n, Params params, Segments segments, double decay, int warms_up, u64
     // step, const double* scalars, float* sums, const double* sum_of_squares, double max_norm, float* report, const double* reported_squares, u64* gate); the
-    // buffers hold n elements each, the inputs what `UpdateInputs::check` requires, the report what `StepReport::new` does, the gate three,
+    // buffers hold n elements each, the inputs what `UpdateInputs::check` requires, of the sums nothing else reads or writes the last
+    // element meanwhile, the report what `StepReport::new` does, the gate three,
     // and `Update::Params` is `Params`.
     unsafe { launch.run() }
 }

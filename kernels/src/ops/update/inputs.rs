@@ -14,7 +14,7 @@ pub struct UpdateInputs<'a> {
     /// [`StepScalars`], `[STEP_SCALARS_LEN]` f64.
     pub scalars: TensorRef<'a>,
     /// The step's loss sums, `[STEP_SUMS_LEN]` f32. If they, `sum_of_squares` or [`StepScalars::loss_limit`] withhold the update
-    /// ([`StepNumbers::withheld`]), it writes nothing.
+    /// ([`StepNumbers::withheld`]), it writes nothing. On a GPU the update marks weights that are not finite in the last element.
     pub sums: TensorRef<'a>,
     /// `Σ grads²` over the whole model, `[1]` f64, if the decision needs the gradient's norm.
     pub sum_of_squares: Option<TensorRef<'a>>,

@@ -3,6 +3,7 @@
 use ddp::report::visible::shell_word;
 use miette::Diagnostic as _;
 
+use crate::values::number::is_grouped;
 use crate::values::time;
 
 /// Fault of one cell of a CSV file, with a remedy.
@@ -16,12 +17,8 @@ pub enum CellProblem {
         "save the file as UTF-8, with `iconv -f WINDOWS-1252 -t UTF-8 OLD.csv > NEW.csv` if Excel on Windows wrote it; in JSON, a text that was cut within an emoji holds half of it, such as \\ud83d: replace it"
     ))]
     NotUtf8,
-    /// A number with a mark of thousands, or of a fraction of three digits.
-    #[error(
-        "\"{text}\" may be {} or {}: the first rows are ambiguous",
-        text.replace([',', '.'], ""),
-        text.replacen(',', ".", 1)
-    )]
+    /// A number with a mark of thousands, or of a fraction of three digits; or with another mark than those of the first rows.
+    #[error("\"{text}\" {}", doubt(text))]
     #[diagnostic(help("set `data.decimal` to the mark before the fraction, \".\" or \",\""))]
     UnclearMark { text: String },
     /// Nothing but white space in a feature.
@@ -282,6 +279,15 @@ fn is_written_date(text: &str) -> bool {
     }
     let has_zone = zone.contains('/') || !zone.is_empty();
     n_months == 1 && has_day && n_numbers >= 2 || is_iso && (n_words > 0 || has_zone)
+}
+
+/// Reason why a number has no certain value.
+fn doubt(text: &str) -> String {
+    if [',', '.'].iter().any(|mark| is_grouped(text, *mark)) {
+        let (whole, fraction) = (text.replace([',', '.'], ""), text.replacen(',', ".", 1));
+        return format!("may be {whole} or {fraction}: the first rows are ambiguous");
+    }
+    "has a point, and numbers of the first rows have a decimal comma".to_owned()
 }
 
 #[cfg(test)]

@@ -100,7 +100,14 @@ fn numbers_that_the_first_rows_leave_unclear_are_refused() {
         let sets = [&["data.drop=tags"], sets].concat();
         after_usual_rows("tags\tx\ty", "1,2\t7\t0", &format!("3,4\t{last}\t1"), &sets)
     };
-    assert_refused(tags("12.5", &[]), &["line 72", "\"12.5\" may be", "`data.decimal`"]);
+    assert_refused(
+        tags("12.5", &[]),
+        &[
+            "line 72",
+            "\"12.5\" has a point, and numbers of the first rows have a decimal comma",
+            "`data.decimal`",
+        ],
+    );
     for (decimal, value) in [(".", 12.5), (",", 12.5)] {
         let data = tags("12.5", &[&format!("data.decimal={decimal}")]).unwrap();
         assert_eq!(data.features.last(), Some(&value), "{decimal}");

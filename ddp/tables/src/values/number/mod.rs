@@ -16,4 +16,4 @@ pub mod digits;
 pub mod marks;
 
 pub use digits::Exact;
-pub use marks::{DecimalMark, NumberText, Unclear};
+pub use marks::{DecimalMark, NumberText, Unclear, is_grouped};
