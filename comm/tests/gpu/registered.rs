@@ -142,7 +142,7 @@ fn a_failure_leaves_registered_memory_to_the_end_of_the_process() {
         let free = || gpu_of(device).memory_in_use().unwrap().free;
         let before = free();
         if world.rank().0 == 0 {
-            let done = Event::new(gpu_of(device)).unwrap();
+            let done = Event::untimed(gpu_of(device)).unwrap();
             let failed = exchange(&world, &random, &mut flat).and_then(|()| {
                 done.record(gpu_of(device).compute())?;
                 world.tensor_group().wait_until(|| done.is_done())

@@ -172,7 +172,7 @@ impl ExchangeTrial<'_> {
     /// gave wrong. Collective.
     fn failure_of(&self, enqueued: Result<()>, parts: &[Part], wrong: &Tensor) -> Result<Option<String>> {
         let waited = enqueued.and_then(|()| {
-            let done = Event::new(self.gpu)?;
+            let done = Event::untimed(self.gpu)?;
             done.record(self.gpu.compute())?;
             let limit = self.world.trial_timeout();
             let start = Instant::now();

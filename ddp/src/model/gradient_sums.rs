@@ -122,8 +122,9 @@ pub struct GradientSums {
     /// The step by which the masks of dropout are drawn.
     dropout_step: u64,
     seed: u64,
-    /// [`ParamLayout::identity`](super::ParamLayout) of the model.
+    /// [`ParamLayout::identity`](super::ParamLayout) of the model, and its parameters in forward order.
     layout: u64,
+    params: Vec<ParamEntry>,
     precision: Precision,
     loss_scale: Option<f64>,
     takes_non_finite: bool,
@@ -156,6 +157,7 @@ impl GradientSums {
             dropout_step: 0,
             seed: 0,
             layout: model.layout().identity(),
+            params: model.layout().forward_order().into_iter().cloned().collect(),
             precision: model.precision(),
             loss_scale: None,
             takes_non_finite: false,
@@ -353,24 +355,20 @@ impl GradientSums {
     /// The mean gradients of the parameters, each in its shape, with the names that [`Network::named_parameters`] has.
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] for another model; [`KernelError::Cuda`] from earlier work on a GPU.
-    pub fn named(&self, model: &Network) -> Result<Vec<(String, Tensor)>, KernelError> {
-        self.check_model("named", model)?;
+    /// [`KernelError::Cuda`] from earlier work on a GPU.
+    pub fn named(&self) -> Result<Vec<(String, Tensor)>, KernelError> {
         let scale = self.scale()?;
-        let of = |entry: &ParamEntry| Ok((entry.name.clone(), self.gradient_of(entry, scale)?));
-        model.layout().forward_order().into_iter().map(of).collect()
+        let gradient = |entry: &ParamEntry| Ok((entry.name.clone(), self.gradient_of(entry, scale)?));
+        self.params.iter().map(gradient).collect()
     }
 
     /// The mean gradient of the parameter of this name, in its shape.
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] for another model, and for a name that is none of its parameters; [`KernelError::Cuda`] from earlier work on a
-    /// GPU.
-    pub fn get(&self, model: &Network, name: &str) -> Result<Tensor, KernelError> {
-        self.check_model("get", model)?;
-        let entries = model.layout().forward_order();
-        let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
-            let names = entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+    /// [`KernelError::Misuse`] for a name that is no parameter of the model; [`KernelError::Cuda`] from earlier work on a GPU.
+    pub fn get(&self, name: &str) -> Result<Tensor, KernelError> {
+        let Some(entry) = self.params.iter().find(|entry| entry.name == name) else {
+            let names = self.params.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
             return Err(KernelError::misuse(
                 "get",
                 format!("no parameter {name}"),

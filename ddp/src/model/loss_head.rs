@@ -1,6 +1,7 @@
 //! The loss on the model's outputs, with its constants on the device.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use ddp_kernels::ops::{self, CrossEntropyConfig, ElementLoss, SumsOutput};
 use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
@@ -13,8 +14,8 @@ pub struct LossHead(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// A loss of the config, never [`Loss::Heads`], and the weights of its classes, `[C]`.
-    Config(Loss, Option<Tensor>),
+    /// A loss of the config, never [`Loss::Heads`] or with balanced class weights, and its class weights, `[C]`, once they are on a device.
+    Config(Loss, OnceLock<Tensor>),
     Other(Box<dyn LossFunction>),
 }
 
@@ -48,7 +49,7 @@ impl LossHead {
     /// Source: `torch.nn.CrossEntropyLoss` with its default `ignore_index`.
     pub fn cross_entropy() -> Self {
         let loss = Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: 0.0 };
-        LossHead(Kind::Config(loss, None))
+        Self::on_first_device(loss)
     }
 
     /// Focal loss of classes: cross-entropy in which a row counts by the power `gamma`, from 0, of the probability that its label lacks.
@@ -63,14 +64,14 @@ impl LossHead {
             "focal: the exponent {gamma} is not a finite number of 0 or above"
         );
         let loss = Loss::CrossEntropy { label_smoothing: 0.0, class_weights: None, focal_gamma: gamma };
-        LossHead(Kind::Config(loss, None))
+        Self::on_first_device(loss)
     }
 
     /// Gives the classes of cross-entropy and focal loss weights, with which the mean is a weighted mean, as in PyTorch.
     ///
     /// # Errors
-    /// [`KernelError::Misuse`] for another loss, and for weights that are negative or not finite; out of memory.
-    pub fn weights(self, classes: &[f32], device: Device) -> Result<Self, KernelError> {
+    /// [`KernelError::Misuse`] for another loss, and for weights that are negative or not finite.
+    pub fn weights(self, classes: &[f32]) -> Result<Self, KernelError> {
         const OP: &str = "weights";
         let Kind::Config(Loss::CrossEntropy { label_smoothing, focal_gamma, .. }, _) = self.0 else {
             let problem = "only cross-entropy and focal loss have weights of classes";
@@ -85,12 +86,12 @@ impl LossHead {
             return Err(KernelError::misuse(OP, problem, "finite numbers of 0 or above"));
         }
         let class_weights = Some(ClassWeights::PerClass(classes.to_vec()));
-        Self::new(&Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma }, device)
+        Ok(Self::on_first_device(Loss::CrossEntropy { label_smoothing, class_weights, focal_gamma }))
     }
 
     /// A loss of each element of outputs and targets, such as [`ElementLoss::LogCosh`].
     pub fn element(loss: ElementLoss) -> Self {
-        LossHead(Kind::Config(Loss::Element(loss), None))
+        Self::on_first_device(Loss::Element(loss))
     }
 
     /// Mean squared error.
@@ -176,17 +177,38 @@ impl LossHead {
     /// # Panics
     /// For [`Loss::Heads`], and for balanced class weights before [`Loss::with_class_counts`].
     pub fn new(config: &Loss, device: Device) -> Result<Self, KernelError> {
-        let class_weights = match config {
-            Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. } => {
-                Some(Tensor::from_slice(weights, &[weights.len()], device)?)
-            }
+        match config {
             Loss::CrossEntropy { class_weights: Some(ClassWeights::Balanced), .. } => {
                 panic!("balanced class weights need the training rows")
             }
-            Loss::CrossEntropy { class_weights: None, .. } | Loss::Element(_) | Loss::Ordinal => None,
+            Loss::CrossEntropy { .. } | Loss::Element(_) | Loss::Ordinal => {}
             Loss::Heads(_) => panic!("several heads need the sizes of a model: `LossHead::for_model`"),
-        };
-        Ok(LossHead(Kind::Config(config.clone(), class_weights)))
+        }
+        let loss = Self::on_first_device(config.clone());
+        loss.class_weights(device)?;
+        Ok(loss)
+    }
+
+    /// A loss whose constants go to the device of the first outputs.
+    fn on_first_device(loss: Loss) -> Self {
+        LossHead(Kind::Config(loss, OnceLock::new()))
+    }
+
+    /// The weights of the classes, on `device` where they are on none yet.
+    fn class_weights(&self, device: Device) -> Result<Option<&Tensor>, KernelError> {
+        match &self.0 {
+            Kind::Config(
+                Loss::CrossEntropy { class_weights: Some(ClassWeights::PerClass(weights)), .. },
+                known,
+            ) => {
+                if let Some(weights) = known.get() {
+                    return Ok(Some(weights));
+                }
+                let weights = Tensor::from_slice(weights, &[weights.len()], device)?;
+                Ok(Some(known.get_or_init(|| weights)))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Divisor of the sum of the losses of `n_rows` rows if neither classes nor rows have weights.
@@ -202,7 +224,9 @@ impl LossHead {
     /// rows or classes have weights.
     pub fn is_weighted(&self, has_row_weights: bool) -> bool {
         match &self.0 {
-            Kind::Config(_, class_weights) => class_weights.is_some() || has_row_weights,
+            Kind::Config(loss, _) => {
+                matches!(loss, Loss::CrossEntropy { class_weights: Some(_), .. }) || has_row_weights
+            }
             Kind::Other(loss) => loss.is_weighted(has_row_weights),
         }
     }
@@ -221,15 +245,15 @@ impl LossHead {
         d_outputs: Option<TensorMut<'_>>,
         sums: SumsOutput<'_>,
     ) -> Result<(), KernelError> {
-        let (loss, class_weights) = match &self.0 {
-            Kind::Config(loss, class_weights) => (loss, class_weights),
+        let loss = match &self.0 {
+            Kind::Config(loss, _) => loss,
             Kind::Other(loss) => return loss.apply(outputs, targets, row_weights, scale, d_outputs, sums),
         };
         match loss {
             Loss::CrossEntropy { label_smoothing, focal_gamma, .. } => {
                 let config = CrossEntropyConfig {
                     label_smoothing: *label_smoothing,
-                    class_weights: class_weights.as_ref().map(Tensor::view),
+                    class_weights: self.class_weights(outputs.device())?.map(Tensor::view),
                     row_weights,
                     focal_gamma: *focal_gamma,
                     ..CrossEntropyConfig::default()

@@ -441,7 +441,7 @@ impl GpuStep {
             let _ = world.tensor_group().wait_until(|| outcome.is_there());
         }
         world.tensor_group().leave_after_loss();
-        let (idle, since) = (Event::new(self.gpu)?, Instant::now());
+        let (idle, since) = (Event::untimed(self.gpu)?, Instant::now());
         idle.record(self.gpu.compute())?;
         while !idle.is_done()? {
             if since.elapsed() > limit {

@@ -24,7 +24,7 @@ pub(crate) fn choose(
     }
     let world = replica.world;
     // What is under way would disturb the times, and may wait for other ranks.
-    let done = Event::new(gpu)?;
+    let done = Event::untimed(gpu)?;
     done.record(gpu.compute())?;
     world.tensor_group().wait_until(|| done.is_done())?;
     let kept = replica.model.copy_of_buffers()?;

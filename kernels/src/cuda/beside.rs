@@ -40,8 +40,8 @@ impl Beside {
     /// # Errors
     /// [`crate::KernelError::Cuda`].
     pub fn new(gpu: &'static Gpu, n: usize) -> Result<Self> {
-        let points = (0..n).map(|_| Event::new(gpu)).collect::<Result<_>>()?;
-        Ok(Beside { gpu, points, end: Event::new(gpu)? })
+        let points = (0..n).map(|_| Event::untimed(gpu)).collect::<Result<_>>()?;
+        Ok(Beside { gpu, points, end: Event::untimed(gpu)? })
     }
 
     /// Makes what is enqueued on the compute stream until here precede the work [after](Beside::after) point `index`.

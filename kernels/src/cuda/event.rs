@@ -7,7 +7,7 @@ use cudarc::driver::{result, sys};
 use super::context::Stream;
 use super::driver::{check_driver, check_status, driver};
 use super::gpu::Gpu;
-use crate::Result;
+use crate::{Device, IntoDevice, KernelError, Result};
 
 /// An event: a point in a stream that another stream or the host can wait for.
 #[derive(Debug)]
@@ -22,11 +22,43 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Creates an event without timing.
+    /// Creates an event of a GPU, with timing.
+    ///
+    /// ```
+    /// use ddp_kernels::cuda::{Event, Gpu, StreamKind};
+    /// use ddp_kernels::{DType, Device, Tensor};
+    ///
+    /// if let device @ Device::Cuda(index) = Device::cuda(0).available_or_cpu() {
+    ///     let (x, stream) = (Tensor::randn(&[64, 64], DType::F32, device, 0)?, Gpu::get(index)?.stream(StreamKind::Compute));
+    ///     let (start, end) = (Event::new(device)?, Event::new(device)?);
+    ///     start.record(stream)?;
+    ///     let y = x.matmul(&x)?;
+    ///     end.record(stream)?;
+    ///     println!("{} takes {} ms", y.shape(), start.elapsed_time(&end)?);
+    /// }
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn new(gpu: &'static Gpu) -> Result<Self> {
+    /// [`KernelError::Misuse`] for the CPU; the errors of [`Device::ensure_available`]; [`KernelError::Cuda`].
+    ///
+    /// Source: `torch.cuda.Event(enable_timing=True)`.
+    pub fn new(device: impl IntoDevice) -> Result<Self> {
+        match device.into_device()? {
+            Device::Cuda(index) => Self::timed(Gpu::get(index)?),
+            Device::Cpu => {
+                let problem = "an event is a point in a stream of a GPU, and the CPU has none";
+                Err(KernelError::misuse("Event", problem, "`timed(device, || ..)` takes times on both"))
+            }
+        }
+    }
+
+    /// Creates an event without timing, which is cheaper to wait for.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`].
+    #[doc(hidden)]
+    pub fn untimed(gpu: &'static Gpu) -> Result<Self> {
         Self::with_flags(gpu, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
@@ -44,7 +76,7 @@ impl Event {
     /// Records the event on `stream`, after all work enqueued there so far.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn record(&self, stream: &Stream) -> Result<()> {
         self.gpu.bind()?;
         // SAFETY: both handles are alive and of one device.
@@ -57,14 +89,25 @@ impl Event {
         self.raw
     }
 
+    /// Milliseconds from this event to a later one of the same GPU; blocks until that has passed.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`], also for an event that was not recorded.
+    ///
+    /// Source: `torch.cuda.Event.elapsed_time`.
+    pub fn elapsed_time(&self, later: &Event) -> Result<f64> {
+        later.synchronize()?;
+        self.ms_until(later)
+    }
+
     /// Milliseconds from this event to a later one, both with timing; both have passed.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub(super) fn ms_until(&self, later: &Event) -> Result<f64> {
         let driver = driver().expect("an event belongs to an open device");
         let mut ms = 0.0;
-        // SAFETY: the pointer is valid for one number; both events are alive, timed, recorded and passed.
+        // SAFETY: the pointer is valid for one number; both events are alive. Others than timed and recorded ones of one device are an error.
         let status = unsafe { (driver.elapsed_time)(&raw mut ms, self.raw, later.raw) };
         check_status(self.gpu.index(), "cuEventElapsedTime", status)?;
         Ok(f64::from(ms))
@@ -73,7 +116,7 @@ impl Event {
     /// Whether all work before the event is complete; true for an event that was never recorded.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    /// [`KernelError::Cuda`], also for failed earlier work of the device.
     pub fn is_done(&self) -> Result<bool> {
         self.gpu.bind()?;
         // SAFETY: the handle is alive.
@@ -86,7 +129,7 @@ impl Event {
     /// Blocks until all work before the event is complete.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`], also for failed earlier work of the device.
+    /// [`KernelError::Cuda`], also for failed earlier work of the device.
     pub fn synchronize(&self) -> Result<()> {
         self.gpu.bind()?;
         // SAFETY: the handle is alive.
@@ -109,7 +152,7 @@ impl Stream {
     /// Makes work enqueued on this stream from now on wait for `event`.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn wait(&self, event: &Event) -> Result<()> {
         event.gpu.bind()?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -129,7 +172,7 @@ impl Timer {
     /// Creates a timer for streams of this device.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn new(gpu: &'static Gpu) -> Result<Self> {
         Ok(Timer { events: Arc::new([Event::timed(gpu)?, Event::timed(gpu)?]) })
     }
@@ -137,7 +180,7 @@ impl Timer {
     /// Records the start on `stream`.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn start(&self, stream: &Stream) -> Result<()> {
         self.events[0].record(stream)
     }
@@ -145,7 +188,7 @@ impl Timer {
     /// Records the end.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn stop(&self, stream: &Stream) -> Result<()> {
         self.events[1].record(stream)
     }
@@ -158,7 +201,7 @@ impl Timer {
     /// Whether the end has passed, so that [`Timer::elapsed_ms`] would not block; true if no end was recorded.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn is_over(&self) -> Result<bool> {
         self.events[1].is_done()
     }
@@ -166,7 +209,7 @@ impl Timer {
     /// Blocks until the end has passed.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn wait(&self) -> Result<()> {
         self.events[1].synchronize()
     }
@@ -174,10 +217,9 @@ impl Timer {
     /// Milliseconds from start to end; blocks until the end has passed.
     ///
     /// # Errors
-    /// [`crate::KernelError::Cuda`].
+    /// [`KernelError::Cuda`].
     pub fn elapsed_ms(&self) -> Result<f64> {
         let [start, stop] = &*self.events;
-        self.wait()?;
-        start.ms_until(stop)
+        start.elapsed_time(stop)
     }
 }

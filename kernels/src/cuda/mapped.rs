@@ -55,7 +55,7 @@ impl Mapped {
             device_ptr,
             device,
             gpu,
-            written: Event::new(gpu)?,
+            written: Event::untimed(gpu)?,
             is_recorded: AtomicBool::new(true),
             n_captures,
         })

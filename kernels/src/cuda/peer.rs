@@ -91,7 +91,7 @@ pub fn copy(from: CudaSlice<'_>, to: CudaSliceMut<'_>) -> Result<PeerPath> {
             check_driver(source.index(), "cuMemcpyDtoDAsync", copied)?;
         }
         PeerPath::Direct => {
-            let (ready, done) = (Event::new(source)?, Event::new(target)?);
+            let (ready, done) = (Event::untimed(source)?, Event::untimed(target)?);
             ready.record(source.compute())?;
             let stream = target.compute();
             stream.wait(&ready)?;

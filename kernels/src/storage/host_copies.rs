@@ -47,7 +47,8 @@ impl Upload {
         let mut device = Tensor::zeros_for(MemoryUse::Data, dims, dtype, gpu.device())?;
         // Its memory is written by address from now on, so no other tensor may share it.
         device.view_mut();
-        let upload = Upload { host: None, device, gpu, sent: Event::new(gpu)?, consumed: Event::new(gpu)? };
+        let upload =
+            Upload { host: None, device, gpu, sent: Event::untimed(gpu)?, consumed: Event::untimed(gpu)? };
         // The tensor was zeroed on the compute stream.
         upload.consumed.record(gpu.compute())?;
         Ok(upload)
@@ -208,7 +209,7 @@ impl Download {
         Ok(Download {
             host: gpu.host_memory(bytes)?,
             gpu,
-            arrived: Event::new(gpu)?,
+            arrived: Event::untimed(gpu)?,
             bytes: 0,
             is_over: true,
         })

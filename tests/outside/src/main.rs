@@ -241,11 +241,12 @@ fn time_and_memory(device: Device) -> Result<(), KernelError> {
     if let Device::Cuda(index) = device {
         let gpu = Gpu::get(index)?;
         let stream: &Stream = gpu.stream(StreamKind::Compute);
-        let event = Event::new(gpu)?;
+        let (start, event) = (Event::new(device)?, Event::new(device)?);
+        start.record(stream)?;
         event.record(stream)?;
         stream.wait(&event)?;
         event.synchronize()?;
-        assert!(event.is_done()?);
+        assert!(event.is_done()? && start.elapsed_time(&event)? >= 0.0);
         let timer = Timer::new(gpu)?;
         timer.start(stream)?;
         timer.stop(stream)?;

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use ddp::data::{BatchPlan, DataLoader, LoaderOptions, TensorDataset};
+use ddp::data::{BatchPlan, DataLoader, LoaderOptions, RowsInBatches, TensorDataset};
 use ddp::nn::{
     Expression, GradientSums, Init, LossHead, Network, ParamKind, Precision, RowsOfStep, Sequential, Sizes,
     Var,
@@ -346,19 +346,19 @@ fn names_that_people_type() {
     let mut optimizer = Optimizer::adamw(&model, 0.01).unwrap();
     let mut grads = GradientSums::for_model(&model).unwrap();
     let (x, y) = (x(8), sums(8));
-    let zero = grads.named(&model).unwrap();
+    let zero = grads.named().unwrap();
     assert!(zero.iter().all(|(_, gradient)| gradient.to_vec::<f32>().unwrap().iter().all(|v| *v == 0.0)));
     let before = model.loss((&x, &y), &LossHead::mse()).unwrap();
     let trained = model.loss_and_gradients((&x, &y), &LossHead::mse(), &mut grads).unwrap();
     assert!((before - trained).abs() < 1e-6);
-    let named = grads.named(&model).unwrap();
+    let named = grads.named().unwrap();
     assert_eq!((named[0].0.as_str(), named[0].1.dims(), named.len()), ("layers.0.weight", &[8, 4][..], 4));
     // The gradient of the mean of squared errors: the last bias has twice the mean error.
     let error = (model.forward(&x).unwrap() - &y).mean(None).unwrap().item::<f32>().unwrap();
     let bias = named[3].1.to_vec::<f32>().unwrap();
     assert!((bias[0] - 2.0 * error).abs() < 1e-5, "{bias:?} and {error}");
     grads.clip_value(0.01).unwrap();
-    for (name, gradient) in grads.named(&model).unwrap() {
+    for (name, gradient) in grads.named().unwrap() {
         let largest = gradient.abs().unwrap().max(None).unwrap().item::<f32>().unwrap();
         assert!(largest <= 0.01 + 1e-7 && (largest > 0.0099 || name != "layers.1.bias"), "{name}: {largest}");
     }
@@ -369,9 +369,9 @@ fn names_that_people_type() {
     let mut classes = perceptron(2);
     let plain = classes.loss((&x, &labels), &LossHead::focal(0.0)).unwrap();
     assert_eq!(plain, classes.loss((&x, &labels), &LossHead::cross_entropy()).unwrap());
-    let weighted = LossHead::cross_entropy().weights(&[0.0, 1.0], Device::Cpu).unwrap();
+    let weighted = LossHead::cross_entropy().weights(&[0.0, 1.0]).unwrap();
     assert_ne!(plain, classes.loss((&x, &labels), &weighted).unwrap());
-    says(LossHead::mse().weights(&[1.0], Device::Cpu), &["cross-entropy and focal loss", "with_weights"]);
+    says(LossHead::mse().weights(&[1.0]), &["cross-entropy and focal loss", "with_weights"]);
     let logits = y.gt(0.0).unwrap().to_dtype(DType::F32).unwrap();
     for loss in [LossHead::bce(), LossHead::huber(1.0), LossHead::quantile(0.9), LossHead::poisson()] {
         assert!(model.loss((&x, &logits), &loss).unwrap().is_finite(), "{loss:?}");
@@ -528,7 +528,7 @@ fn frozen_parameters_stay() {
     let (before, mut optimizer) = (values(&model), optimizer(&model));
     for _ in 0..3 {
         model.loss_and_gradients(rows, &loss, &mut grads).unwrap();
-        let named = grads.named(&model).unwrap();
+        let named = grads.named().unwrap();
         let squares =
             |gradient: &Tensor| gradient.to_vec::<f32>().unwrap().iter().map(|g| g * g).sum::<f32>();
         let of_trained: f32 = named.iter().map(|(_, gradient)| squares(gradient)).sum();
@@ -543,4 +543,35 @@ fn frozen_parameters_stay() {
 
 fn is_frozen(name: &str) -> bool {
     name.starts_with("layers.0.") || name == "layers.1.bias"
+}
+
+#[test]
+fn a_short_last_step_is_left_out_on_request() {
+    let rows = || TensorDataset::new(&x(10), &sums(10)).unwrap();
+    let sizes = |batches: RowsInBatches<'_>| -> Vec<usize> {
+        let mut loader = batches.epochs(2).on("cpu").unwrap();
+        let mut sizes = Vec::new();
+        for _ in 0..2 {
+            sizes.extend(loader.iter().unwrap().map(|batch| batch.unwrap().0.dims()[0]));
+        }
+        sizes
+    };
+    assert_eq!(sizes(rows().batches(4)), [4, 4, 2, 4, 4, 2]);
+    assert_eq!(sizes(rows().batches(4).drop_last()), [4, 4, 4, 4]);
+    assert_eq!(sizes(rows().batches(5).drop_last()), [5, 5, 5, 5]);
+    says(
+        rows().batches(11).drop_last().on("cpu"),
+        &["leaves no step: 10 rows, and 11 in a step", "smaller steps"],
+    );
+}
+
+#[test]
+fn times_between_events_are_those_of_a_gpu() {
+    says(Event::new("cpu"), &["the CPU has none", "timed(device"]);
+    let Device::Cuda(index) = Device::cuda(0).available_or_cpu() else { return };
+    let stream = Gpu::get(index).unwrap().stream(StreamKind::Compute);
+    let [start, end] = [(), ()].map(|()| Event::new("cuda:0").unwrap());
+    start.record(stream).unwrap();
+    end.record(stream).unwrap();
+    assert!(start.elapsed_time(&end).unwrap() >= 0.0);
 }

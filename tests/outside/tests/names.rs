@@ -97,7 +97,7 @@ fn expressions_share_a_parameter() -> ddp::Result<()> {
     let x = Tensor::randn(&[32, 6], DType::F32, "cpu", 1)?;
     let mut grads = GradientSums::for_model(&model)?;
     model.loss_and_gradients((&x, &x), &LossHead::mse(), &mut grads)?;
-    let of_model = grads.get(&model, "w")?.to_vec::<f32>()?;
+    let of_model = grads.get("w")?.to_vec::<f32>()?;
     let weights = model.named_parameters()?[0].1.to_tensor()?;
     let w = Var::new(weights)?;
     let error = w.constant(&x).matmul(&w).matmul(&w.t()) - &x;

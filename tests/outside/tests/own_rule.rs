@@ -43,8 +43,8 @@ fn records_train_by_a_rule_of_ones_own() {
         // What lies between parameters.
         flat.retain(|value| *value != 0.0);
         let mut by_name = Vec::new();
-        for (name, gradient) in grads.named(&model)? {
-            assert_eq!(grads.get(&model, &name)?.to_vec::<f32>()?, gradient.to_vec::<f32>()?);
+        for (name, gradient) in grads.named()? {
+            assert_eq!(grads.get(&name)?.to_vec::<f32>()?, gradient.to_vec::<f32>()?);
             by_name.extend(gradient.to_vec::<f32>()?);
         }
         let sorted = |mut values: Vec<f32>| {
@@ -52,7 +52,7 @@ fn records_train_by_a_rule_of_ones_own() {
             values
         };
         assert_eq!(sorted(flat), sorted(by_name));
-        let error = grads.get(&model, "layers.7.weight").unwrap_err();
+        let error = grads.get("layers.7.weight").unwrap_err();
         assert!(
             error.to_string().contains("layers.7.weight")
                 && ddp::with_hint(&error).contains("layers.0.weight"),

@@ -245,7 +245,7 @@ fn powers_of_zero_have_gradients() {
         let mut model = Sequential::new(4).linear(4).layer(power).build(Sizes::new(8, CPU), 0).unwrap();
         let mut grads = GradientSums::for_model(&model).unwrap().allow_non_finite();
         model.loss_and_gradients((&x(8), &x(8)), &LossHead::mse(), &mut grads).unwrap();
-        let named = grads.named(&model).unwrap();
+        let named = grads.named().unwrap();
         named
             .into_iter()
             .map(|(name, gradient)| (name.to_owned(), gradient.to_vec::<f32>().unwrap()))

@@ -258,7 +258,7 @@ impl Communicator {
     ) -> std::result::Result<(), Failed> {
         let mut pause = Pause::new();
         for kind in [StreamKind::Communication, StreamKind::Compute] {
-            let done = Event::new(self.gpu)?;
+            let done = Event::untimed(self.gpu)?;
             done.record(self.gpu.stream(kind))?;
             while !done.is_done()? {
                 if let Some(error) = self.async_error() {

@@ -127,9 +127,9 @@ impl Prepared {
     /// # Errors
     /// [`CommError::Kernel`] if the device is out of memory.
     pub(crate) fn new(gpu: &'static Gpu) -> Result<Self> {
-        let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::new(gpu)).collect();
+        let done: std::result::Result<_, KernelError> = (0..MARKS).map(|_| Event::untimed(gpu)).collect();
         let barrier_operand = Tensor::zeros_for(MemoryUse::Workspace, &[1], DType::I64, gpu.device())?;
-        Ok(Prepared { gpu, ready: Event::new(gpu)?, done: done?, barrier_operand })
+        Ok(Prepared { gpu, ready: Event::untimed(gpu)?, done: done?, barrier_operand })
     }
 }
 

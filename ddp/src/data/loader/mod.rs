@@ -209,7 +209,7 @@ impl DataLoader {
     ///
     /// # Errors
     /// [`DataError::RowsNotOnDevice`] if the GPU has no room for rows that must be there; [`DataError::LoaderThread`];
-    /// [`DataError::Kernel`] for steps of no rows and if a buffer cannot be allocated; the errors of [`Dataset::check`].
+    /// [`DataError::Kernel`] for steps of no rows, for [`BatchPlan::drop_last`] on fewer rows than a step has, and if a buffer cannot be allocated; the errors of [`Dataset::check`].
     pub fn new(
         world: &World,
         dataset: Arc<dyn Dataset>,
@@ -222,6 +222,16 @@ impl DataLoader {
         }
         dataset.check()?;
         let jobs = plan.jobs(world, dataset.len());
+        if plan.drop_last && jobs.n_rows == 0 {
+            let problem = format!(
+                "`drop_last` leaves no step: {} rows, and {} in a step",
+                dataset.len(),
+                plan.global_rows
+            );
+            return Err(
+                KernelError::misuse("DataLoader", problem, "smaller steps, or without `drop_last`").into()
+            );
+        }
         let max_rows = jobs.max_own_rows();
         let gpu = gpu_of(options.device)?;
         let rows = match gpu {

@@ -83,6 +83,8 @@ impl Shuffle {
 pub struct BatchPlan {
     /// Rows of one step over all ranks, at least 1; the last step of an epoch has what is left.
     pub global_rows: usize,
+    /// Whether the last step of an epoch is left out where it has fewer rows.
+    pub drop_last: bool,
     /// Partition of the rows of a step into the ranks' micro-batches.
     pub partition: PartitionKind,
     /// Order of the rows of each epoch.
@@ -100,6 +102,7 @@ impl BatchPlan {
     pub fn new(global_rows: usize) -> Self {
         BatchPlan {
             global_rows,
+            drop_last: false,
             partition: PartitionKind::Ranks { n_micro: 1 },
             shuffle: Shuffle::Full,
             seed: 0,
@@ -110,7 +113,7 @@ impl BatchPlan {
 
     /// The rows that all ranks take from `rows.start` to `rows.end`, counted since the start, within one epoch of `dataset_rows` rows.
     pub fn rows_hash(&self, dataset_rows: usize, rows: Range<u64>) -> RowsHash {
-        let n_rows = self.shuffle.order(dataset_rows, self.seed, 0).len() as u64;
+        let n_rows = self.epoch_rows(&self.shuffle.order(dataset_rows, self.seed, 0)) as u64;
         if rows.is_empty() || n_rows == 0 {
             return RowsHash::default();
         }
@@ -128,6 +131,12 @@ impl BatchPlan {
         chunks.map(of_chunk).reduce(RowsHash::default, |a, b| a.merged(&b))
     }
 
+    /// Rows that the steps of an epoch in this order take.
+    fn epoch_rows(&self, order: &RowOrder) -> usize {
+        let left_out = if self.drop_last { order.len() % self.global_rows } else { 0 };
+        order.len() - left_out
+    }
+
     /// This rank's jobs on `dataset_rows` rows.
     ///
     /// # Panics
@@ -136,7 +145,7 @@ impl BatchPlan {
         let order = |epoch| Arc::new(self.shuffle.order(dataset_rows, self.seed, epoch));
         let first = order(0);
         // A sampler decides how many rows an epoch has.
-        let n_rows = first.len();
+        let n_rows = self.epoch_rows(&first);
         let (epoch, taken) = match n_rows as u64 {
             0 => (0, 0),
             n_rows => (self.cursor / n_rows, self.cursor % n_rows),
@@ -163,8 +172,8 @@ pub(super) struct StepJobs {
     plan: BatchPlan,
     partition: RankPartition,
     dataset_rows: usize,
-    /// Rows of an epoch.
-    n_rows: usize,
+    /// Rows that the steps of an epoch take.
+    pub(super) n_rows: usize,
     /// The epoch under way, from 0, its order, and what is left of it.
     epoch: u64,
     order: Arc<RowOrder>,
@@ -183,6 +192,8 @@ pub struct Job {
     pub(crate) partition: RankPartition,
     /// Index of the part of the rows, in evaluation.
     pub(crate) part: usize,
+    /// Whether it is the epoch's last.
+    pub(crate) ends_epoch: bool,
 }
 
 impl StepJobs {
@@ -195,7 +206,11 @@ impl StepJobs {
     fn begin_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
         self.order = Arc::new(self.plan.shuffle.order(self.dataset_rows, self.plan.seed, epoch));
-        assert_eq!(self.order.len(), self.n_rows, "a sampler returns as many rows in every epoch");
+        assert_eq!(
+            self.plan.epoch_rows(&self.order),
+            self.n_rows,
+            "a sampler returns as many rows in every epoch"
+        );
         self.batches = GlobalBatches::new(self.n_rows, self.plan.global_rows);
     }
 }
@@ -221,6 +236,7 @@ impl Iterator for StepJobs {
             order: self.order.clone(),
             partition: self.partition,
             part: 0,
+            ends_epoch: global.positions.end == self.n_rows,
             global: global.positions,
         })
     }
@@ -260,7 +276,8 @@ fn batches(
             // The batches of a rank are its own.
             let partition =
                 RankPartition { kind: PartitionKind::Ranks { n_micro: 1 }, rank: 0, world_size: 1 };
-            Job { epoch: 0, order: order.clone(), global: rows, partition, part }
+            let ends_epoch = rows.end == n_rows;
+            Job { epoch: 0, order: order.clone(), global: rows, partition, part, ends_epoch }
         })
     })
 }
@@ -280,11 +297,6 @@ impl Job {
     /// Number of this rank's rows.
     pub(crate) fn n_own(&self) -> usize {
         self.partition.n_own_rows(self.n_rows())
-    }
-
-    /// Whether it is the epoch's last.
-    pub(crate) fn ends_epoch(&self) -> bool {
-        self.global.end == self.order.len()
     }
 }
 
@@ -309,6 +321,7 @@ mod tests {
         global_rows: usize,
         seed: u64,
         kind: u8,
+        drop_last: bool,
         cursor: u64,
     ) -> Vec<Vec<usize>> {
         const N_EPOCHS: u64 = 3;
@@ -319,6 +332,7 @@ mod tests {
                 seed,
                 n_epochs: Some(N_EPOCHS),
                 cursor,
+                drop_last,
                 ..BatchPlan::new(global_rows)
             };
             let jobs = plan.jobs(&world, n_rows);
@@ -341,21 +355,25 @@ mod tests {
             world_size in 1usize..=5,
             seed: u64,
             kind in 0u8..3,
+            drop_last: bool,
             stop in 0.0..1.0,
         ) {
-            let alone = visited(1, n_rows, global_rows, seed, kind, 0);
-            let together = visited(world_size, n_rows, global_rows, seed, kind, 0);
+            let alone = visited(1, n_rows, global_rows, seed, kind, drop_last, 0);
+            let together = visited(world_size, n_rows, global_rows, seed, kind, drop_last, 0);
             prop_assert_eq!(&alone, &together);
             let steps_an_epoch = alone.len() / 3;
-            prop_assert_eq!(steps_an_epoch, GlobalBatches::steps_per_epoch(n_rows, global_rows));
-            for epoch in alone.chunks(steps_an_epoch) {
-                let mut rows = epoch.concat();
-                rows.sort();
-                prop_assert_eq!(rows, (0..n_rows).collect::<Vec<_>>());
+            let n_taken = if drop_last { n_rows - n_rows % global_rows } else { n_rows };
+            prop_assert_eq!(steps_an_epoch, GlobalBatches::steps_per_epoch(n_taken, global_rows));
+            for epoch in alone.chunks(steps_an_epoch.max(1)) {
+                let rows = epoch.concat();
+                prop_assert_eq!(rows.len(), n_taken);
+                let distinct = std::collections::BTreeSet::from_iter(rows);
+                prop_assert_eq!(distinct.len(), n_taken);
+                prop_assert!(distinct.iter().all(|row| *row < n_rows));
             }
             let step = (stop * alone.len() as f64) as usize;
             let cursor = alone[..step].iter().map(|rows| rows.len() as u64).sum();
-            prop_assert_eq!(&alone[step..], &visited(world_size, n_rows, global_rows, seed, kind, cursor)[..]);
+            prop_assert_eq!(&alone[step..], &visited(world_size, n_rows, global_rows, seed, kind, drop_last, cursor)[..]);
         }
     }
 

@@ -63,6 +63,12 @@ impl<'a> RowsInBatches<'a> {
         self
     }
 
+    /// Leaves out the last step of an epoch where it has fewer rows; in a new order each epoch, these are other rows each time.
+    pub fn drop_last(mut self) -> Self {
+        self.plan.drop_last = true;
+        self
+    }
+
     /// Draws the orders of the epochs from this seed, the same on all ranks.
     pub fn seed(mut self, seed: u64) -> Self {
         self.plan.seed = seed;

@@ -40,7 +40,7 @@ impl LoadedStep<'_> {
 
     /// Whether the epoch has no more steps.
     pub fn ends_epoch(&self) -> bool {
-        self.job().ends_epoch()
+        self.job().ends_epoch
     }
 
     /// Positions of the global batch in the epoch's order: the numbers of its rows where the order is that of the rows.

@@ -232,7 +232,7 @@ fn timed(
         work()?;
         return Ok(started.elapsed().as_secs_f64() * 1e3);
     };
-    let (timer, done) = (Timer::new(gpu)?, Event::new(gpu)?);
+    let (timer, done) = (Timer::new(gpu)?, Event::untimed(gpu)?);
     timer.start(gpu.compute())?;
     work()?;
     timer.stop(gpu.compute())?;
