@@ -165,6 +165,8 @@ impl RunWatch {
     /// The newest checkpoint that looks intact.
     pub(crate) fn newest(&self) -> Newest {
         let store = CheckpointStore::for_run(&self.out);
+        // The job has ended. What can't be renamed is found by the next one.
+        let _ = store.restore_names();
         let found = store.newest(u64::MAX, |_| Ok(())).map(|search| search.found);
         match (found, store.steps()) {
             (Ok(Some(checkpoint)), _) => Newest::Step(checkpoint.manifest().run.step),

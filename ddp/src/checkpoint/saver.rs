@@ -286,12 +286,16 @@ impl Saver {
         // Where the step of the best evaluation was not saved, each later checkpoint has its weights.
         let has_best =
             || self.store.checkpoint(run.step).is_ok_and(|checkpoint| checkpoint.best_path().is_some());
-        let is_best = run.best.as_ref().is_some_and(|best| {
-            best.step == run.step || self.store.checkpoint(best.step).is_err() && has_best()
+        // The marker may have been left as it was, by a full disk or the end of the process.
+        let best = run.best.as_ref().filter(|_| self.options.keep_best).map(|best| best.step);
+        let best = best.and_then(|best| {
+            let is_there = best == run.step || self.store.checkpoint(best).is_ok();
+            if is_there { Some(best) } else { has_best().then_some(run.step) }
         });
-        let markers = [(true, Marker::Latest), (self.options.keep_best && is_best, Marker::Best)];
-        for (_, marker) in markers.into_iter().filter(|(is_due, _)| *is_due) {
-            if let Err(DiskError { action, path, source }) = self.store.mark(marker, run.step) {
+        let best = best.filter(|best| self.store.marked_step(Marker::Best) != Some(*best));
+        let markers = [Some((Marker::Latest, run.step)), best.map(|best| (Marker::Best, best))];
+        for (marker, step) in markers.into_iter().flatten() {
+            if let Err(DiskError { action, path, source }) = self.store.mark(marker, step) {
                 saved.notes.push(format!("can't {action} `{}`: {source}", path.display()));
             }
         }

@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tracing::warn;
+
 use super::error::CheckpointError;
 use super::fault::Fault;
 use super::names::{CHECKPOINTS_FOLDER, MANIFEST_FILE, Marker, step_name, step_of};
@@ -95,11 +97,8 @@ impl CheckpointStore {
     /// # Errors
     /// [`CheckpointError::Folder`].
     pub fn prepare(&self) -> Result<Vec<String>, CheckpointError> {
+        self.restore_names()?;
         let make = || {
-            // A dangling link, such as to an unmounted disk, must not be replaced by a folder.
-            if self.folder.is_symlink() && !self.folder.exists() {
-                return Err(at("follow the link", &self.folder)(io::ErrorKind::NotFound.into()));
-            }
             self.disk.create_dir_all(&self.folder).map_err(at("make", &self.folder))?;
             let parent = parent_of(&self.folder);
             self.disk.sync_dir(parent).map_err(at("sync", parent))
@@ -107,17 +106,33 @@ impl CheckpointStore {
         make().map_err(folder_error)?;
         let mut removed = Vec::new();
         for name in self.names()? {
-            let path = self.folder.join(&name);
-            let aside = name.strip_prefix(ASIDE_PREFIX).filter(|name| step_of(name).is_some());
-            let aside = aside.map(|name| self.folder.join(name));
-            if let Some(home) = aside.filter(|home| !home.exists()) {
-                self.disk.rename(&path, &home).map_err(at("rename", &path)).map_err(folder_error)?;
-            } else if is_leftover(&name) {
-                self.remove(&path).map_err(folder_error)?;
+            if is_leftover(&name) {
+                self.remove(&self.folder.join(&name)).map_err(folder_error)?;
                 removed.push(name);
             }
         }
         Ok(removed)
+    }
+
+    /// Gives a checkpoint its name back that was moved away by a process that ended before the newer one of the same step had that name.
+    /// No other process may be saving.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Folder`].
+    pub fn restore_names(&self) -> Result<(), CheckpointError> {
+        for name in self.names()? {
+            let aside = name.strip_prefix(ASIDE_PREFIX).filter(|name| step_of(name).is_some());
+            if let Some(home) = aside.map(|name| self.folder.join(name)).filter(|home| !home.exists()) {
+                let path = self.folder.join(&name);
+                self.disk.rename(&path, &home).map_err(at("rename", &path)).map_err(folder_error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the folder is there and holds nothing at all, not even a marker, as the mount point of a disk that is not mounted does.
+    pub fn is_bare(&self) -> bool {
+        std::fs::read_dir(&self.folder).is_ok_and(|mut entries| entries.next().is_none())
     }
 
     /// The folder.
@@ -153,6 +168,10 @@ impl CheckpointStore {
         let failed = |source| folder_error(at("read", &self.folder)(source));
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
+            // Such as to a disk that is not mounted, whose checkpoints are all there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.folder.is_symlink() => {
+                return Err(folder_error(at("follow the link", &self.folder)(error)));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed(error)),
         };
@@ -258,17 +277,23 @@ impl CheckpointStore {
     /// # Errors
     /// [`CheckpointError::Folder`].
     pub fn delete(&self, step: u64) -> Result<(), CheckpointError> {
-        let (from, to) =
-            (self.step_folder(step), self.folder.join(format!("{OLD_PREFIX}{}", step_name(step))));
-        let delete = || {
-            if to.exists() {
-                self.remove(&to)?;
-            }
-            self.disk.rename(&from, &to).map_err(at("rename", &from))?;
+        let renamed = self.take_name(step);
+        let synced = renamed.and_then(|to| {
             self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder))?;
             self.remove(&to)
-        };
-        delete().map_err(folder_error)
+        });
+        synced.map_err(folder_error)
+    }
+
+    /// Renames a step's checkpoint to the name of one that is being deleted, and returns that.
+    fn take_name(&self, step: u64) -> Result<PathBuf, DiskError> {
+        let (from, to) =
+            (self.step_folder(step), self.folder.join(format!("{OLD_PREFIX}{}", step_name(step))));
+        if to.exists() {
+            self.remove(&to)?;
+        }
+        self.disk.rename(&from, &to).map_err(at("rename", &from))?;
+        Ok(to)
     }
 
     /// Whether the folder of a step is one that a run saved, or a copy of it, and not the user's or a link.
@@ -282,15 +307,18 @@ impl CheckpointStore {
     /// # Errors
     /// [`CheckpointError::Folder`].
     pub fn delete_all(&self) -> Result<(), CheckpointError> {
-        if !self.folder.is_dir() {
+        if !self.folder.is_dir() && !self.folder.is_symlink() {
             return Ok(());
         }
+        // The newest first, so that none is resumed by mistake if this process ends in between.
+        for step in self.steps()?.into_iter().rev().filter(|step| self.is_saved(*step)) {
+            self.take_name(step).map_err(folder_error)?;
+        }
+        self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder)).map_err(folder_error)?;
         let names = self.names()?;
         let is_marker =
             |name: &str| [Marker::Latest, Marker::Best].iter().any(|marker| name == marker.name());
-        let is_own = |name: &str| {
-            step_of(name).is_some_and(|step| self.is_saved(step)) || is_leftover(name) || is_marker(name)
-        };
+        let is_own = |name: &str| is_leftover(name) || is_marker(name);
         let (own, foreign): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| is_own(name));
         for name in own {
             self.remove(&self.folder.join(name)).map_err(folder_error)?;
@@ -302,9 +330,15 @@ impl CheckpointStore {
     }
 
     /// Renames the complete checkpoint in `temp` to its final name; on disk when it returns. An older one of the same step is
-    /// replaced, so that one of the two exists at any time.
+    /// replaced, so that one of the two exists at any time. What has the name and is no checkpoint is the user's: it gets another one.
     pub(super) fn commit(&self, temp: &Path, step: u64) -> Result<(), DiskError> {
         let home = self.step_folder(step);
+        if home.symlink_metadata().is_ok() && !self.is_saved(step) {
+            let names = (1..).map(|n| self.folder.join(format!("{}.other-{n}", step_name(step))));
+            let other = names.into_iter().find(|name| name.symlink_metadata().is_err()).expect("a free name");
+            self.disk.rename(&home, &other).map_err(at("rename", &home))?;
+            warn!("`{}` is no checkpoint of a run: it is `{}` now", home.display(), other.display());
+        }
         if !home.exists() {
             self.disk.rename(temp, &home).map_err(at("rename a folder to", &home))?;
             return self.disk.sync_dir(&self.folder).map_err(at("sync", &self.folder));

@@ -80,6 +80,12 @@ pub enum FolderError {
         "choose another folder with --out, or give --overwrite instead of --resume to delete that run"
     ))]
     Finished { path: PathBuf },
+    /// The folder of the run's checkpoints is empty, though the run has saved some.
+    #[error("`{}` is empty, and the run has saved checkpoints there", path.display())]
+    #[diagnostic(help(
+        "mount the disk that holds them; if they were deleted, remove the empty folder too, and the run starts over"
+    ))]
+    CheckpointsGone { path: PathBuf },
     /// Another running process owns the folder.
     #[error(
         "output folder `{}` is in use by {holder}, which is still running (it holds {}/.lock)",

@@ -26,8 +26,9 @@ pub fn claim_folder(out: Option<&Path>, name: &str, existing: Existing) -> Resul
 /// Same as [`claim_folder`], and [`FolderError::Continued`] if there is a checkpoint or a model now.
 pub fn claim_folder_again(out: Option<&Path>, name: &str) -> Result<RunDir> {
     let folder = RunDir::open(out, name, Existing::Continue)?;
-    let steps = CheckpointStore::for_run(folder.path()).steps()?;
-    if !steps.is_empty() || folder.file(MODEL_FILE).exists() {
+    let store = CheckpointStore::for_run(folder.path());
+    store.restore_names()?;
+    if !store.steps()?.is_empty() || folder.file(MODEL_FILE).exists() {
         return Err(FolderError::Continued { path: folder.path().to_owned() }.into());
     }
     remove_run(&folder)?;

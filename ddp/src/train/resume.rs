@@ -15,6 +15,7 @@ mod checks;
 pub mod rates;
 
 use std::ffi::OsString;
+use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
@@ -28,8 +29,9 @@ use crate::checkpoint::{
 use crate::config::{Config, Overrides};
 use crate::data::Loaded;
 use crate::run_folder::error::FolderError;
-use crate::run_folder::folder::{CHECKPOINTS, Existing, MODEL_FILE};
+use crate::run_folder::folder::{self, CHECKPOINTS, Existing, METRICS_FILE, MODEL_FILE};
 use crate::storage::fingerprint::fingerprint;
+use crate::storage::user_file::open_regular;
 use crate::train::error::{Result, Stop, TrainError};
 use crate::train::trainer::Trainer;
 
@@ -307,8 +309,15 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
                 return Err(FolderError::IsFile { path: out.to_owned() }.into());
             }
             let store = CheckpointStore::for_run(out);
+            if folder::check_free(out).is_ok() {
+                // Where the folder can't be written, there is nothing to overwrite either.
+                let _ = store.restore_names();
+            }
             // Checkpoints that can't be used are an error: a new run would overwrite what may be repairable.
             if store.steps()?.is_empty() {
+                if store.is_bare() && has_saved(out) {
+                    return Err(FolderError::CheckpointsGone { path: store.folder().to_owned() }.into());
+                }
                 let is_finished = out.join(MODEL_FILE).exists();
                 let finished = || FolderError::Finished { path: out.to_owned() }.into();
                 return if is_finished { Err(finished()) } else { Ok(None) };
@@ -317,6 +326,14 @@ fn find_checkpoint(from: &ResumeFrom, out: Option<&Path>) -> Result<Option<Resum
         }
     };
     newest_of_store(store, named)
+}
+
+/// Whether the events of the run in `out` tell of a checkpoint.
+fn has_saved(out: &Path) -> bool {
+    let events = open_regular(&out.join(METRICS_FILE)).map(BufReader::new);
+    events.is_ok_and(|events| {
+        events.lines().map_while(io::Result::ok).any(|line| line.starts_with(r#"{"event":"checkpoint""#))
+    })
 }
 
 /// Finds the newest checkpoint in the folder of a training loop of a program's own.

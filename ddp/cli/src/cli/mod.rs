@@ -40,7 +40,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use ddp::config::{CommDtype, MissingTarget, Overrides, UnknownLabel, resumable_keys};
@@ -327,7 +327,7 @@ pub struct TrainArgs {
 
     /// Resume from a checkpoint: `auto` uses the newest valid one in --out, or starts a new run if there is none yet; PATH
     /// is a run folder or one checkpoint. Without RUN.toml the saved config of the run is used
-    #[arg(long, value_name = "auto|PATH", value_parser = resume_from, conflicts_with = "overwrite")]
+    #[arg(long, value_name = "auto|PATH", value_parser = OsStringValueParser::new().try_map(resume_from), conflicts_with = "overwrite")]
     pub resume: Option<ResumeFrom>,
 
     /// With --resume: let batch norm take its statistics of other micro-batches than the checkpoint's run did, which makes it another
@@ -403,11 +403,11 @@ impl TrainArgs {
     }
 }
 
-fn resume_from(text: &str) -> Result<ResumeFrom, String> {
-    match text {
-        "" => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
-        "auto" => Ok(ResumeFrom::Auto),
-        path => Ok(ResumeFrom::Path(PathBuf::from(path))),
+fn resume_from(text: OsString) -> Result<ResumeFrom, String> {
+    match text.to_str() {
+        Some("") => Err("expected auto or a path\nhint: --resume auto --out DIR".to_owned()),
+        Some("auto") => Ok(ResumeFrom::Auto),
+        _ => Ok(ResumeFrom::Path(text.into())),
     }
 }
 

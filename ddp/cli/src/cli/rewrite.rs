@@ -203,7 +203,8 @@ impl Pass<'_> {
             self.push(n.map_or(flag.clone(), |n| format!("{flag}={n}")));
             return usize::from(n.is_some());
         }
-        if long == "resume" {
+        // A path that is no UTF-8 is a path.
+        if long == "resume" && (value.is_some() || rest.first().is_none_or(|next| next.to_str().is_some())) {
             let is_latest = |typed: &str| {
                 ["latest", "last", "true", "newest", "yes", "True"].contains(&typed)
                     && !Path::new(typed).exists()

@@ -10,6 +10,7 @@ mod full_disk;
 mod keep;
 mod kills;
 mod large;
+mod names;
 mod other_run;
 mod pytorch;
 mod ranks;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{run_line, run_line_ok, temp_dir};
+use crate::common::{run, run_line, run_line_ok, single, temp_dir};
 
 const TRAIN: &str = "train builtin:digits --out b -q --epochs 6 --set checkpoint.every_epochs=1 --set train.stop_after_epochs=1";
 
@@ -85,4 +85,62 @@ fn the_marker_of_the_best_evaluation_has_its_weights() {
         evaluated.stdout.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(metrics("b/checkpoints/best"), metrics("b"));
+}
+
+/// Where the disk of the checkpoints is not mounted, the folder looks as if there were none: nothing is changed, and the run goes on later.
+#[test]
+fn checkpoints_on_a_disk_that_is_not_mounted_are_not_replaced_by_a_new_run() {
+    let folder = temp_dir();
+    let resume = "train builtin:digits --out b -q --epochs 2 --set checkpoint.every_epochs=1 --resume auto";
+    let [checkpoints, away] = ["b/checkpoints", "away"].map(|name| folder.path().join(name));
+    assert_eq!(
+        run_line(folder.path(), &format!("{resume} --set train.stop_after_epochs=1")).status.code(),
+        Some(85)
+    );
+    let events = fs::read(folder.path().join("b/metrics.jsonl")).unwrap();
+    fs::rename(&checkpoints, &away).unwrap();
+    fs::create_dir(&checkpoints).unwrap();
+    let refused = run_line(folder.path(), resume);
+    assert!(
+        refused.status.code() != Some(0) && refused.stderr.contains("is empty, and the run has saved"),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.contains("mount the disk"), "{refused:?}");
+    fs::remove_dir(&checkpoints).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &checkpoints).unwrap();
+    let refused = run_line(folder.path(), resume);
+    assert!(refused.stderr.contains("can't follow the link"), "{refused:?}");
+    assert_eq!(fs::read(folder.path().join("b/metrics.jsonl")).unwrap(), events);
+    fs::remove_file(&checkpoints).unwrap();
+    fs::rename(&away, &checkpoints).unwrap();
+    run_line_ok(folder.path(), resume);
+}
+
+#[test]
+fn a_path_that_is_no_utf_8_is_resumed() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let folder = temp_dir();
+    let name = std::ffi::OsStr::from_bytes(b"n\xff");
+    let train = |words: &[&std::ffi::OsStr]| {
+        let mut command = single(&["train", "-q"]);
+        command.current_dir(folder.path()).args(words);
+        run(command)
+    };
+    let word = std::ffi::OsStr::new;
+    let begun = train(&[
+        word("builtin:digits"),
+        word("--epochs"),
+        word("2"),
+        word("--set"),
+        word("train.stop_after_epochs=1"),
+        word("--out"),
+        name,
+    ]);
+    assert_eq!(begun.status.code(), Some(85), "{begun:?}");
+    let joined = [b"--resume=".as_slice(), name.as_bytes()].concat();
+    for resume in [&[word("--resume"), name][..], &[std::ffi::OsStr::from_bytes(&joined)]] {
+        let resumed = train(resume);
+        assert!(resumed.status.success(), "{resumed:?}");
+    }
 }

@@ -159,14 +159,18 @@ pub(super) fn prune(args: &CheckpointPruneArgs) -> Result<()> {
     if held.iter().any(|held| matches!(held, Held::Unknown)) {
         print_result("this file system has no locks: cannot tell whether a run is active here\n")?;
     }
-    let best = store.marked_step(Marker::Best).filter(|_| !args.also_best);
+    // Of the newest one's run, too: the marker may be older.
+    let newest = store.newest(u64::MAX, |_| Ok(()))?.found;
+    let best_of_run = newest.and_then(|newest| newest.manifest().run.best.as_ref().map(|best| best.step));
+    let best: Vec<u64> =
+        store.marked_step(Marker::Best).into_iter().chain(best_of_run).filter(|_| !args.also_best).collect();
     // Verified only once, because verifying reads every byte.
     let known = RefCell::new(HashMap::new());
     let is_valid = |step| {
         let verify = || store.checkpoint(step).is_ok_and(|checkpoint| checkpoint.verify().is_ok());
         *known.borrow_mut().entry(step).or_insert_with(verify)
     };
-    let superfluous = store.superfluous(u64::MAX, args.keep, best.as_slice(), is_valid)?;
+    let superfluous = store.superfluous(u64::MAX, args.keep, &best, is_valid)?;
     for &step in &superfluous {
         let size = store.checkpoint(step).map_or_else(
             |fault| format!("broken: {fault}"),
