@@ -163,7 +163,7 @@ pub enum KernelError {
     BadShape(#[from] BadShape),
 
     /// A range exceeds the tensor.
-    #[error("{op}: the range {start}..{end} exceeds the length {len}")]
+    #[error("{op}: the range {}..{} exceeds the length {len}", *start as isize, *end as isize)]
     OutOfRange {
         op: &'static str,
         /// First element of the range.

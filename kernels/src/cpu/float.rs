@@ -56,7 +56,9 @@ pub(crate) trait Float:
     type Lanes: Lanes<Real = Self>;
     /// The matmul kernel of the crate `gemm` for this type and this processor's vector instructions.
     fn gemm_fn() -> GemmFn<Self>;
-    /// 2^24 times the smallest positive number with all its bits.
+    /// The smallest positive number with all its bits.
+    const MIN_POSITIVE: Self;
+    /// 2^24 times [`Float::MIN_POSITIVE`].
     const NEGLIGIBLE: Self;
     /// Zero in place of a number so small that it, or its product with a learning rate, is subnormal: processors compute up to a hundred
     /// times slower with these. A moving average that gets only zeros becomes one: of a unit that is never active, or of a row of an
@@ -64,6 +66,11 @@ pub(crate) trait Float:
     #[inline(always)]
     fn or_zero(self) -> Self {
         if self.abs() < Self::NEGLIGIBLE { Self::from_f64(0.0) } else { self }
+    }
+    /// Zero in place of a subnormal number: for second moments, of which only the root is used.
+    #[inline(always)]
+    fn or_zero_if_subnormal(self) -> Self {
+        if self.abs() < Self::MIN_POSITIVE { Self::from_f64(0.0) } else { self }
     }
     /// Whether it is neither infinite nor NaN.
     #[inline(always)]
@@ -86,6 +93,7 @@ macro_rules! float {
         impl Float for $t {
             const ONE: Self = 1.0;
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
+            const MIN_POSITIVE: Self = $t::MIN_POSITIVE;
             const NEGLIGIBLE: Self = $t::MIN_POSITIVE * 16_777_216.0;
             #[inline(always)]
             fn exp(self) -> Self {

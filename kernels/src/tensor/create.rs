@@ -122,8 +122,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`KernelError::EmptyRange`] if there is no such number; [`KernelError::Scalar`] if one is no value of the dtype; else as
-    /// [`Tensor::zeros`].
+    /// [`KernelError::EmptyRange`] if there is no such number; [`KernelError::Scalar`] if one is no value of the dtype; [`KernelError::Misuse`]
+    /// for few numbers beyond those that the dtype, or f64, holds without gaps; else as [`Tensor::zeros`].
     ///
     /// Source: `torch.randint`.
     pub fn randint(
@@ -139,8 +139,24 @@ impl Tensor {
         if low >= high {
             return Err(KernelError::EmptyRange { op: OP, low, high });
         }
+        let digits = match dtype {
+            DType::BF16 => 8,
+            DType::F16 => 11,
+            DType::F32 => 24,
+            _ => 53,
+        };
+        let largest = 1_i64 << digits;
+        let is_near = high.abs_diff(low) <= 1 << 53;
         for end in [low, high - 1] {
             Scalar::Int(end).check(OP, dtype, result(dims, dtype, device)?)?;
+            if is_near && !(-largest..=largest).contains(&end) {
+                let problem = format!("{dtype} draws no whole numbers near {end}: they have gaps");
+                return Err(KernelError::misuse(
+                    OP,
+                    problem,
+                    format!("numbers from -{largest} to {largest}"),
+                ));
+            }
         }
         Self::filled(dims, Pattern::Integers { seed, low, high }, dtype, device)
     }

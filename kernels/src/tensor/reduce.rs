@@ -50,7 +50,7 @@ readable! {
     /// # Errors
     /// Same as [`Tensor::mean`].
     pub fn var(&self, axes: impl Into<Axes>) -> Result<Tensor> {
-        self.view().variance("var", &axes.into(), Ok)
+        self.view().spread("var", &axes.into())
     }
 
     /// The standard deviation: the root of [`Tensor::var`].
@@ -58,7 +58,7 @@ readable! {
     /// # Errors
     /// Same as [`Tensor::mean`].
     pub fn std(&self, axes: impl Into<Axes>) -> Result<Tensor> {
-        self.view().variance("std", &axes.into(), |variance| variance.sqrt())
+        self.view().spread("std", &axes.into())
     }
 
     /// The largest element, or along axes; NaN if there is one. Unlike PyTorch's, it returns no indices: [`Tensor::argmax`] does.
@@ -237,16 +237,12 @@ impl TensorRef<'_> {
         Ok(out)
     }
 
-    fn variance(
-        self,
-        op: &'static str,
-        axes: &Axes,
-        finish: impl Fn(Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
+    /// The variance, or for `std` its root, which squares nothing in the tensor's own format.
+    fn spread(self, op: &'static str, axes: &Axes) -> Result<Tensor> {
         check::dtype(op, self.operand("a"), check::FLOATS, check::FLOATS_NAMES)?;
         if check::is_short(self.dtype()) {
             let wide = self.to_dtype(DType::F32)?;
-            return wide.view().variance(op, axes, finish)?.to_dtype(self.dtype());
+            return wide.view().spread(op, axes)?.to_dtype(self.dtype());
         }
         let mask = axes.reduced_mask(op, self.operand("a"))?;
         let n: usize =
@@ -254,8 +250,11 @@ impl TensorRef<'_> {
         let from_mean = |x: TensorRef<'_>| x.sub(&x.reduced(op, ReduceOp::Mean, &keepdim(axes.clone()))?);
         // The second mean is that by which the first one was rounded.
         let differences = from_mean(from_mean(self)?.view())?;
-        let squares = differences.mul(&differences)?.view().reduced(op, ReduceOp::Sum, axes)?;
-        finish(squares.div(n.saturating_sub(1) as f64)?)
+        let freedom = n.saturating_sub(1) as f64;
+        if op == "std" {
+            return differences.view().reduced(op, ReduceOp::Norm, axes)?.div(freedom.sqrt());
+        }
+        differences.mul(&differences)?.view().reduced(op, ReduceOp::Sum, axes)?.div(freedom)
     }
 
     fn smallest(self, axes: &Axes) -> Result<Tensor> {

@@ -112,8 +112,9 @@ impl Slice {
         if 0 <= start && start <= end && end <= len_signed {
             return Ok(start as usize..end as usize);
         }
-        // Negative places appear as the unsigned number of the same bits.
-        Err(KernelError::OutOfRange { op, start: start as usize, end: end as usize, len })
+        // As written: a negative place is the unsigned number of the same bits.
+        let end = self.end.unwrap_or(len_signed);
+        Err(KernelError::OutOfRange { op, start: self.start as usize, end: end as usize, len })
     }
 }
 

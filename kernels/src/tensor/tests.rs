@@ -295,3 +295,39 @@ fn text_is_pytorchs_with_device_and_dtype_at_the_end() {
         assert!(many.lines().count() >= 2 && many.lines().all(|line| line.len() <= 80), "{many}");
     }
 }
+
+#[test]
+fn deviations_square_nothing_in_the_format_of_the_tensor() {
+    for (values, want) in [([1e-25_f32, 3e-25], 1.414_213_6e-25_f32), ([1e20, -1e20], 1.414_213_6e20)] {
+        let x = Tensor::from_slice(&values, &[2], Device::Cpu).unwrap();
+        let std = x.std(None).unwrap().item::<f32>().unwrap();
+        assert!((std / want - 1.0).abs() < 1e-6, "{std} and {want}");
+    }
+    let one = Tensor::from_slice(&[1.0_f32], &[1], Device::Cpu).unwrap();
+    assert!(one.std(None).unwrap().item::<f32>().unwrap().is_nan());
+}
+
+#[test]
+fn whole_numbers_that_a_format_leaves_out_are_not_drawn() {
+    let draw = |low, high, dtype| Tensor::randint(low, high, &[100], dtype, "cpu", 0);
+    for (low, high, dtype) in [
+        (998, 1000, DType::BF16),
+        (69_998, 70_000, DType::F16),
+        (1 << 24, (1 << 24) + 2, DType::F32),
+        ((1 << 60) + 100, (1 << 60) + 110, DType::I64),
+    ] {
+        let message = draw(low, high, dtype).unwrap_err().to_string();
+        assert!(message.contains("they have gaps") || dtype == DType::F16, "{message}");
+    }
+    let largest = draw(-256, 257, DType::BF16).unwrap().max(None).unwrap().to_dtype(DType::F32).unwrap();
+    assert!(largest.item::<f32>().unwrap() <= 256.0);
+}
+
+#[test]
+fn a_slice_out_of_range_is_shown_as_it_was_written() {
+    let x = Tensor::from_slice(&[1_i64, 2, 3], &[3], Device::Cpu).unwrap();
+    for (message, shown) in [(x.slice(-5..-1), "-5..-1"), (x.slice(2..9), "2..9"), (x.slice(-7..), "-7..3")] {
+        let message = message.unwrap_err().to_string();
+        assert!(message.contains(shown), "{message}");
+    }
+}

@@ -285,9 +285,10 @@ impl Var {
         }
     }
 
-    /// `alpha * a * b + beta * c` of matrices; `c` broadcasts to the product.
+    /// `alpha * a * b + beta * c` of matrices; `c` broadcasts to the product, and is not read where `beta` is 0.
     pub fn addmm(alpha: f64, a: &Var, b: &Var, beta: f64, c: &Var) -> Var {
-        a.matmul(b) * alpha + c * beta
+        let product = a.matmul(b) * alpha;
+        if beta == 0.0 { product } else { product + c * beta }
     }
 
     /// The products of two batches of matrices, `[N, M, K]` times `[N, K, P]`. A transposed factor (`x.t()`) is read in place.

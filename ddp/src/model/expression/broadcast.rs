@@ -69,7 +69,8 @@ impl Graph {
     /// The sum of `x`, read as `[outer, len, inner]`, along `len`: `[outer, inner]`.
     pub(super) fn sum_along(&mut self, x: Id, layout: [usize; 3]) -> Result<Id> {
         let [outer, len, inner] = layout;
-        if outer != 1 {
+        // Sums of columns are in f32, side by side; a single one would stop at 2^24 ones.
+        if outer != 1 || inner == 1 {
             return self.reduce(ReduceOp::Sum, x, layout);
         }
         let dtype = self.dtype(x);
@@ -87,7 +88,7 @@ impl Graph {
         if !dtype.is_float() {
             return Err(self.unsupported(op.name(), [Arg::Node(x); 2], "floats"));
         }
-        if len == 0 && op != ReduceOp::Sum {
+        if len == 0 && outer * inner > 0 && matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax) {
             let operand = self.operand(x, "a").into();
             return Err(KernelError::EmptyReduction { op: op.name(), operand });
         }

@@ -70,6 +70,12 @@ impl Recorded {
         is_output_exact: bool,
     ) -> Result<Self> {
         let n_forward = graph.nodes.len();
+        if all.is_empty() {
+            let wanted =
+                vec![vec![Wanted { id: Some(y), is_overwritten: is_output_exact }], Vec::new(), Vec::new()];
+            graph.fold_factors(&[y]);
+            return Ok(Recorded { graph, y, wanted, n_forward });
+        }
         if !graph.dtype(y).is_float() {
             let operand = graph.operand(y, "result").into();
             return Err(KernelError::DTypeUnsupported { op: "gradients", operand, takes: "floats" });

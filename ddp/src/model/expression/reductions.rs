@@ -151,6 +151,9 @@ impl Var {
     /// `a - log(sum(e^a))` along an axis.
     pub fn log_softmax(&self, axis: impl Into<Axis>) -> Var {
         let format = self.dtype();
+        if self.dims().contains(&0) {
+            return self.clone();
+        }
         let x = self.to_dtype(wide(format));
         let rows = |x: &Var| {
             let last = x.last_axis();
@@ -199,8 +202,8 @@ impl Var {
     /// `(a - mean) / sqrt(variance + eps)` along the last axis: times a scale and plus a shift, a layer norm.
     pub fn layer_norm(&self, eps: f64) -> Var {
         let last = self.last_axis();
-        let centered = self - self.mean_keepdim(last);
+        let centered = self.centered(&last.into());
         let variance = (&centered * &centered).mean_keepdim(last);
-        centered / (variance + eps).sqrt()
+        (centered / (variance + eps).sqrt()).to_dtype(self.dtype())
     }
 }

@@ -169,6 +169,8 @@ impl Step {
         };
         let beta = if accumulate { 1.0 } else { 0.0 };
         match &self.op {
+            // Or with false leaves a bool, which has no product.
+            Op::Expand if out.dtype() == DType::Bool => ops::map(MapOp::Maximum, input(0)?, 0.0.into(), out),
             Op::Expand => ops::map(MapOp::Mul, input(0)?, 1.0.into(), out),
             Op::Map(_) if self.in_place.is_some() => {
                 ops::add_assign(out, value(1 - self.in_place.unwrap_or_default())?)

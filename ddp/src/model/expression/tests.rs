@@ -1,6 +1,6 @@
 //! An expression takes the same steps and memory as the same layer written by hand.
 
-use ddp_kernels::{DType, Device};
+use ddp_kernels::{DType, Device, Tensor};
 
 use super::constants::Constants;
 use super::graph::{Leaf, Op};
@@ -66,4 +66,63 @@ fn fewer_rows_use_the_same_memory() {
         attention(n_sequences * CONTEXT).stages_within(&largest, &slots).unwrap();
     }
     assert!(attention(5 * CONTEXT).stages_within(&largest, &slots).is_err());
+}
+
+#[test]
+fn a_sum_of_everything_counts_beyond_what_a_running_sum_holds() {
+    let n = (1 << 24) + 8;
+    let w = Var::new(Tensor::ones(&[n], DType::F32, Device::Cpu).unwrap()).unwrap();
+    assert_eq!(w.sum(None).tensor().unwrap().item::<f32>().unwrap(), n as f32);
+    let scalar = Var::new(Tensor::ones(&[1], DType::F32, Device::Cpu).unwrap()).unwrap();
+    let gradients =
+        (&scalar * Tensor::ones(&[n], DType::F32, Device::Cpu).unwrap()).sum(None).backward().unwrap();
+    assert_eq!(gradients[&scalar].to_vec::<f32>().unwrap(), [n as f32]);
+}
+
+#[test]
+fn a_layer_norm_of_16_bits_squares_in_32() {
+    let x = Tensor::from_slice(&[300.0_f32, -300.0, 100.0, -100.0], &[1, 4], Device::Cpu).unwrap();
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        let w = Var::new(x.to_dtype(dtype).unwrap()).unwrap();
+        let normal =
+            w.layer_norm(1e-5).tensor().unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+        for (got, want) in normal.iter().zip([1.341_6, -1.341_6, 0.447_2, -0.447_2]) {
+            assert!((got - want).abs() < 6e-3, "{dtype}: {normal:?}");
+        }
+    }
+}
+
+#[test]
+fn conditions_broadcast_as_tensors_do() {
+    let random = |dims: &[usize], seed| Tensor::randn(dims, DType::F32, Device::Cpu, seed).unwrap();
+    let (x, mask) = (random(&[2, 4, 3, 3], 1), random(&[2, 1, 1, 3], 2).gt(0.0).unwrap());
+    let w = Var::new(x.clone()).unwrap();
+    let masked = w.masked_fill(&mask, -5.0).tensor().unwrap();
+    assert_eq!(masked.to_vec::<f32>().unwrap(), x.masked_fill(&mask, -5.0).unwrap().to_vec::<f32>().unwrap());
+    let column = Var::new(random(&[2, 1], 3)).unwrap();
+    let repeated = column.gt(0.0).expand(&[2, 3]).tensor().unwrap();
+    let want = column.tensor().unwrap().gt(0.0).unwrap().to_vec::<bool>().unwrap();
+    assert_eq!(
+        repeated.to_vec::<bool>().unwrap(),
+        [[want[0]; 3], [want[1]; 3]].concat(),
+        "a value of bool, too"
+    );
+}
+
+#[test]
+fn reductions_of_nothing_are_those_of_tensors() {
+    let w = Var::new(Tensor::zeros(&[2, 0], DType::F32, Device::Cpu).unwrap()).unwrap();
+    assert_eq!(w.norm(1).tensor().unwrap().to_vec::<f32>().unwrap(), [0.0, 0.0]);
+    assert!(w.mean(1).tensor().unwrap().to_vec::<f32>().unwrap().iter().all(|mean| mean.is_nan()));
+    assert_eq!(w.log_softmax(1).tensor().unwrap().dims(), [2, 0]);
+    assert!(w.max(1).tensor().is_err());
+}
+
+#[test]
+fn an_addend_times_0_is_not_read() {
+    let one = |value: f32| {
+        Var::new(Tensor::full(&[1, 1], f64::from(value), DType::F32, Device::Cpu).unwrap()).unwrap()
+    };
+    let product = Var::addmm(2.0, &one(3.0), &one(4.0), 0.0, &one(f32::NAN)).tensor().unwrap();
+    assert_eq!(product.to_vec::<f32>().unwrap(), [24.0]);
 }

@@ -128,7 +128,7 @@ pub fn map(op: MapOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) -> Result<
             check::dtype(name, x.operand(operand), allowed, names)?;
         }
     }
-    let [a, b] = prepare(name, [a, b], out_op.dtype, out_op)?;
+    let [a, b] = prepare(name, [a, b], out_op.dtype, out_op, false)?;
     match out.gpu() {
         Some(gpu) => cuda::map(gpu, op, a, b, &mut out.into_cuda()?),
         None => cpu::map(op, a, b, out),
@@ -149,7 +149,7 @@ pub fn compare(op: CompareOp, a: Input<'_>, b: Input<'_>, out: TensorMut<'_>) ->
     let out_op = out.operand("out");
     check::dtype(name, out_op, &[DType::Bool], "bool")?;
     let dtype = a.dtype().or(b.dtype()).unwrap_or(DType::F64);
-    let [a, b] = prepare(name, [a, b], dtype, out_op)?;
+    let [a, b] = prepare(name, [a, b], dtype, out_op, false)?;
     match out.gpu() {
         Some(gpu) => cuda::compare(gpu, op, dtype, a, b, &mut out.into_cuda()?),
         None => cpu::compare(op, dtype, a, b, out.into_bytes(name, "out")?),
@@ -174,7 +174,7 @@ pub fn select(condition: TensorRef<'_>, a: Input<'_>, b: Input<'_>, out: TensorM
     check::same_device(OP, &[out_op, condition_op])?;
     let cycle = input::cycle(condition.shape(), out_op.shape)
         .ok_or_else(|| shapes_differ(OP, out_op, condition_op))?;
-    let [a, b] = prepare(OP, [a, b], out_op.dtype, out_op)?;
+    let [a, b] = prepare(OP, [a, b], out_op.dtype, out_op, true)?;
     match out.gpu() {
         Some(gpu) => cuda::select(gpu, condition, cycle, a, b, &mut out.into_cuda()?),
         None => cpu::select(condition.as_bytes(OP, "condition")?, cycle, a, b, out),
@@ -188,18 +188,21 @@ enum Ready<'a> {
     Scalar(Scalar),
 }
 
-/// Checks that operands are of `dtype` and broadcast to `out`, and that scalars are values of the dtype.
+/// Checks that operands are of `dtype` and broadcast to `out`, which a condition may make larger, and that scalars are values of the dtype.
 fn prepare<'a>(
     op: &'static str,
     inputs: [Input<'a>; 2],
     dtype: DType,
     out: Operand,
+    has_condition: bool,
 ) -> Result<[Ready<'a>; 2]> {
     let names = ["a", "b"];
     let operands: Vec<Operand> = (0..2).filter_map(|i| Some(inputs[i].tensor()?.operand(names[i]))).collect();
     if let [a, b] = operands[..] {
         check::same_kind(op, &[a, b])?;
-        if broadcast_shape(a.shape, b.shape) != Some(out.shape) {
+        let both = broadcast_shape(a.shape, b.shape);
+        // Together with a condition the result can be larger than both.
+        if if has_condition { both.is_none() } else { both != Some(out.shape) } {
             return Err(shapes_differ(op, a, b));
         }
     }

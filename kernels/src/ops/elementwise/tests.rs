@@ -163,6 +163,12 @@ fn comparisons_and_selection() {
         assert_eq!(rows.masked_fill(&mask, 9).unwrap().to_vec::<i32>().unwrap(), [9, 1, 9, 3, 9, 5]);
         let wide = Tensor::from_slice(&[7i32], &[1], device).unwrap().where_(&mask, &rows).unwrap();
         assert_eq!((wide.dims(), wide.to_vec::<i32>().unwrap()), (&[3, 2][..], vec![7, 1, 7, 3, 7, 5]));
+        // A condition makes the result larger than both values.
+        let [one, two] = [1, 5].map(|n| Tensor::from_slice(&[n, n + 1i32], &[2], device).unwrap());
+        let rows_of = Tensor::from_slice(&[true, false, false], &[3, 1], device).unwrap();
+        let chosen = one.where_(&rows_of, &two).unwrap();
+        assert_eq!((chosen.dims(), chosen.to_vec::<i32>().unwrap()), (&[3, 2][..], vec![1, 2, 5, 6, 5, 6]));
+        assert!(one.where_(&rows_of, rows.t().unwrap()).is_err());
         assert_eq!(rows.clamp(1, 4).unwrap().to_vec::<i32>().unwrap(), [1, 1, 2, 3, 4, 4]);
         let clamped = x.clamp(2.0, 2.5).unwrap().to_vec::<f64>().unwrap();
         assert!(clamped[1].is_nan() && clamped[2] == 2.5, "NaN stays");

@@ -6,7 +6,7 @@ use crate::cpu::simd::vectorize;
 use crate::cpu::threads::{SharedMut, for_parts};
 use crate::cuda::launch::{Launch, Source, float_kernel};
 use crate::cuda::{CudaSliceMut, Gpu};
-use crate::{Element, Result, TensorMut};
+use crate::{DType, Element, Result, TensorMut};
 
 /// A stream of random numbers; equal streams give the same numbers on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ const MIN_PART: usize = 1 << 14;
 /// Sixteen Philox blocks in parallel, so that the rounds vectorize.
 fn fill_cpu<T: Element>(x: &mut [T], low: f32, high: f32, stream: UniformStream) {
     let philox = Philox::new(stream.seed);
-    let n = x.len();
+    let (n, digits) = (x.len(), digits(T::DTYPE));
     let out = SharedMut::new(x);
     for_parts(n, MIN_PART, CHUNK, |part| {
         // SAFETY: the part lies within `x` and is this thread's alone.
@@ -67,12 +67,21 @@ fn fill_cpu<T: Element>(x: &mut [T], low: f32, high: f32, stream: UniformStream)
                         },
                     );
                     for (x, &word) in x.iter_mut().zip(&words) {
-                        *x = T::from_f64(f64::from(to_unit_f32(word) * (high - low) + low));
+                        *x = T::from_f64(f64::from(to_unit_f32(word & digits) * (high - low) + low));
                     }
                 }
             },
         );
     });
+}
+
+/// The bits of a random word that a number below 1 of this dtype can hold, so that none is rounded to 1.
+fn digits(dtype: DType) -> u32 {
+    match dtype {
+        DType::BF16 => !0 << 24,
+        DType::F16 => !0 << 21,
+        _ => !0,
+    }
 }
 
 pub(crate) static SOURCE: Source = Source::new("uniform", include_str!("kernel.cu"));
@@ -91,12 +100,13 @@ fn fill_cuda(
     if n == 0 {
         return Ok(());
     }
-    let kernel = float_kernel!("uniform"; x.dtype());
+    let x_dtype = x.dtype();
+    let kernel = float_kernel!("uniform"; x_dtype);
     let per_thread = if x.dtype().size_bytes() == 2 { 8 } else { 4 };
     let launch = Launch::new(gpu, &SOURCE, kernel)?.for_elements(n, per_thread).write(x);
-    let launch = launch.arg(n).arg(low).arg(high - low);
+    let launch = launch.arg(n).arg(low).arg(high - low).arg(digits(x_dtype));
     let launch = launch.arg(stream.seed).arg(stream.stream[0]).arg(stream.stream[1]);
-    // SAFETY: uniform(T* x, size_t n, float low, float range, u64 seed, u32 stream0, u32 stream1); x holds n elements.
+    // SAFETY: uniform(T* x, size_t n, float low, float range, u32 digits, u64 seed, u32 stream0, u32 stream1); x holds n elements.
     unsafe { launch.run() }
 }
 
@@ -107,7 +117,7 @@ mod tests {
     use super::*;
     use crate::base::rng::{Philox, to_unit_f32};
     use crate::ops::testing::devices;
-    use crate::{DType, Device, Element, Tensor};
+    use crate::{Device, Element, Tensor};
 
     const STREAM: UniformStream = UniformStream { seed: 9 << 40 | 9, stream: [3, 4] };
 
@@ -122,27 +132,37 @@ mod tests {
     fn each_number_is_the_word_of_its_place_to_the_bit() {
         // Neither bound is a power of two, so that both roundings matter.
         for [low, high] in [[-2.0f32, 2.0], [-0.037, 0.041], [1.1, 7.7]] {
-            let want: Vec<f32> = (0..4099)
-                .map(|i| {
-                    let word = Philox::new(STREAM.seed).block([(i / 4) as u32, 0, 3, 4])[i % 4];
-                    to_unit_f32(word) * (high - low) + low
-                })
-                .collect();
+            let numbers = |digits: u32| -> Vec<f32> {
+                let word = |i: usize| Philox::new(STREAM.seed).block([(i / 4) as u32, 0, 3, 4])[i % 4];
+                (0..4099).map(|i| to_unit_f32(word(i) & digits) * (high - low) + low).collect()
+            };
+            let want = numbers(!0);
             for device in devices() {
                 for start in [0, 1] {
                     let (got, bounds) = (start..start + 4099, [low, high]);
                     assert!(draw::<f32>(4099, start, bounds, device)[got.clone()] == want, "f32 on {device}");
                     let wide: Vec<f64> = want.iter().map(|&v| f64::from(v)).collect();
                     assert!(draw::<f64>(4099, start, bounds, device)[got.clone()] == wide, "f64 on {device}");
-                    let short: Vec<bf16> = want.iter().map(|&v| bf16::from_f32(v)).collect();
+                    let short: Vec<bf16> = numbers(!0 << 24).iter().map(|&v| bf16::from_f32(v)).collect();
                     assert!(
                         draw::<bf16>(4099, start, bounds, device)[got.clone()] == short,
                         "bf16 on {device}"
                     );
-                    let half: Vec<f16> = want.iter().map(|&v| f16::from_f32(v)).collect();
+                    let half: Vec<f16> = numbers(!0 << 21).iter().map(|&v| f16::from_f32(v)).collect();
                     assert!(draw::<f16>(4099, start, bounds, device)[got] == half, "f16 on {device}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn no_number_is_rounded_to_the_end_of_the_range() {
+        for device in devices() {
+            let largest = |values: Vec<f32>| values.into_iter().fold(0.0, f32::max);
+            let wide = |x: Vec<bf16>| x.into_iter().map(f32::from).collect();
+            assert!(largest(wide(draw::<bf16>(1 << 16, 0, [0.0, 1.0], device))) < 1.0, "bf16 on {device}");
+            let wide = |x: Vec<f16>| x.into_iter().map(f32::from).collect();
+            assert!(largest(wide(draw::<f16>(1 << 17, 0, [0.0, 1.0], device))) < 1.0, "f16 on {device}");
         }
     }
 

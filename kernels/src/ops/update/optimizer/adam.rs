@@ -78,7 +78,7 @@ impl Update<2> for Adam {
         for (((w, m), v), &g) in w.iter_mut().zip(m.iter_mut()).zip(v.iter_mut()).zip(g) {
             let g = g * scale + coupled * *w;
             *m = (b1 * *m + one_minus_b1 * g).or_zero();
-            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero_if_subnormal();
             *w = keep * *w - step_size * *m / (v.sqrt() * root_scale + eps);
         }
         lose_overflowed(p.step, w, v);

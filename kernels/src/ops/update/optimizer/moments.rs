@@ -33,7 +33,7 @@ impl Update<1> for Moments {
         for ((m, v), &g) in m.iter_mut().zip(v.iter_mut()).zip(g) {
             let g = g * scale;
             *m = (b1 * *m + one_minus_b1 * g).or_zero();
-            *v = (b2 * *v + one_minus_b2 * g * g).or_zero();
+            *v = (b2 * *v + one_minus_b2 * g * g).or_zero_if_subnormal();
         }
         lose_overflowed(self.0.step, m, v);
     }

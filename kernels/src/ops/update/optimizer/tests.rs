@@ -420,3 +420,30 @@ fn a_second_moment_that_overflows_is_not_silent() {
         }
     }
 }
+
+/// The size of the steps of Adam does not depend on the size of the gradients, above `eps`.
+#[test]
+fn small_gradients_with_a_small_eps_make_steps_of_the_learning_rate() {
+    for device in devices() {
+        for kind in [OptimizerKind::Adam, OptimizerKind::AdamW] {
+            for (gradient, eps) in [(1e-14_f32, 1e-20), (1e-16, 1e-22), (1.0, 1e-8)] {
+                let params = OptimizerParams { step: 1, lr_scale: 1.0, weight_decay: 0.0, eps, ..PARAMS };
+                let grads = tensor(&[gradient], &[1], device);
+                let mut weights = tensor(&[1.0_f32], &[1], device);
+                let mut state = [tensor(&[0.0_f32], &[1], device), tensor(&[0.0_f32], &[1], device)];
+                let [m, v] = &mut state;
+                let tensors = OptimizerTensors {
+                    master_weights: weights.view_mut(),
+                    grads: grads.view(),
+                    state: [Some(m.view_mut()), Some(v.view_mut())],
+                    average: None,
+                    compute_weights: None,
+                    norms: None,
+                };
+                optimizer_step(kind, &params, tensors, None).unwrap();
+                let step = 1.0 - weights.to_vec::<f32>().unwrap()[0];
+                assert!((step / 1e-2 - 1.0).abs() < 1e-3, "{kind} of {gradient} on {device}: {step}");
+            }
+        }
+    }
+}
