@@ -88,12 +88,22 @@ ddp_kernels::named_enum! {
 
 ddp_kernels::named_enum! {
     /// Decimal mark of numbers; the other mark separates thousands.
+    #[derive(Default, serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
     pub enum Decimal {
         /// A point in comma-separated files, else inferred from the numbers of the first rows.
+        #[default]
         Auto = "auto",
         /// A point.
         Point = ".",
         /// A comma.
         Comma = ",",
+    }
+}
+
+impl Decimal {
+    /// Whether it is left to the numbers of a file.
+    pub fn is_auto(&self) -> bool {
+        *self == Decimal::Auto
     }
 }

@@ -36,7 +36,7 @@ use crate::source::SourceSpec;
 use crate::table::partition_columns;
 
 /// First bytes of a kept table; the number changes with the format of the records.
-const MAGIC: &[u8; 8] = b"DDPROWS4";
+const MAGIC: &[u8; 8] = b"DDPROWS5";
 /// Bytes of the header, a page: the records after it can be mapped.
 const HEADER_BYTES: u64 = 4096;
 /// Ending of the names of kept tables.

@@ -14,6 +14,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ddp::config::table_options::Decimal;
 use ddp::config::{
     Balance, ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize,
     Task,
@@ -100,9 +101,9 @@ pub fn load_with(
         if matches!(fitted, Some(Fitted::Initial(_))) {
             world.collective_result(check_units(config, preprocessor))?;
         }
-        let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
-        let of = "the model of --init-from";
-        spec.features = Some(KnownFeatures { names, vocabularies, kinds, of, prunes: true });
+        let known = plan.known_features("the model of --init-from");
+        // Its rows are other ones, which show their own mark.
+        spec.features = Some(KnownFeatures { prunes: true, decimal: Decimal::Auto, ..known });
         if matches!(fitted, Some(Fitted::Initial(_))) {
             spec.classes = ClassLabels::from_model(preprocessor.labels.as_ref(), &preprocessor.heads)
                 .unwrap_or(spec.classes);
@@ -199,7 +200,7 @@ pub fn load_with(
     {
         world.collective_result(kinds_of_run(known, &*train))?;
     }
-    let preprocessor = match fitted {
+    let mut preprocessor = match fitted {
         Some(Fitted::Initial(known)) => known.clone(),
         Some(Fitted::InitialFeatures(known)) => Preprocessor {
             labels: train.layout().labels.clone(),
@@ -221,6 +222,14 @@ pub fn load_with(
             Preprocessor { target_scale: target_scale()?, ..preprocessor }
         }
     };
+    // Of rows that exceed the memory, only the rank that has written them knows the mark.
+    let found = world.group().all_gather_bytes(train.layout().decimal.name().as_bytes());
+    let found = found.map_err(DataError::from)?;
+    let is_resumed = matches!(fitted, Some(Fitted::Resumed(known)) if known.plan == preprocessor.plan);
+    let mark = [Decimal::Point, Decimal::Comma].into_iter().find(|mark| found[0] == mark.name().as_bytes());
+    if let Some(mark) = mark.filter(|_| !is_resumed) {
+        preprocessor.plan.decimal = mark;
+    }
     let is_held_out = data.holds_out();
     let rows = FittedRows {
         train: &*train,
@@ -415,7 +424,12 @@ fn divide(
                 (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
             };
             let known = KnownFeatures::from_shards(&layout.features, whole.source());
-            let known = KnownFeatures { vocabularies: &vocabularies, kinds: &layout.kinds, ..known };
+            let known = KnownFeatures {
+                vocabularies: &vocabularies,
+                kinds: &layout.kinds,
+                decimal: layout.decimal,
+                ..known
+            };
             // With the task that the training rows decided on.
             let rows = SourceSpec { data, source, labels: data.eval_labels.as_deref(), classes, ..*spec };
             let (eval, n_skipped) = open_eval(rows, known)?;

@@ -13,6 +13,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ddp::config::table_options::Decimal;
 use ddp::config::{DataConfig, Datetime, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::labels::head_targets::HeadTargets;
@@ -52,6 +53,8 @@ pub struct SourceSpec<'a> {
     pub host: Option<&'a HostShare>,
     /// Its slots, for parts of rows that exceed the memory.
     pub slots: Option<&'a HostShare>,
+    /// Decimal mark of a file that shows none.
+    pub decimal: Option<DecimalMark>,
     /// A column whose texts are taken while the rows are read.
     pub taken: Option<&'a TakenColumn>,
     /// Rows of a table that are left out: where it is set, they are never seen.
@@ -134,6 +137,8 @@ pub struct KnownFeatures<'a> {
     pub vocabularies: &'a [Vocabulary],
     /// Kinds of the values, one per name; empty where they are unknown.
     pub kinds: &'a [Option<ColumnKind>],
+    /// Decimal mark of the numbers in its files.
+    pub decimal: Decimal,
     /// Owner of the columns, for messages.
     pub of: &'a str,
     /// Whether columns keep only the digits that rows without a model keep: a run that resumes reads its rows without one.
@@ -143,7 +148,7 @@ pub struct KnownFeatures<'a> {
 impl<'a> KnownFeatures<'a> {
     /// The columns of the first file of `of`, for the others; without vocabularies and kinds.
     pub(crate) fn from_shards(names: &'a [String], of: &'a str) -> Self {
-        KnownFeatures { names, vocabularies: &[], kinds: &[], of, prunes: false }
+        KnownFeatures { names, vocabularies: &[], kinds: &[], decimal: Decimal::Auto, of, prunes: false }
     }
 }
 
@@ -168,6 +173,7 @@ impl<'a> SourceSpec<'a> {
             types: None,
             host: None,
             slots: None,
+            decimal: None,
             taken: None,
             filter: None,
             to_predict: None,
@@ -185,6 +191,7 @@ impl<'a> SourceSpec<'a> {
             delimiter: self.data.delimiter,
             header: self.data.header,
             decimal: self.data.decimal,
+            known_decimal: self.decimal,
             missing_values: &self.data.missing_values,
             dropped: &self.data.drop,
             label: self.named_label(),

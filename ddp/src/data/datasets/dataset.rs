@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ddp_kernels::{DType, Device, Tensor, TensorMut};
 
+use crate::config::table_options::Decimal;
 use crate::data::column_kind::ColumnKind;
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::target_scale::TargetScale;
@@ -258,6 +259,8 @@ pub struct RowLayout {
     pub kinds: Vec<Option<ColumnKind>>,
     /// Places of the first features of dates that were read in parts.
     pub dates: Vec<usize>,
+    /// Decimal mark by which the numbers of text files were read, where these showed it.
+    pub decimal: Decimal,
     /// Whether NaN marks a missing value.
     pub has_missing: bool,
     /// Scale of the targets, if gathered targets are standardized; a prediction is in the user's units after
@@ -370,6 +373,7 @@ impl RowLayout {
             categories: Vec::new(),
             kinds: Vec::new(),
             dates: Vec::new(),
+            decimal: Decimal::Auto,
             has_missing: false,
             target_scale: None,
             left_out: Vec::new(),

@@ -302,16 +302,18 @@ pub enum TableError {
         column: String,
         problem: CellProblem,
     },
-    /// Files of a table that write numbers in two ways.
-    #[error("numbers have a decimal comma in one of `{}` and `{}`, and a point in the other", of.display(), path.display())]
+    /// Files of a table, or rows for a model, that write numbers in two ways.
+    #[error("numbers of `{}` have a decimal {own}, unlike those of {of}", path.display())]
     #[diagnostic(help(
         "set `data.decimal` to \",\" or \".\" if it is the same in all files, or convert one of them"
     ))]
     OtherDecimal {
         /// The later file.
         path: PathBuf,
-        /// The file before.
-        of: PathBuf,
+        /// The file before in quotes, or the model.
+        of: String,
+        /// Mark of the later file, in words.
+        own: &'static str,
     },
     /// A missing value where one is required.
     #[error("{place}, {column}: the value is missing")]

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use ddp::config::table_options::Decimal;
 use ddp::config::{DataConfig, Encode, Missing, Normalize};
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::datasets::batch::BatchMut;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fit::stats::ColumnStats;
 use crate::fit::{normalize, offsets, scaled_targets};
+use crate::source::KnownFeatures;
 
 /// Conversion of rows between the dataset and the model.
 #[derive(Debug, Clone, PartialEq)]
@@ -78,6 +80,9 @@ pub struct ColumnCodes {
         deserialize_with = "column_kind::from_letters"
     )]
     pub kinds: Vec<Option<ColumnKind>>,
+    /// Decimal mark that files of text showed, for those that show none.
+    #[serde(default, skip_serializing_if = "Decimal::is_auto")]
+    pub decimal: Decimal,
 }
 
 impl Preprocessor {
@@ -156,6 +161,7 @@ impl Preprocessor {
                 (0..n_columns).map(range).collect()
             }),
             kinds: layout.kinds.clone(),
+            decimal: layout.decimal,
         };
         plan.indicators = plan.numbers().filter(is_indicated).collect();
         let normalizer = of_columns.map(|of_columns| {
@@ -240,6 +246,7 @@ impl ColumnCodes {
             indicators,
             ranges: None,
             kinds: Vec::new(),
+            decimal: Decimal::Auto,
         }
     }
 
@@ -316,6 +323,12 @@ impl ColumnCodes {
     pub fn one_hot(&self) -> impl Iterator<Item = (&str, usize)> {
         let vocabularies = self.categories().filter(|_| !self.embed);
         vocabularies.map(|(_, vocabulary)| (vocabulary.name(), vocabulary.n_codes()))
+    }
+
+    /// The columns, for rows that are read for `of`.
+    pub fn known_features<'a>(&'a self, of: &'a str) -> KnownFeatures<'a> {
+        let ColumnCodes { columns, vocabularies, kinds, decimal, .. } = self;
+        KnownFeatures { names: columns, vocabularies, kinds, decimal: *decimal, of, prunes: false }
     }
 
     /// Whether the columns are the features.

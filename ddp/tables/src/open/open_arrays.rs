@@ -283,6 +283,7 @@ fn combine(
         has_weights: weights.is_some(),
         kinds: Vec::new(),
         dates: Vec::new(),
+        decimal: Default::default(),
         categories: texts.categories.into_iter().filter(|category| category.column < n_features).collect(),
         has_missing: spec.may_miss() && !features.raw.is_integer(),
         target_scale: None,

@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ddp::config::DataConfig;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
-use ddp::data::{DataError, Dataset, ResidentRows, RowLayout, TargetLayout, Targets, column_kind};
+use ddp::data::{DataError, Dataset, ResidentRows, RowLayout, TargetLayout, Targets};
 
 use crate::error::TableError;
+use crate::fit::preprocess::ColumnCodes;
 use crate::formats::Reader;
 use crate::open::files::files_and_format;
 use crate::predict::error::Result;
 use crate::predict::output::block::{ColumnKind, OutputColumn};
 use crate::predict::saved_model::SavedModel;
-use crate::source::{KnownFeatures, SourceSpec, ToPredict};
+use crate::source::{SourceSpec, ToPredict};
 use crate::table::exact_columns::ExactColumns;
 use crate::table::{ExactRows, KeptValues, TableRows, TableStream, filter_of};
 use crate::values::filter::Filter;
@@ -215,21 +216,16 @@ fn categories(columns: &[String], vocabularies: &[Vocabulary]) -> Vec<CategoryCo
 /// Owns everything that a [`SourceSpec`] borrows.
 struct OwnedColumns {
     data: DataConfig,
-    names: Vec<String>,
-    vocabularies: Vec<Vocabulary>,
-    kinds: Vec<Option<column_kind::ColumnKind>>,
+    plan: ColumnCodes,
     filter: Option<Arc<Filter>>,
     spec: InputSpec,
 }
 
 impl OwnedColumns {
     fn new(saved: &SavedModel, filter: Option<Arc<Filter>>, spec: &InputSpec) -> Self {
-        let plan = &saved.preprocessor.plan;
         OwnedColumns {
             data: saved.config.data.clone(),
-            names: plan.columns.clone(),
-            vocabularies: plan.vocabularies.clone(),
-            kinds: plan.kinds.clone(),
+            plan: saved.preprocessor.plan.clone(),
             filter,
             spec: spec.clone(),
         }
@@ -239,13 +235,7 @@ impl OwnedColumns {
         SourceSpec {
             source: &self.spec.source,
             labels: None,
-            features: Some(KnownFeatures {
-                names: &self.names,
-                vocabularies: &self.vocabularies,
-                kinds: &self.kinds,
-                of: "the model",
-                prunes: false,
-            }),
+            features: Some(self.plan.known_features("the model")),
             to_predict: Some(self.spec.to_predict()),
             filter: self.filter.as_ref(),
             ..SourceSpec::train(&self.data)

@@ -163,9 +163,7 @@ impl SavedModel {
 
     /// The columns that the model expects.
     pub fn known_features(&self) -> KnownFeatures<'_> {
-        let plan = &self.preprocessor.plan;
-        let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
-        KnownFeatures { names, vocabularies, kinds, of: "the model", prunes: false }
+        self.preprocessor.plan.known_features("the model")
     }
 
     /// Sizes and kinds of the layers.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::config::Task;
+use ddp::config::table_options::Decimal;
 use ddp::data::error::{DataError, Result};
 
 use crate::error::TableError;
@@ -13,6 +14,7 @@ use crate::formats::write::{Chunk, Group};
 use crate::source::SourceSpec;
 use crate::table::cell_reader::CellReader;
 use crate::table::columns::{ColumnPlan, Role, same_columns};
+use crate::table::row_reader::CommonMark;
 
 /// Columns of tables of text, with the types that all of their cells have in common.
 #[derive(Debug, Clone)]
@@ -21,6 +23,7 @@ pub struct CellColumns {
     columns: Vec<CellColumn>,
     /// Integers that the types of their columns round.
     pub n_rounded: u64,
+    mark: CommonMark,
 }
 
 /// A column that is converted.
@@ -39,11 +42,13 @@ impl CellColumns {
     /// Cells that no type of columns holds, by place.
     pub fn scan(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Self> {
         let mut first: Option<(ColumnPlan, Vec<Inference>)> = None;
+        let mut mark = CommonMark::new(spec);
         for (file, path) in files.iter().enumerate() {
             if first.is_some() && spec.filter.is_some_and(|filter| filter.is_full()) {
                 break;
             }
-            let (mut reader, plan) = CellReader::open_planned(path, format, spec)?;
+            let (mut reader, plan) = CellReader::open_planned(path, format, &mark.for_next(spec))?;
+            mark.add(path, reader.found_decimal(), spec)?;
             let names = plan.all_names();
             let (first_plan, columns) =
                 first.get_or_insert_with(|| (plan.clone(), vec![Inference::default(); names.len()]));
@@ -75,7 +80,7 @@ impl CellColumns {
             }
         }
         let (plan, columns) = first.expect("there is a file");
-        Self::new(files, &plan, &columns, spec)
+        Ok(CellColumns { mark, ..Self::new(files, &plan, &columns, spec)? })
     }
 
     fn new(
@@ -98,12 +103,17 @@ impl CellColumns {
                 group: Group::column(purpose, names[index].clone(), kind),
             });
         }
-        Ok(CellColumns { names, columns, n_rounded })
+        Ok(CellColumns { names, columns, n_rounded, mark: CommonMark::default() })
     }
 
     /// The columns that are converted.
     pub fn groups(&self) -> Vec<Group> {
         self.columns.iter().map(|column| column.group.clone()).collect()
+    }
+
+    /// Decimal mark of the files, if they show one.
+    pub(in crate::table) fn decimal(&self) -> Decimal {
+        self.mark.found()
     }
 
     /// Opens a file of these columns.
@@ -113,7 +123,7 @@ impl CellColumns {
         format: &TableFormat,
         spec: &SourceSpec<'_>,
     ) -> Result<CellChunks> {
-        let (reader, plan) = CellReader::open_planned(path, format, spec)?;
+        let (reader, plan) = CellReader::open_planned(path, format, &self.mark.for_next(spec))?;
         if plan.all_names() != self.names {
             return Err(DataError::from(RowsError::Changed { path: path.to_owned() }));
         }

@@ -13,6 +13,7 @@ use crate::table::cell_values::CellValues;
 use crate::table::columns::ColumnPlan;
 use crate::table::filtered;
 use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Reads the cells of one file in order.
 pub struct CellReader(Cells);
@@ -80,6 +81,15 @@ impl CellReader {
             Cells::Text(text) => text.source.notation(),
             #[cfg(feature = "parquet")]
             Cells::Batches(batches) => batches.notation(),
+        }
+    }
+
+    /// See [`TextSource::found_decimal`].
+    pub(in crate::table) fn found_decimal(&self) -> Option<DecimalMark> {
+        match &self.0 {
+            Cells::Text(text) => text.source.found_decimal(),
+            #[cfg(feature = "parquet")]
+            Cells::Batches(_) => None,
         }
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn for_each_text(
     let Shards { files, types } = shards(files.to_vec(), format, &spec);
     let spec = SourceSpec { types: Some(&types), ..spec };
     filter.iter().for_each(|filter| _ = filter.take_counts());
-    let mut mark = CommonMark::default();
+    let mut mark = CommonMark::new(&spec);
     for path in &files {
         let mut reader = mark.open(path, format, &spec)?;
         let mut rows = TableRows::new(reader.plan(), &spec);

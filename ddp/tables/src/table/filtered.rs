@@ -17,6 +17,7 @@ use crate::table::batches::filtered_columns;
 use crate::table::partition;
 use crate::values::filter::{Cell, Filter};
 use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// The condition of `data.filter` with the limit of `data.max_rows`, if there is one of them. It counts rows: each pass over a table has one of its own.
 ///
@@ -77,8 +78,7 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
                 inner.schema().fields().iter().map(|field| field.name().clone()).collect();
             let places = find(&names)?;
             filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::file_index))?;
-            let notation =
-                Notation::new(crate::values::number::DecimalMark::Point, &spec.data.missing_values);
+            let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
             let before = filter.counts();
             Source::Batches(Box::new(FilteredBatches { inner, filter, before, places, notation }))
         }
@@ -209,6 +209,10 @@ impl TextSource for FilteredText {
 
     fn notation(&self) -> &Notation {
         &self.notation
+    }
+
+    fn found_decimal(&self) -> Option<DecimalMark> {
+        self.inner.found_decimal()
     }
 
     fn fraction(&self) -> Option<f64> {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ddp::config::table_options::Decimal;
 use ddp::data::datasets::dataset::Dataset;
 #[cfg(test)]
 use ddp::data::datasets::resident::ResidentRows;
@@ -96,11 +97,14 @@ pub(crate) fn open_fetched(path: &Path, spec: &SourceSpec<'_>) -> Result<Arc<dyn
 struct Read {
     plan: ColumnPlan,
     rows: TableRows,
+    decimal: Decimal,
 }
 
 impl Read {
     fn finish(self, files: &[PathBuf], spec: &SourceSpec<'_>) -> Result<(ExactRows, Vec<usize>)> {
-        self.rows.finish(&self.plan, &files[0], spec)
+        let (mut rows, without_target) = self.rows.finish(&self.plan, &files[0], spec)?;
+        rows.rows.layout.decimal = self.decimal;
+        Ok((rows, without_target))
     }
 }
 
@@ -119,7 +123,7 @@ pub(crate) fn read_all(
 
 fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -> Result<Read> {
     let mut first: Option<(ColumnPlan, TableRows)> = None;
-    let mut mark = CommonMark::default();
+    let mut mark = CommonMark::new(spec);
     for path in files {
         if first.is_some() && spec.filter.is_some_and(|filter| filter.is_full()) {
             break;
@@ -176,7 +180,7 @@ fn read_tables(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>) -
         let source_name = spec.source.to_owned();
         return Err(DataError::from(TableError::FilterKeepsNone { source_name, n_rows }));
     }
-    Ok(Read { plan, rows })
+    Ok(Read { plan, rows, decimal: mark.found() })
 }
 
 fn too_large(spec: &SourceSpec<'_>, at_least: u64) -> DataError {

@@ -1,15 +1,13 @@
 //! Reads the rows of one file of a table in order, whatever its format.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ddp::config::DataConfig;
 use ddp::config::table_options::Decimal;
 use ddp::data::error::Result;
 
 use crate::error::TableError;
 use crate::formats::table::source::{Source, TableFormat};
-use crate::source::SourceSpec;
+use crate::source::{KnownFeatures, SourceSpec};
 #[cfg(feature = "parquet")]
 use crate::table::batches::{BatchRows, widened};
 use crate::table::columns::ColumnPlan;
@@ -94,12 +92,19 @@ impl RowReader {
     }
 }
 
-/// The decimal mark of a table's files, and the first file that shows it.
-#[derive(Debug, Default)]
-pub(crate) struct CommonMark(Option<(PathBuf, DecimalMark)>);
+/// The decimal mark of a table's files, and what shows it: the first such file, or the model that the rows are for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CommonMark(Option<(String, DecimalMark)>);
 
 impl CommonMark {
-    /// Opens a file of the table. A file whose first rows leave the mark open takes a comma of those before.
+    /// The mark of the model that rows of `spec` are read for, if it is known.
+    pub(crate) fn new(spec: &SourceSpec<'_>) -> Self {
+        let of_model =
+            |known: KnownFeatures<'_>| Some((known.of.to_owned(), DecimalMark::known(known.decimal)?));
+        CommonMark(spec.features.and_then(of_model))
+    }
+
+    /// Opens a file of the table. A file whose first rows leave the mark open takes that of those before.
     ///
     /// # Errors
     /// [`TableError::OtherDecimal`], and the errors of [`RowReader::open`].
@@ -109,26 +114,45 @@ impl CommonMark {
         format: &TableFormat,
         spec: &SourceSpec<'_>,
     ) -> Result<RowReader> {
-        let reader = RowReader::open(path, format, spec)?;
-        let Some(own) = reader.found_decimal() else { return Ok(reader) };
+        let reader = RowReader::open(path, format, &self.for_next(spec))?;
+        self.add(path, reader.found_decimal(), spec)?;
+        Ok(reader)
+    }
+
+    /// Settings for the next file.
+    pub(crate) fn for_next<'a>(&self, spec: &SourceSpec<'a>) -> SourceSpec<'a> {
+        let known = self.0.as_ref().map(|(_, mark)| *mark).filter(|mark| mark.is_evident());
+        SourceSpec { decimal: known.or(spec.decimal), ..*spec }
+    }
+
+    /// Adds a file with the mark that was found in it, `None` if its format decides.
+    ///
+    /// # Errors
+    /// [`TableError::OtherDecimal`]
+    pub(crate) fn add(
+        &mut self,
+        path: &Path,
+        found: Option<DecimalMark>,
+        spec: &SourceSpec<'_>,
+    ) -> Result<()> {
+        let Some(own) = found.filter(|_| spec.data.decimal.is_auto()) else { return Ok(()) };
+        let has_comma = own == DecimalMark::Comma;
         match &self.0 {
             None | Some((_, DecimalMark::Either | DecimalMark::Unclear)) => {
-                self.0 = Some((path.to_owned(), own))
+                self.0 = Some((format!("`{}`", path.display()), own))
             }
-            Some((of, mark)) if (*mark == DecimalMark::Comma) != (own == DecimalMark::Comma) => {
-                let is_open = own != DecimalMark::PointAfterCommas && own != DecimalMark::Comma;
-                if !is_open || !fs::metadata(path).is_ok_and(|file| file.is_file()) {
-                    return Err(TableError::OtherDecimal { path: path.to_owned(), of: of.clone() }.into());
-                }
-                let data = DataConfig { decimal: Decimal::Comma, ..spec.data.clone() };
-                let mut reader = RowReader::open(path, format, &SourceSpec { data: &data, ..*spec })?;
-                if let RowReader::Text(rows) = &mut reader {
-                    rows.set_found_decimal(DecimalMark::Comma);
-                }
-                return Ok(reader);
+            Some((of, mark)) if (*mark == DecimalMark::Comma) != has_comma => {
+                let (path, of) = (path.to_owned(), of.clone());
+                let own = if has_comma { "comma" } else { "point" };
+                return Err(TableError::OtherDecimal { path, of, own }.into());
             }
             Some(_) => {}
         }
-        Ok(reader)
+        Ok(())
+    }
+
+    /// The mark of the files, if they show one.
+    pub(crate) fn found(&self) -> Decimal {
+        self.0.as_ref().map_or(Decimal::Auto, |(_, mark)| mark.found())
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use bytemuck::cast_slice;
 use ddp::config::Task;
+use ddp::config::table_options::Decimal;
 use ddp::data::column_kind::{self, ColumnKind};
 use ddp::data::datasets::batch::{Batch, BatchMut};
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
@@ -67,6 +68,7 @@ struct StoredLayout {
     #[serde(serialize_with = "column_kind::to_letters", deserialize_with = "column_kind::from_letters")]
     kinds: Vec<Option<ColumnKind>>,
     dates: Vec<usize>,
+    decimal: Decimal,
     has_missing: bool,
     left_out: Vec<String>,
 }
@@ -280,6 +282,7 @@ impl StoredLayout {
             categories: layout.categories.clone(),
             kinds: layout.kinds.clone(),
             dates: layout.dates.clone(),
+            decimal: layout.decimal,
             has_missing: layout.has_missing,
             left_out: layout.left_out.clone(),
         }
@@ -305,6 +308,7 @@ impl StoredLayout {
             categories: self.categories,
             kinds: self.kinds,
             dates: self.dates,
+            decimal: self.decimal,
             has_missing: self.has_missing,
             left_out: self.left_out,
             ..RowLayout::new(self.features, targets)

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use ddp::config::table_options::Decimal;
 use ddp::config::{DataConfig, EvalSource, ShuffleMode};
-use ddp::data::datasets::dataset::Dataset;
+use ddp::data::datasets::dataset::{Dataset, RowLayout};
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::{DataError, Result};
 use ddp::host_memory::size;
@@ -46,6 +47,7 @@ const COLUMN_BYTES: u64 = 36;
 #[derive(Debug)]
 struct SpilledRows {
     rows: Arc<dyn Dataset>,
+    layout: RowLayout,
     _file: Option<File>,
 }
 
@@ -54,6 +56,10 @@ impl DatasetWrapper for SpilledRows {
 
     fn inner(&self) -> &dyn Dataset {
         &*self.rows
+    }
+
+    fn layout(&self) -> &RowLayout {
+        &self.layout
     }
 }
 
@@ -82,10 +88,10 @@ pub(super) fn spill(
     // Nobody else may read the rows while their file has a name.
     let (private, _lock) = private_folder(&folder).map_err(failed)?;
     let written = write(files, format, spec, &private);
-    let file = written.and_then(|path| open_regular(&path).map_err(failed));
+    let file = written.and_then(|(path, decimal)| Ok((open_regular(&path).map_err(failed)?, decimal)));
     // The file stays as long as it is open.
     fs::remove_dir_all(&private).map_err(failed)?;
-    let file = file?;
+    let (file, decimal) = file?;
     let n_bytes = file.metadata().map_err(failed)?.len();
     info!(
         "{} exceeds the memory for rows: it is kept as Parquet in `{}`, {}, until the run ends",
@@ -94,7 +100,7 @@ pub(super) fn spill(
         size(n_bytes)
     );
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-    Ok(open(&path, Some(file), spec)?.map(|rows| (rows, path)))
+    Ok(open(&path, Some((file, decimal)), spec)?.map(|rows| (rows, path)))
 }
 
 /// Creates a folder of a name that no other process has, and the lock that says that it is in use. Processes of other containers may have the
@@ -132,10 +138,10 @@ fn remove_left_over(folder: &Path) {
     }
 }
 
-/// Opens rows that [`spill`] has written, here or in another process.
+/// Opens rows that [`spill`] has written, here, where the decimal mark of their files is known, or in another process.
 pub(super) fn open(
     path: &Path,
-    file: Option<File>,
+    written: Option<(File, Decimal)>,
     spec: &SourceSpec<'_>,
 ) -> Result<Option<Arc<dyn Dataset>>> {
     // Only what is used was written.
@@ -146,7 +152,11 @@ pub(super) fn open(
     let data = DataConfig { drop: Vec::new(), eval, ..spec.data.clone() };
     let spec = SourceSpec { data: &data, types: None, taken: None, host: None, ..*spec };
     let rows = large::open(&[path.to_owned()], &spec).map_err(without_file)?;
-    Ok(rows.map(|rows| Arc::new(SpilledRows { rows, _file: file }) as Arc<dyn Dataset>))
+    let (file, decimal) = written.unzip();
+    Ok(rows.map(|rows| {
+        let layout = RowLayout { decimal: decimal.unwrap_or_default(), ..rows.layout().clone() };
+        Arc::new(SpilledRows { rows, layout, _file: file }) as Arc<dyn Dataset>
+    }))
 }
 
 /// The error without advice on the file, which is not the user's.
@@ -163,8 +173,13 @@ fn group_rows(groups: &[Group], memory_bytes: u64) -> usize {
     (memory_bytes / 8 / (n_columns as u64 * COLUMN_BYTES + 1)).clamp(1, MAX_GROUP_ROWS as u64) as usize
 }
 
-/// Writes the rows to a file in `folder`.
-fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder: &Path) -> Result<PathBuf> {
+/// Writes the rows to a file in `folder`; returns its path, and the decimal mark of their files.
+fn write(
+    files: &[PathBuf],
+    format: &TableFormat,
+    spec: &SourceSpec<'_>,
+    folder: &Path,
+) -> Result<(PathBuf, Decimal)> {
     let cells = CellColumns::scan(files, format, spec)?;
     // The rows are read again.
     spec.filter.iter().for_each(|filter| _ = filter.take_counts());
@@ -181,7 +196,7 @@ fn write(files: &[PathBuf], format: &TableFormat, spec: &SourceSpec<'_>, folder:
     }
     writer.finish()?;
     staging.commit(&[])?;
-    Ok(path)
+    Ok((path, cells.decimal()))
 }
 
 /// Whether an error says that rows exceed the memory.

@@ -40,7 +40,7 @@ impl TableStream {
         spec: &SourceSpec<'_>,
     ) -> Result<Self> {
         let Shards { files, types } = shards(files, format, spec);
-        let mut mark = CommonMark::default();
+        let mut mark = CommonMark::new(spec);
         let reader = mark.open(&files[0], format, &SourceSpec { types: Some(&types), ..*spec })?;
         let (plan, kept_types) = (reader.plan().clone(), reader.kept_types());
         Ok(TableStream {

@@ -5,11 +5,13 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use ddp::config::Config;
+use ddp::config::table_options::Decimal;
 use ddp::data::{Dataset, Loaded};
 use ddp_comm::World;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 
+use crate::fit::preprocess::ColumnCodes;
 use crate::load;
 use crate::source::SourceSpec;
 use crate::testing::{columns_of, features_of, gathered};
@@ -371,7 +373,7 @@ fn files_of_a_table_have_one_decimal_mark() {
     assert_eq!(rows(&[]).unwrap()[..6], [9.0, 6.0, 8.0, 7.0, 8302.0, 9.2], "whole numbers show no mark");
     write("3.csv", "9.5;6.25;0\n1.5;7;1\n");
     let error = rows(&[]).unwrap_err();
-    assert!(error.contains("decimal comma in one of") && error.contains("3.csv"), "{error}");
+    assert!(error.contains("3.csv` have a decimal point, unlike those of `"), "{error}");
     write("0.csv", "9.118;6;0\n1.234;7;1\n");
     let error = rows(&[]).unwrap_err();
     assert!(error.contains("0.csv") && error.contains("1.csv"), "{error}");
@@ -382,6 +384,34 @@ fn files_of_a_table_have_one_decimal_mark() {
     let error = rows(&[]).unwrap_err();
     assert!(error.contains("\"12.5\" has a point"), "{error}");
     assert_eq!(*rows(&["data.decimal=,"]).unwrap().iter().nth_back(1).unwrap(), 12.5);
+}
+
+/// The mark that training rows showed is saved with their columns, and is that of rows that show none.
+#[test]
+fn rows_for_a_model_have_the_decimal_mark_of_its_training_rows() {
+    let open = "a;q;y\n8.302;9;0\n1.000;7;1\n";
+    let german = "a;q;y\n8.302;9,2;0\n1.000;7,5;1\n";
+    let english = "a;q;y\n8,302;9.2;0\n1,000;7.5;1\n";
+    for (train, other, [thousands, fraction]) in
+        [(german, english, [8302.0, 9.2]), (english, german, [8302.0, 9.2])]
+    {
+        let open = if train == german { open.to_owned() } else { open.replace('.', ",") };
+        let files = Files::new(&[("rows.csv", train), ("eval.csv", &open), ("other.csv", other)]);
+        let sets = ["data.task=regression", "data.target=y"];
+        for more in [&["data.eval=FOLDER/eval.csv"][..], &["data.eval=FOLDER/eval.csv", "data.filter=q > 0"]]
+        {
+            let loaded = files.load("rows.csv", &[&sets[..], more].concat()).unwrap();
+            assert_eq!(features_of(&*loaded.plain)[..2], [thousands, fraction]);
+            assert_eq!(features_of(&**loaded.eval.as_ref().unwrap()), [8302.0, 9.0, 1000.0, 7.0]);
+            let mark = if train == german { Decimal::Comma } else { Decimal::Point };
+            assert_eq!(columns_of(&loaded).decimal, mark);
+            let again = serde_json::to_string(&columns_of(&loaded)).unwrap();
+            assert_eq!(serde_json::from_str::<ColumnCodes>(&again).unwrap(), columns_of(&loaded));
+        }
+        let more = ["data.eval=FOLDER/other.csv"];
+        let error = files.load("rows.csv", &[&sets[..], &more].concat()).unwrap_err().to_string();
+        assert!(error.contains("other.csv` have a decimal ") && error.contains("rows.csv"), "{error}");
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::formats::error::Result;
 use crate::formats::table::batch_source::BatchSource;
 use crate::formats::write::CellKind;
 use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Columns that a table may have, elements of lists included. A longer header is a mistake or an attack: more columns fit an array.
 pub const MAX_COLUMNS: usize = 1 << 20;
@@ -59,6 +60,8 @@ pub struct ReadOptions<'a> {
     pub header: Header,
     /// Decimal mark of numbers.
     pub decimal: Decimal,
+    /// Mark of a file whose first rows leave it open.
+    pub known_decimal: Option<DecimalMark>,
     /// Texts that mark a missing value, in addition to the usual ones.
     pub missing_values: &'a [String],
     /// Columns that are not used: their lists need not be equally long.
@@ -78,6 +81,7 @@ impl Default for ReadOptions<'_> {
             delimiter: Delimiter::Auto,
             header: Header::Auto,
             decimal: Decimal::Auto,
+            known_decimal: None,
             missing_values: &[],
             dropped: &[],
             label: None,
@@ -103,6 +107,11 @@ pub trait TextSource: Send {
 
     /// Notation of numbers and missing values.
     fn notation(&self) -> &Notation;
+
+    /// Decimal mark that was found in the first rows; `None` if the format or commas between cells decide.
+    fn found_decimal(&self) -> Option<DecimalMark> {
+        None
+    }
 
     /// Share of the file that was read, from 0 to 1; `None` if its length is unknown.
     fn fraction(&self) -> Option<f64>;

@@ -215,7 +215,7 @@ fn dates_that_are_all_missing_have_no_type() {
         let sets =
             [&format!("data.train={}", path.display()), "data.target=label", "data.datetime=parts", missing];
         let config = Config::load(None, &sets.map(str::to_owned)).unwrap();
-        let known = KnownFeatures { names, vocabularies: &[], kinds, of: "the model", prunes: false };
+        let known = KnownFeatures { kinds, ..KnownFeatures::from_shards(names, "the model") };
         SourceSpec { features: Some(known), ..SourceSpec::train(&config.data) }.open()
     };
     let numbers = [Some(ColumnKind::Number); 7];

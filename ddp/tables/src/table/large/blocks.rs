@@ -238,11 +238,9 @@ impl Shared {
         let names = &self.layout.features;
         let classes = self.layout.labels.as_ref().map_or(ClassLabels::AsStored, ClassLabels::Known);
         let known = KnownFeatures {
-            names,
             vocabularies: &self.vocabularies,
             kinds: &self.layout.kinds,
-            of: &self.source,
-            prunes: false,
+            ..KnownFeatures::from_shards(names, &self.source)
         };
         let train = SourceSpec::train(&self.data);
         let spec = SourceSpec { classes, features: Some(known), side: self.side, ..train };

@@ -48,14 +48,9 @@ impl TextRows {
         self.notation.decimal
     }
 
-    /// Decimal mark that was found in the first rows; `None` if commas separate the cells.
+    /// See [`TextSource::found_decimal`].
     pub(in crate::table) fn found_decimal(&self) -> Option<DecimalMark> {
-        self.source.delimiter().filter(|delimiter| *delimiter != b',').map(|_| self.notation.decimal)
-    }
-
-    /// Takes `mark` for the one that was found, in place of one in the config.
-    pub(in crate::table) fn set_found_decimal(&mut self, mark: DecimalMark) {
-        self.notation.decimal = mark;
+        self.source.found_decimal()
     }
 
     /// Columns of the file and their roles.

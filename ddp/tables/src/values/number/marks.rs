@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use ddp::config::table_options::Decimal;
+
 use crate::values::number::digits::Exact;
 
 /// Mark between the whole part of a number and its fraction.
@@ -26,6 +28,29 @@ pub enum DecimalMark {
 pub struct Unclear;
 
 impl DecimalMark {
+    /// The mark of a file that is known to have this one; `None` if it is not known.
+    pub(crate) fn known(decimal: Decimal) -> Option<Self> {
+        match decimal {
+            Decimal::Auto => None,
+            Decimal::Point => Some(DecimalMark::PointAfterCommas),
+            Decimal::Comma => Some(DecimalMark::Comma),
+        }
+    }
+
+    /// The mark that was found, as it is saved.
+    pub(crate) fn found(self) -> Decimal {
+        match self {
+            DecimalMark::Point | DecimalMark::PointAfterCommas => Decimal::Point,
+            DecimalMark::Comma => Decimal::Comma,
+            DecimalMark::GivenComma | DecimalMark::Either | DecimalMark::Unclear => Decimal::Auto,
+        }
+    }
+
+    /// Whether numbers of a file leave no doubt about it.
+    pub(crate) fn is_evident(self) -> bool {
+        matches!(self, DecimalMark::PointAfterCommas | DecimalMark::Comma)
+    }
+
     /// Whether a point is always the mark of a fraction.
     pub(crate) fn has_points(self) -> bool {
         !matches!(self, DecimalMark::Comma | DecimalMark::GivenComma | DecimalMark::Unclear)

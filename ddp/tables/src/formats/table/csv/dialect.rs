@@ -84,7 +84,10 @@ impl Dialect {
             (Decimal::Point, _) => DecimalMark::PointAfterCommas,
             (Decimal::Comma, _) => DecimalMark::GivenComma,
             (Decimal::Auto, b',') => DecimalMark::Point,
-            (Decimal::Auto, _) => decimal_mark(&rows[n_names..], found),
+            (Decimal::Auto, _) => {
+                let own = decimal_mark(&rows[n_names..], found);
+                options.known_decimal.filter(|_| !own.is_evident()).unwrap_or(own)
+            }
         };
         let notation = Notation::new(decimal, options.missing_values);
         let n_cells = rows.first().map_or(0, Vec::len);

@@ -23,6 +23,7 @@ use crate::formats::compression::Compression;
 use crate::formats::error::{CellProblem, CsvError, Result, RowsError};
 use crate::formats::table::source::{FileColumns, ReadOptions, Record, Source, TextSource};
 use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Opens a CSV file: finds its notation and reads its header; its records follow.
 ///
@@ -129,6 +130,10 @@ impl TextSource for CsvSource {
             return Err(CsvError::Ragged { path, line, expected, got }.into());
         }
         Ok(Some(record))
+    }
+
+    fn found_decimal(&self) -> Option<DecimalMark> {
+        (self.dialect.delimiter != b',').then_some(self.dialect.notation.decimal)
     }
 
     fn delimiter(&self) -> Option<u8> {
