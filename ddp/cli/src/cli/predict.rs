@@ -1,12 +1,22 @@
-//! Arguments of `ddp-train predict`.
+//! Arguments of `ddp-train predict` and `ddp-train eval`.
 
 use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueEnum};
-use ddp::config::DataFormat;
+use ddp::config::{DataFormat, MissingTarget, UnknownLabel};
 
 use super::local_path;
+
+/// Keys of `--set`, which say how a file of rows for a model is written.
+pub(crate) const FILE_KEYS: [&str; 6] = [
+    "data.decimal",
+    "data.delimiter",
+    "data.header",
+    "data.missing_values",
+    "data.features_key",
+    "data.labels_key",
+];
 
 /// `ddp-train predict`
 #[derive(Debug, Clone, Args)]
@@ -68,6 +78,11 @@ pub struct PredictArgs {
     #[arg(long, value_name = "FORMAT", value_parser = data_format)]
     pub format: Option<DataFormat>,
 
+    /// Set how these rows are read, where that differs from the training rows: data.decimal, data.delimiter, data.header, data.missing_values,
+    /// data.features_key or data.labels_key, such as data.decimal=,; may be repeated
+    #[arg(long, value_name = "data.KEY=VALUE", action = ArgAction::Append, conflicts_with = "out_of_fold")]
+    pub set: Vec<String>,
+
     /// Replace an existing file
     #[arg(long)]
     pub overwrite: bool,
@@ -95,6 +110,84 @@ pub struct PredictArgs {
     /// Threads per rank [default: the cores that it may run on, divided by the ranks that share them]
     #[arg(long, value_name = "N", value_parser = super::count)]
     pub threads: Option<usize>,
+}
+
+/// `ddp-train eval`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Model and rows may be named by place: `ddp-train eval runs/a test.csv`.")]
+pub struct EvalArgs {
+    /// Run folder, checkpoint folder or model.safetensors
+    #[arg(long, value_name = "PATH")]
+    pub checkpoint: PathBuf,
+
+    /// Rows to evaluate on: a file, folder, glob pattern or builtin:digits [default: the evaluation data of the run]
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<String>,
+
+    /// Labels of those rows, if they are in a separate file (npy, IDX)
+    #[arg(long, value_name = "PATH")]
+    pub labels: Option<String>,
+
+    /// Set how the rows of --data are read, where that differs from the training rows: data.decimal, data.delimiter, data.header, data.missing_values,
+    /// data.features_key or data.labels_key, such as data.decimal=,; may be repeated
+    #[arg(long, value_name = "data.KEY=VALUE", action = ArgAction::Append, requires = "data")]
+    pub set: Vec<String>,
+
+    /// Rows whose label did not occur in training: stop with an error, or leave them out and count them [default: as in training]
+    #[arg(long, value_name = "WHAT", value_parser = super::unknown_label)]
+    pub unknown_label: Option<UnknownLabel>,
+
+    /// Stop at a column that the model does not know, instead of leaving it out with a note (data.extra_columns = "error")
+    #[arg(long)]
+    pub strict_columns: bool,
+
+    /// Rows of a table without a target: stop with an error, or leave them out and count them [default: as in training]
+    #[arg(long, value_name = "WHAT", value_parser = super::missing_target)]
+    pub missing_target: Option<MissingTarget>,
+
+    /// Metrics to measure, such as accuracy,roc_auc,confusion_matrix; `all` for all of docs/metrics.md, `default` for the
+    /// task's four [default: those of the run]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub metrics: Vec<String>,
+
+    /// Measure how much the model relies on each column: how much worse the metric gets when the column's values are permuted over
+    /// the rows. Takes one evaluation per column and repeat. The metric is that of --metrics (one name, or HEAD.NAME), by default the
+    /// one that the run judged by, or accuracy or R² where that is the loss
+    #[arg(long)]
+    pub importance: bool,
+
+    /// With --importance: permutations of each column
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = super::count, requires = "importance")]
+    pub repeats: usize,
+
+    /// With --importance: seed of the permutations
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "importance")]
+    pub seed: u64,
+
+    /// Fit the probabilities of a classifier to these rows, which it must not have been trained on, and save the model with them: its
+    /// outputs are divided by a temperature. Reports log loss and calibration error (ECE) before and after
+    #[arg(long, conflicts_with_all = ["importance", "metrics"])]
+    pub calibrate: bool,
+
+    /// Device to compute on: auto, cpu, cuda (one GPU per rank) or cuda:N
+    #[arg(long, default_value = "auto", value_parser = super::device)]
+    pub device: String,
+
+    /// Let several ranks share a GPU; slow, for tests only
+    #[arg(long)]
+    pub share_gpu: bool,
+
+    /// Do without all features of GPUs that docs/gpus.md lists; slower
+    #[arg(long)]
+    pub safe: bool,
+
+    /// Check of the GPU.
+    #[command(flatten)]
+    pub check: super::StartCheckArgs,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Treatment of rows with values that can't be used.

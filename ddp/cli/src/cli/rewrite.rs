@@ -11,6 +11,7 @@ use ddp_tables::open::files::pattern_of;
 
 use super::launch_words::launch_words;
 use super::other_names::{Meaning, meanings_of, name_of_letter};
+use super::predict::FILE_KEYS;
 use super::run_config::{is_rows, names_run};
 
 /// Flags that may have several values, each after a blank.
@@ -77,9 +78,13 @@ pub(super) fn takes_run(command: &Command) -> bool {
     has_flag(command, "epochs")
 }
 
-/// Whether `command` can set `key`: those of `data` set only its section.
-pub(super) fn sets(command: &Command, key: &str) -> bool {
-    has_flag(command, "set") && (takes_run(command) || key.starts_with("data."))
+/// Whether `command` can set the key of `set`: those of `data` set only its section, and those for a model how its rows are written.
+pub(super) fn sets(command: &Command, set: &str) -> bool {
+    let key = set.split('=').next().unwrap_or(set);
+    match command.get_name() {
+        "predict" | "eval" => FILE_KEYS.contains(&key),
+        _ => has_flag(command, "set") && (takes_run(command) || key.starts_with("data.")),
+    }
 }
 
 /// The keys of the config that are meant by a flag of this name.

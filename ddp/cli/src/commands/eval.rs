@@ -32,10 +32,10 @@ use tracing::{info, warn};
 use crate::cli::EvalArgs;
 use crate::commands::eval_report::{EvalReport, skipped};
 use crate::commands::importance::{Subject, measure, metric};
-use crate::commands::model_device;
 use crate::commands::predict::unseen_categories;
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
+use crate::commands::{model_device, model_rows};
 use crate::error::command::CommandError;
 use crate::error::{Error, ModelCommand, Result};
 use crate::exit::Stop;
@@ -57,6 +57,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let is_active = is_active(world, &args.checkpoint).map_err(Error::from)?;
     let saved = SavedModel::open_of(&args.checkpoint, is_active).map_err(Error::from);
     let mut saved = world.collective_result(saved)?;
+    world.collective_result(model_rows::apply(&mut saved.config.data, &args.set))?;
     if args.calibrate {
         world.collective_result(check_calibration(&args.checkpoint, &saved))?;
     }

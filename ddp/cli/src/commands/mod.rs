@@ -43,6 +43,7 @@ pub mod find;
 pub mod runs;
 pub mod sweep;
 mod model_device;
+mod model_rows;
 pub mod bench;
 pub mod describe;
 pub mod plan;

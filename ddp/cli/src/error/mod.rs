@@ -345,6 +345,10 @@ pub(crate) fn from_model_data(error: &DataError, command: ModelCommand) -> Optio
         (_, ModelCommand::Eval) if hint.contains("`data.missing_target`") => {
             "fill in the value, or leave out such rows with --missing-target skip".to_owned()
         }
+        _ if hint.contains("`data.decimal`") => {
+            "give the mark before the fraction in these rows by --set data.decimal=. or --set data.decimal=,"
+                .to_owned()
+        }
         (_, command) if hint.contains("`data.") => {
             let values = match (TableError::of(error), command) {
                 (Some(TableError::Rows(RowsError::Csv(error))), _) if error.is_of_first_line() => {

@@ -1,11 +1,11 @@
-//! Strings that mark missing values, `data.missing_values`, in tables of all formats.
+//! Strings that mark missing values, `data.missing_values`, in tables of all formats; decimal marks of rows for a model.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::common::{refused, run_line, run_line_ok, temp_dir, write};
+use crate::common::{ddp_train, refused, run_line, run_line_ok, temp_dir, write};
 use crate::data::files::Element;
 use crate::data::formats::{as_arrays, in_format};
 
@@ -115,4 +115,47 @@ fn inspect_names_numbers_that_mark_missing_values() {
     let outcome = run_line_ok(folder, "data inspect rows.npz");
     let text = outcome.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("if it marks a missing value, write NaN in its place"), "{text}");
+}
+
+/// The decimal mark that training rows showed is that of rows for the model; `--set` reads them in another way.
+#[test]
+fn rows_for_a_model_are_read_by_the_decimal_mark_of_training() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let rows = |x: &dyn Fn(usize) -> String| {
+        (0..40).fold("x;y\n".to_owned(), |text, n| format!("{text}{};{n}\n", x(n)))
+    };
+    write(folder, "train.csv", &rows(&|n| format!("{n},5")));
+    write(folder, "open.csv", "x;y\n1,234;3\n2,345;4\n");
+    write(folder, "point.csv", "x;y\n1.5;3\n2.25;4\n");
+    write(folder, "commas.csv", "x,y\n1.234,3\n2.345,4\n");
+    write(folder, "point_commas.csv", "x,y\n1.5,3\n2.25,4\n");
+    let train = "train train.csv --target y --task regression --epochs 2 --hidden 4 --device cpu";
+    run_line_ok(folder, &format!("{train} --set data.delimiter=; --out run"));
+    let predicted = |name: &str, more: &str| {
+        let line = format!("predict run {name} --out out.csv --overwrite --device cpu {more}");
+        run_line_ok(folder, &line);
+        std::fs::read_to_string(folder.join("out.csv")).unwrap()
+    };
+    let by_commas = "--set data.delimiter=,";
+    assert_eq!(predicted("open.csv", ""), predicted("commas.csv", by_commas));
+    assert_eq!(predicted("point.csv", "--set data.decimal=."), predicted("point_commas.csv", by_commas));
+    let loss = |name: &str, more: &str| {
+        let line = format!("eval --checkpoint run --data {name} --json --device cpu {more}");
+        let figures: Value = serde_json::from_str(&run_line_ok(folder, &line).stdout).unwrap();
+        figures["eval_loss"].as_f64().unwrap()
+    };
+    assert_eq!(loss("open.csv", ""), loss("commas.csv", by_commas));
+    assert_eq!(loss("point.csv", "--set data.decimal=."), loss("point_commas.csv", by_commas));
+    let parts = ["`point.csv` have a decimal point, unlike those of the model", "--set data.decimal=."];
+    refused(folder, "predict run point.csv --out no.csv --device cpu", &parts);
+    refused(folder, "eval --checkpoint run --data point.csv --device cpu", &parts);
+    refused(folder, "predict run open.csv --out no.csv --set data.normalize=none", &["the model decides it"]);
+    // A pipe can't be opened twice.
+    let piped = std::process::Command::new("sh")
+        .args(["-c", &format!("cat open.csv | {} predict run - --out -", ddp_train())])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(piped.stdout).unwrap(), predicted("open.csv", ""));
 }

@@ -21,7 +21,7 @@ use crate::cli::column_names::column_names;
 use crate::cli::{BadRows, PredictArgs};
 use crate::commands::train::{Pinning, pin_device};
 use crate::commands::watchdog::{self, Watched};
-use crate::commands::{model_device, sweep};
+use crate::commands::{model_device, model_rows, sweep};
 use crate::error::{Error, Result};
 use crate::exit::Stop;
 use crate::report::log::Log;
@@ -222,6 +222,7 @@ fn open(args: &PredictArgs, path: &Path, is_active: bool) -> Result<SavedModel> 
         return Ok(saved);
     }
     let data = &mut saved.config.data;
+    model_rows::apply(data, &args.set)?;
     // The rows may have a different format than the training rows.
     data.format = match args.format {
         Some(format) => format,
