@@ -59,6 +59,7 @@ const HEADS: &str = "each head has targets, a task and a loss of its own";
 const ONE_HEAD: &str = r#"heads=[{name="a",task="regression"}]"#;
 const OF_LAYERS: &str = "the list of layers says it";
 const OF_PRESET: &str = "it is part of the preset";
+const OF_EVAL_FILES: &str = "they are files beside those of its rows";
 const ARRAYS: &str = r#""npy", "npz", "safetensors" or "idx""#;
 const NO_TEXT: &str = "other than \"csv\"";
 const WORLD: (&str, Values) = ("train.deterministic", OneOf(&["world"]));
@@ -111,6 +112,8 @@ pub static CONFLICTS: &[Conflict] = &[
         "folds are drawn from single rows, from groups or by time",
         &["data.split={column=\"a\"}", "data.fold=1/5"],
     ),
+    conflict(("data.eval_labels", Any), ("data.eval", Words("without files")), OF_EVAL_FILES, &[]),
+    conflict(("data.eval_weight", Any), ("data.eval", Words("without files")), OF_EVAL_FILES, &[]),
     conflict(("data.filter", Any), ("data.format", Words(ARRAYS)), "arrays have no columns with names", &[]),
     conflict(
         ("data.missing_target", OneOf(&["skip"])),

@@ -387,9 +387,24 @@ impl DataConfig {
         }
     }
 
+    fn has_eval_files(&self) -> bool {
+        matches!(&self.eval, EvalSource::Source(source) if !source.starts_with("builtin:"))
+    }
+
+    /// Refuses labels of evaluation rows that have no files. Saved configs of earlier versions may hold them.
+    pub(super) fn check_eval_labels(&self, raw: &RawConfig) -> Result<()> {
+        match raw.given("data.eval_labels") {
+            Some(setting) if !self.has_eval_files() => Err(setting.bad(
+                "absent without files in `data.eval`",
+                "name the rows of these labels in `data.eval`; rows that are taken out of the training rows have the labels of `data.labels`",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn check_weights(&self, raw: &RawConfig) -> Result<()> {
         if let Some(setting) = raw.given("data.eval_weight")
-            && !matches!(&self.eval, EvalSource::Source(source) if !source.starts_with("builtin:"))
+            && !self.has_eval_files()
         {
             return Err(setting.bad(
                 "absent without files in `data.eval`",

@@ -188,8 +188,14 @@ impl Config {
             Some(path) if raw.given("data.train").is_none() => {
                 Err(ConfigError::NoData { path: path.to_owned() })
             }
-            _ => Ok(config),
+            _ => config.of_user(),
         }
+    }
+
+    /// The config, unless it has what only saved configs may have.
+    fn of_user(self) -> Result<Self> {
+        self.data.check_eval_labels(&self.given.raw)?;
+        Ok(self)
     }
 
     /// [`Config::load_with`] with the text of a file that is not on disk.
@@ -197,7 +203,7 @@ impl Config {
     /// # Errors
     /// Same as [`Config::load_with`].
     pub fn load_above(text: &str, overrides: &Overrides) -> Result<Self> {
-        Self::from_saved_with(text, Path::new("suggested settings"), overrides)
+        Self::from_saved_with(text, Path::new("suggested settings"), overrides)?.of_user()
     }
 
     /// [`Config::load_with`] with `--set` arguments only.

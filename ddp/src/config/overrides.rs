@@ -49,6 +49,6 @@ impl Overrides {
 impl ShortForm {
     /// The short form as messages show it.
     pub(super) fn shown(&self) -> String {
-        format!("{} {}", self.flag, self.raw).trim_start().to_owned()
+        format!("{} {}", self.flag, self.raw).trim().to_owned()
     }
 }

@@ -43,7 +43,7 @@ fn assert_refused(result: Result<Config>, parts: &[&str]) {
 /// Settings that must be given with a key for the key to have a value.
 fn beside(key: &str) -> &'static [&'static str] {
     match key {
-        "data.eval_weight" => &["data.eval=x.npy"],
+        "data.eval_labels" | "data.eval_weight" => &["data.eval=x.npy"],
         "data.class_order" => &["data.train=x.csv"],
         "loss.gamma" => &["data.task=multilabel", "data.target=a,b", "loss.kind=focal"],
         "loss.delta" => &["data.task=regression", "loss.kind=huber"],

@@ -124,7 +124,7 @@ fn any_data() -> impl Strategy<Value = DataConfig> {
                 labels,
                 eval,
                 eval_weight: eval_labels.clone().filter(|_| is_files),
-                eval_labels,
+                eval_labels: eval_labels.filter(|_| is_files),
                 cache: (prefetch % 2 == 0).then(|| "kept".to_owned()),
                 format,
                 features_key,

@@ -189,11 +189,20 @@ fn keys_that_do_not_fit_together() {
     );
     assert_refused(from_text("[data]\neval = \"x.csv\"\neval_fraction = 0.2"), &["line 3", "`data.eval`"]);
     for eval in ["eval = \"none\"", "eval_fraction = 0.2", "eval = \"builtin:digits\""] {
-        assert_refused(
-            from_text(&format!("[data]\neval_weight = \"w.npy\"\n{eval}")),
-            &["line 2", "absent without files in `data.eval`"],
-        );
+        for key in ["eval_labels", "eval_weight"] {
+            assert_refused(
+                from_text(&format!("[data]\n{key} = \"w.npy\"\n{eval}")),
+                &["line 2", "absent without files in `data.eval`"],
+            );
+        }
+        // Models of earlier versions stay readable.
+        let saved = format!("[data]\ntrain = \"x.npy\"\neval_labels = \"y.npy\"\n{eval}");
+        assert!(Config::from_saved(&saved, Path::new("model.safetensors")).is_ok());
     }
+    assert_refused(
+        from_sets(&["data.train=x.npy", "data.eval_labels=y.npy"]),
+        &["`data.eval_labels` must be absent without files in `data.eval`", "`data.eval`"],
+    );
     assert_refused(
         from_sets(&["train.steps=3", "train.epochs=3"]),
         &["`--set train.epochs=3`: ", "both given"],

@@ -141,7 +141,7 @@ fn check_settings(format: &Format, spec: &SourceSpec<'_>) -> Result<()> {
     if data.delimiter != Delimiter::Auto && !format.has_delimiter {
         return not_for("data.delimiter", "holds no cells with delimiters", "remove the setting");
     }
-    if data.header == Header::Absent && !format.has_delimiter {
+    if data.header != Header::Auto && !format.has_delimiter {
         return not_for("data.header", "holds no lines of cells", "remove the setting");
     }
     if data.decimal != Decimal::Auto && !format.has_delimiter {

@@ -415,6 +415,20 @@ fn rows_for_a_model_have_the_decimal_mark_of_its_training_rows() {
 }
 
 #[test]
+fn settings_of_text_are_refused_for_other_formats() {
+    let files = Files::new(&[("rows.jsonl", "{\"x\":1,\"label\":0}\n{\"x\":2,\"label\":1}\n")]);
+    for (set, key) in [
+        ("data.header=true", "data.header"),
+        ("data.header=false", "data.header"),
+        ("data.delimiter=tab", "data.delimiter"),
+        ("data.decimal=,", "data.decimal"),
+    ] {
+        assert_refused(files.load("rows.jsonl", &[set]), &[&format!("`{key}`"), "rows.jsonl"]);
+    }
+    assert!(files.load("rows.jsonl", &["data.header=auto"]).is_ok());
+}
+
+#[test]
 fn a_column_of_dates_or_times_has_no_numbers() {
     let open = |values: &[&str]| {
         let folder = tempfile::tempdir().unwrap();

@@ -24,6 +24,8 @@ fn values_of_flags() {
     refuses("train --threads two", &["'two' for '--threads <N>'"]);
     refuses("train --progress fancy", &["'fancy' for '--progress", "auto, bar, plain, none"]);
     refuses("train --set", &["--set <SECTION.KEY=VALUE>"]);
+    let twice = "train --comm-dtype bf16 --set comm.dtype=f32 --out out --device cpu";
+    refuses(twice, &["`comm.dtype`", "--set comm.dtype=f32", "--comm-dtype bf16"]);
     refuses("bench step --dims 64", &["'64' for '--dims", "at least two widths"]);
     refuses("bench step --batch 0", &["'0' for '--batch <N>'"]);
     refuses("completions tcsh", &["'tcsh' for '<SHELL>'", "bash"]);

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 
 use ddp::config::gpu_features::without_all;
-use ddp::config::{CommDtype, Config, DataConfig, Determinism, EvalSource, HeadConfig, Overrides, Task};
+use ddp::config::{
+    CommDtype, Config, DataConfig, Determinism, EvalSource, HeadConfig, Overrides, ShortForm, Task,
+};
 use ddp::cost::memory_plan::{MemoryPlan, RankPlan, keeps_rows_on_device};
 use ddp::data::{EmbeddingSpec, LabelVocabulary, Loaded};
 use ddp::host_memory::container_share;
@@ -25,6 +27,7 @@ use ddp_tables::fit::preprocess::Preprocessor;
 use ddp_tables::load::Fitted;
 use ddp_tables::predict;
 use ddp_tables::predict::SavedModel;
+use toml::Value;
 use tracing::{Level, Span, debug, enabled, info, warn};
 
 use super::banner::{self, Banner};
@@ -234,10 +237,16 @@ fn load_config(
 ) -> Result<Config, Stop> {
     let mut overrides = args.overrides();
     overrides.sets.extend(args.safe.then(without_all).into_iter().flatten());
-    overrides.sets.extend(args.comm_dtype.map(|dtype| format!("comm.dtype={}", dtype.name())));
+    let short = |key, flag, raw: String, value| ShortForm { key, flag, raw, value };
+    overrides.shorts.extend(
+        args.comm_dtype
+            .map(|dtype| short("comm.dtype", "--comm-dtype", dtype.to_string(), Value::from(dtype.name()))),
+    );
     let keeps = resumed.filter(|_| args.keep_schedule).map(Resumed::schedule_steps).transpose();
     let keeps = world.collective_result(keeps.map_err(Error::from))?;
-    overrides.sets.extend(keeps.map(|steps| format!("train.schedule_steps={steps}")));
+    overrides.shorts.extend(keeps.map(|steps| {
+        short("train.schedule_steps", "--keep-schedule", String::new(), Value::from(steps as i64))
+    }));
     let Some(resumed) = resumed else {
         let mut run = args.run.clone();
         // Otherwise the initial model decides how rows are read.
@@ -262,7 +271,7 @@ fn config_to_resume(args: &TrainArgs, overrides: &Overrides, resumed: &Resumed) 
 /// The config with another one's settings for missing values and categories, unless a file or a flag gives them.
 fn as_read_for(mut config: Config, of: &DataConfig) -> Result<Config> {
     let given: Vec<_> = config.given_keys().into_iter().map(|(section, key, _)| (section, key)).collect();
-    let marks = toml::Value::from(of.missing_values.clone()).to_string();
+    let marks = Value::from(of.missing_values.clone()).to_string();
     let settings = [("missing", of.missing.name()), ("encode", of.encode.name()), ("missing_values", &marks)];
     for (key, value) in settings {
         if !given.contains(&("data", key)) {
