@@ -70,6 +70,7 @@ mod table;
 mod document;
 pub mod examples;
 mod resume;
+mod without_effect;
 pub mod schema;
 #[cfg(test)]
 mod tests;

@@ -61,6 +61,11 @@ impl RawConfig {
         self.settings.contains_key(name)
     }
 
+    /// Names of the keys that were given.
+    pub(super) fn given_keys(&self) -> impl Iterator<Item = &'static str> {
+        self.settings.keys().copied()
+    }
+
     /// The setting that was given for this key, if any.
     pub(super) fn given(&self, name: &str) -> Option<&Setting> {
         let setting = self.settings.get(name);

@@ -187,6 +187,10 @@ impl<'w> Run<'w> {
     fn note_start(&self, start: &Start, is_resumed: bool) {
         let Run { world, args, device, data, plan: Plan { config, .. }, .. } = self;
         data.warnings.iter().for_each(|warning| warn!("{warning}"));
+        if !is_resumed {
+            let warnings = config.without_effect();
+            warnings.iter().for_each(|warning| warn_of_all_ranks(world.rank().0, warning));
+        }
         if !data.train.source().starts_with("builtin:") {
             warn_if_quick_build(world);
         }
