@@ -47,7 +47,9 @@ use crate::labels::survey::LabelSurvey;
 use crate::open::open;
 use crate::row_values::RowValues;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec, TakenColumn};
-use crate::split::class_rows::{class_counts, fold_by_class, split_by_class, without_unknown};
+use crate::split::class_rows::{
+    class_counts, fold_by_class, note_labels_of_heads, split_by_class, without_unknown,
+};
 use crate::split::column_split::split_by_column;
 use crate::split::split_values::SplitReader;
 use crate::{checks, kept_tables};
@@ -547,6 +549,10 @@ pub fn open_eval(spec: SourceSpec<'_>, features: KnownFeatures<'_>) -> Result<(A
     let rows = opened.with_survey(&spec, survey.as_ref())?;
     match (&rows.layout().targets, spec.skips_unknown()) {
         (TargetLayout::Classes { .. }, true) => without_unknown(rows, host),
+        (TargetLayout::Heads { .. }, _) if spec.skips_missing_targets() => {
+            once(host, || note_labels_of_heads(&spec, &*rows).map(|()| Vec::new()))?;
+            Ok((rows, 0))
+        }
         _ => Ok((rows, 0)),
     }
 }

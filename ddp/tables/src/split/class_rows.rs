@@ -10,12 +10,22 @@ use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
 use ddp_comm::{HostShare, ReduceOp, Stop, World};
 use ddp_kernels::{KeyedPermutation, TensorMut};
+use tracing::warn;
 
 use crate::error::target_error::TargetError;
+use crate::formats::Reader;
 use crate::host_once::once;
+use crate::open::files::files_and_format;
+use crate::row_values::RowValues;
+use crate::source::SourceSpec;
+use crate::table::for_each_text;
+use crate::values::notation::Notation;
+use crate::values::number::DecimalMark;
 
 /// Rows whose classes are read at a time.
 const CHUNK_ROWS: usize = 1 << 16;
+/// Rows whose targets of heads are read at a time.
+const HEAD_ROWS: usize = 1 << 12;
 
 /// Calls `take` with the first row of each chunk of `rows` and the chunk's class indices.
 fn for_each_chunk(
@@ -92,6 +102,51 @@ pub(crate) fn without_unknown(
         }
         n_unknown => Ok((Arc::new(Subset::new(&dataset, known)), n_unknown)),
     }
+}
+
+/// Warns of labels of heads that the training rows lack, where rows may lack targets: the rows are left out of the head as if they did.
+///
+/// # Errors
+/// Errors of reading the rows.
+pub(crate) fn note_labels_of_heads(spec: &SourceSpec<'_>, rows: &dyn Dataset) -> Result<()> {
+    let names = rows.layout().targets.column_names();
+    let mut has_gaps = vec![false; names.len()];
+    for start in (0..rows.len()).step_by(HEAD_ROWS) {
+        let numbers: Vec<usize> = (start..(start + HEAD_ROWS).min(rows.len())).collect();
+        let targets = RowValues::read(rows, &numbers)?.targets;
+        for of_row in targets.chunks_exact(names.len()) {
+            has_gaps.iter_mut().zip(of_row).for_each(|(has, target)| *has |= target.is_nan());
+        }
+    }
+    let (files, format) = files_and_format(spec)?;
+    let Reader::Table(format) = &format.reader else { return Ok(()) };
+    // A pipe can be read only once.
+    if !files.iter().all(|file| file.is_file()) {
+        return Ok(());
+    }
+    for head in rows.layout().targets.heads() {
+        let [column] = &head.columns[..] else { continue };
+        let has_gap = || names.iter().zip(&has_gaps).any(|(name, has)| name == column && *has);
+        let Some(labels) = head.labels.as_ref().filter(|_| has_gap()) else { continue };
+        let mut notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
+        let (mut n_unknown, mut first) = (0u64, None);
+        for_each_text(&files, format, spec, column, |text, decimal| {
+            notation.decimal = decimal;
+            if !notation.is_missing_label(text) && labels.class_of_text(text).is_none() {
+                n_unknown += 1;
+                first.get_or_insert_with(|| text.to_owned());
+            }
+            Ok(())
+        })?;
+        if let Some(first) = first {
+            warn!(
+                "{}: {n_unknown} labels of head \"{}\" do not occur in training, such as \"{first}\": these rows are left out of its loss \
+                 and metrics",
+                spec.source, head.name
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Splits into (training rows, evaluation rows) with the same fraction of each class: of a class of `n` rows about `n * fraction`,

@@ -407,6 +407,25 @@ fn columns_of_probabilities_that_have_one_name_are_refused() {
 }
 
 #[test]
+fn labels_of_heads_that_training_lacks_are_no_missing_ones() {
+    let folder = temp_dir();
+    let text = config(folder.path(), true, "[train]\nepochs = 1\nbatch_size = 16\n");
+    let path = write(folder.path(), "run.toml", &text);
+    let rows = fruits(40, 400, true);
+    let rows = rows.replacen(",pear,", ",kiwi,", 2);
+    assert_eq!(rows.matches("kiwi").count(), 2);
+    write(folder.path(), "new.csv", &rows);
+    let train = format!("train {} --device cpu --out", path.display());
+    let left_out = "2 labels of head \"kind\" do not occur in training, such as \"kiwi\"";
+    let eval = "eval --checkpoint run --data new.csv --device cpu";
+    for line in [&format!("{train} run --set data.eval=new.csv"), eval] {
+        let said = run_line_ok(folder.path(), line).stderr;
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(left_out), "{said}");
+    }
+}
+
+#[test]
 fn what_heads_can_not_be_is_refused() {
     let folder = temp_dir();
     let text = config(folder.path(), true, "").replace("missing_target = \"skip\"\n", "");
