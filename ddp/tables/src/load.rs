@@ -14,7 +14,6 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ddp::config::table_options::Decimal;
 use ddp::config::{
     Balance, ClassWeights, Config, DataConfig, EvalSource, FingerprintKind, Loss, MissingTarget, Normalize,
     Task,
@@ -35,7 +34,7 @@ use crate::error::TableError;
 use crate::error::target_error::TargetError;
 use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
 use crate::fit::data_fingerprint::DataFingerprint;
-use crate::fit::preprocess::{Preprocessor, needs_stats};
+use crate::fit::preprocess::{Preprocessor, decimal_mark, needs_stats};
 use crate::fit::quartiles::quartiles;
 use crate::fit::scan::Scan;
 use crate::fit::target_columns::{TargetColumn, check_counts, head_gaps, target_columns};
@@ -47,9 +46,7 @@ use crate::labels::survey::LabelSurvey;
 use crate::open::open;
 use crate::row_values::RowValues;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec, TakenColumn};
-use crate::split::class_rows::{
-    class_counts, fold_by_class, note_labels_of_heads, split_by_class, without_unknown,
-};
+use crate::split::class_rows::{self, class_counts, fold_by_class, split_by_class, without_unknown};
 use crate::split::column_split::split_by_column;
 use crate::split::split_values::SplitReader;
 use crate::{checks, kept_tables};
@@ -103,9 +100,9 @@ pub fn load_with(
         if matches!(fitted, Some(Fitted::Initial(_))) {
             world.collective_result(check_units(config, preprocessor))?;
         }
-        let known = plan.known_features("the model of --init-from");
-        // Its rows are other ones, which show their own mark.
-        spec.features = Some(KnownFeatures { prunes: true, decimal: Decimal::Auto, ..known });
+        let (names, vocabularies, kinds) = (&plan.columns, &plan.vocabularies, &plan.kinds);
+        let known = KnownFeatures::from_shards(names, "the model of --init-from");
+        spec.features = Some(KnownFeatures { vocabularies, kinds, prunes: true, ..known });
         if matches!(fitted, Some(Fitted::Initial(_))) {
             spec.classes = ClassLabels::from_model(preprocessor.labels.as_ref(), &preprocessor.heads)
                 .unwrap_or(spec.classes);
@@ -224,13 +221,9 @@ pub fn load_with(
             Preprocessor { target_scale: target_scale()?, ..preprocessor }
         }
     };
-    // Of rows that exceed the memory, only the rank that has written them knows the mark.
-    let found = world.group().all_gather_bytes(train.layout().decimal.name().as_bytes());
-    let found = found.map_err(DataError::from)?;
-    let is_resumed = matches!(fitted, Some(Fitted::Resumed(known)) if known.plan == preprocessor.plan);
-    let mark = [Decimal::Point, Decimal::Comma].into_iter().find(|mark| found[0] == mark.name().as_bytes());
-    if let Some(mark) = mark.filter(|_| !is_resumed) {
-        preprocessor.plan.decimal = mark;
+    let mark = decimal_mark(world, train.layout())?;
+    if !matches!(fitted, Some(Fitted::Resumed(known)) if known.plan == preprocessor.plan) {
+        preprocessor.plan.decimal = mark.unwrap_or(preprocessor.plan.decimal);
     }
     let is_held_out = data.holds_out();
     let rows = FittedRows {
@@ -425,13 +418,7 @@ fn divide(
                 (None, TargetLayout::Heads { heads }) => ClassLabels::Heads(heads),
                 (None, TargetLayout::Values { .. }) => ClassLabels::Discover,
             };
-            let known = KnownFeatures::from_shards(&layout.features, whole.source());
-            let known = KnownFeatures {
-                vocabularies: &vocabularies,
-                kinds: &layout.kinds,
-                decimal: layout.decimal,
-                ..known
-            };
+            let known = KnownFeatures::from_rows(layout, &vocabularies, whole.source());
             // With the task that the training rows decided on.
             let rows = SourceSpec { data, source, labels: data.eval_labels.as_deref(), classes, ..*spec };
             let (eval, n_skipped) = open_eval(rows, known)?;
@@ -549,11 +536,7 @@ pub fn open_eval(spec: SourceSpec<'_>, features: KnownFeatures<'_>) -> Result<(A
     let rows = opened.with_survey(&spec, survey.as_ref())?;
     match (&rows.layout().targets, spec.skips_unknown()) {
         (TargetLayout::Classes { .. }, true) => without_unknown(rows, host),
-        (TargetLayout::Heads { .. }, _) if spec.skips_missing_targets() => {
-            once(host, || note_labels_of_heads(&spec, &*rows).map(|()| Vec::new()))?;
-            Ok((rows, 0))
-        }
-        _ => Ok((rows, 0)),
+        _ => Ok((class_rows::with_noted_labels(&spec, rows, host)?, 0)),
     }
 }
 

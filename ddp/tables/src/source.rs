@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ddp::config::table_options::Decimal;
 use ddp::config::{DataConfig, Datetime, EvalSource, Missing, MissingTarget, Task, UnknownLabel};
+use ddp::data::RowLayout;
 use ddp::data::column_kind::ColumnKind;
 use ddp::data::labels::head_targets::HeadTargets;
 use ddp::data::labels::{Label, LabelVocabulary};
@@ -149,6 +150,13 @@ impl<'a> KnownFeatures<'a> {
     /// The columns of the first file of `of`, for the others; without vocabularies and kinds.
     pub(crate) fn from_shards(names: &'a [String], of: &'a str) -> Self {
         KnownFeatures { names, vocabularies: &[], kinds: &[], decimal: Decimal::Auto, of, prunes: false }
+    }
+
+    /// The columns of the training rows `of`, for others.
+    pub(crate) fn from_rows(layout: &'a RowLayout, vocabularies: &'a [Vocabulary], of: &'a str) -> Self {
+        let RowLayout { kinds, decimal, .. } = layout;
+        let known = KnownFeatures::from_shards(&layout.features, of);
+        KnownFeatures { vocabularies, kinds, decimal: *decimal, ..known }
     }
 }
 

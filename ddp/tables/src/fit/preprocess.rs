@@ -20,6 +20,7 @@ use ddp::data::vocabulary::Vocabulary;
 use ddp::data::{EmbeddingSpec, SavedPreprocessor, column_kind};
 use ddp::model::ModelError;
 use ddp::model::file::COLUMNS_KEY;
+use ddp_comm::World;
 use ddp_kernels::{DType, Device, Tensor, ops};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,16 @@ pub struct ColumnCodes {
     /// Decimal mark that files of text showed, for those that show none.
     #[serde(default, skip_serializing_if = "Decimal::is_auto")]
     pub decimal: Decimal,
+}
+
+/// The mark before the fractions in the rows of all ranks, if they show one: of rows that exceed the memory, only the rank that has written them
+/// knows it. Collective.
+///
+/// # Errors
+/// [`DataError`] of the collective.
+pub(crate) fn decimal_mark(world: &World, rows: &RowLayout) -> Result<Option<Decimal>> {
+    let of_ranks = world.group().all_gather_bytes(rows.decimal.name().as_bytes()).map_err(DataError::from)?;
+    Ok([Decimal::Point, Decimal::Comma].into_iter().find(|mark| of_ranks[0] == mark.name().as_bytes()))
 }
 
 impl Preprocessor {

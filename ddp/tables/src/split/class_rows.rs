@@ -108,7 +108,18 @@ pub(crate) fn without_unknown(
 ///
 /// # Errors
 /// Errors of reading the rows.
-pub(crate) fn note_labels_of_heads(spec: &SourceSpec<'_>, rows: &dyn Dataset) -> Result<()> {
+pub(crate) fn with_noted_labels(
+    spec: &SourceSpec<'_>,
+    rows: Arc<dyn Dataset>,
+    host: Option<&HostShare>,
+) -> Result<Arc<dyn Dataset>> {
+    if spec.skips_missing_targets() && !rows.layout().targets.heads().is_empty() {
+        once(host, || note_labels(spec, &*rows).map(|()| Vec::new()))?;
+    }
+    Ok(rows)
+}
+
+fn note_labels(spec: &SourceSpec<'_>, rows: &dyn Dataset) -> Result<()> {
     let names = rows.layout().targets.column_names();
     let mut has_gaps = vec![false; names.len()];
     for start in (0..rows.len()).step_by(HEAD_ROWS) {
