@@ -24,10 +24,11 @@ use crate::{CommError, Group, Launcher, LocalRank, Rank, Result, WorldOptions};
 
 thread_local! {
     /// Where ranks are threads.
-    static RANK_OF_THREAD: Cell<Option<usize>> = const { Cell::new(None) };
+    static PLACE_OF_THREAD: Cell<Option<(usize, usize)>> = const { Cell::new(None) };
 }
 /// Where ranks are processes.
 static RANK_OF_PROCESS: AtomicUsize = AtomicUsize::new(0);
+static RANKS_WITH_PROCESS: AtomicUsize = AtomicUsize::new(1);
 
 /// The ranks of a job, as one of them sees them.
 ///
@@ -135,6 +136,7 @@ impl World {
     /// Records this process's rank, and its share of the cores for its first operation.
     fn begin(self) -> Result<Self> {
         RANK_OF_PROCESS.store(self.rank().0, Ordering::Relaxed);
+        RANKS_WITH_PROCESS.store(self.world_size(), Ordering::Relaxed);
         if self.world_size() > 1 && joins_by_itself() {
             set_share(self.cores_per_rank()?);
         }
@@ -143,7 +145,13 @@ impl World {
 
     /// The rank of this thread or, where ranks are processes, of this process: 0 until a world of several ranks is made here.
     pub fn own_rank() -> Rank {
-        Rank(RANK_OF_THREAD.get().unwrap_or_else(|| RANK_OF_PROCESS.load(Ordering::Relaxed)))
+        Rank(PLACE_OF_THREAD.get().map_or_else(|| RANK_OF_PROCESS.load(Ordering::Relaxed), |(rank, _)| rank))
+    }
+
+    /// The number of ranks of the world that [`World::own_rank`] is of; 1 without one.
+    #[doc(hidden)]
+    pub fn own_world_size() -> usize {
+        PLACE_OF_THREAD.get().map_or_else(|| RANKS_WITH_PROCESS.load(Ordering::Relaxed), |(_, size)| size)
     }
 
     /// Joins ranks without MPI.
@@ -200,7 +208,7 @@ impl World {
 
     /// The world of a rank that is a thread.
     pub(crate) fn from_threads(group: Group) -> Self {
-        RANK_OF_THREAD.set(Some(group.rank().0));
+        PLACE_OF_THREAD.set(Some((group.rank().0, group.world_size())));
         World {
             local_rank: LocalRank(group.rank().0),
             local_size: group.world_size(),

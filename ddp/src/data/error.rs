@@ -110,6 +110,12 @@ pub enum DataError {
         "create the loader for the model's device: `LoaderOptions::new(trainer.model().device())`"
     ))]
     RowsElsewhere { model: Device, rows: Device },
+    /// Rows that a loader has divided among other ranks than those of the trainer: their gradients would be counted several times, or not at all.
+    #[error("the rows of this step are divided among {of_rows} ranks, and the trainer has {own}")]
+    #[diagnostic(help(
+        "give the loader the world of the trainer: `rows.batches(n).across(world)`, or `DataLoader::new(world, ..)`"
+    ))]
+    RowsOfOtherRanks { of_rows: usize, own: usize },
     /// An epoch was requested after the last one of the plan.
     #[error("the loader has no batches left: the plan's epochs are over")]
     #[diagnostic(help(

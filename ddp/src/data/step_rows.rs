@@ -85,3 +85,12 @@ pub(crate) fn check_device(rows: &impl StepRows, model: Device) -> Result<()> {
     let rows = rows.device();
     if rows == model { Ok(()) } else { Err(DataError::RowsElsewhere { model, rows }) }
 }
+
+/// Checks that the rows are divided among the ranks of the trainer.
+///
+/// # Errors
+/// [`DataError::RowsOfOtherRanks`].
+pub(crate) fn check_ranks(rows: &impl StepRows, own: usize) -> Result<()> {
+    let of_rows = rows.partition().world_size;
+    if of_rows == own { Ok(()) } else { Err(DataError::RowsOfOtherRanks { of_rows, own }) }
+}

@@ -11,7 +11,8 @@ impl GradientSums {
     ///
     /// # Errors
     /// [`CommError::Disagreement`] if the ranks hold other models, weights or units; [`KernelError::Misuse`](ddp_kernels::KernelError::Misuse) on a
-    /// second call before the step, and after the sums were clipped; the failure of the collective.
+    /// second call before the step, and after the sums were clipped, and
+    /// for rows that a loader has divided among another number of ranks; the failure of the collective.
     pub fn all_reduce(&mut self, world: &World) -> Result<(), CommError> {
         let compared = self.held_alike().filter(|_| world.world_size() > 1);
         if let Some(entries) = compared {
@@ -27,7 +28,7 @@ impl GradientSums {
                 world.agree(&[("weights before this step".to_owned(), text)])?;
             }
         }
-        for sums in self.begin_reduction()? {
+        for sums in self.begin_reduction(world.world_size())? {
             world.tensor_group().all_reduce(ReduceOp::Sum, sums.view_mut())?;
         }
         Ok(())

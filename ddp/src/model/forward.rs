@@ -1,6 +1,6 @@
 //! The forward pass: walks the plan from the first layer to the last.
 
-use ddp_kernels::{AsView, KernelError, Shape, TensorRef};
+use ddp_kernels::{AsView, KernelError, Shape, Tensor, TensorRef};
 
 use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
@@ -22,6 +22,21 @@ impl Network {
     #[doc(alias("no_grad"))]
     pub fn forward(&mut self, x: impl AsView) -> Result<TensorRef<'_>, KernelError> {
         self.forward_with(x, None)
+    }
+
+    /// The outputs of any number of rows, in passes of at most [`Network::max_rows`]; a tensor of its own.
+    ///
+    /// # Errors
+    /// See [`Network::forward`].
+    pub fn predict(&mut self, x: impl AsView) -> Result<Tensor, KernelError> {
+        let (x, max_rows) = (x.as_view(), self.max_rows().max(1));
+        let n = x.dims().first().copied().unwrap_or(1);
+        let starts = (0..n.max(1)).step_by(max_rows);
+        let outputs = starts.map(|start| {
+            let rows = x.narrow(0, start, max_rows.min(n - start))?;
+            self.forward(&rows)?.to_tensor()
+        });
+        Tensor::cat(&outputs.collect::<Result<Vec<_>, _>>()?, 0)
     }
 
     /// Same as [`Network::forward`], with `dropout` as in training.

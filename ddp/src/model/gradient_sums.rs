@@ -32,13 +32,15 @@ pub struct RowsOfStep<'a> {
 pub struct PassRows<'a> {
     pub(super) rows: RowsOfStep<'a>,
     n_ranks: usize,
+    /// Whether a loader says so; else they may be of all ranks of the world.
+    is_divided: bool,
     /// Whether the program says where in the global batch they are.
     is_placed: bool,
 }
 
 impl<'a> From<RowsOfStep<'a>> for PassRows<'a> {
     fn from(rows: RowsOfStep<'a>) -> Self {
-        PassRows { rows, n_ranks: 1, is_placed: true }
+        PassRows { rows, n_ranks: 1, is_divided: false, is_placed: true }
     }
 }
 
@@ -47,7 +49,7 @@ impl<'a> From<(&'a Tensor, &'a Tensor)> for PassRows<'a> {
         // Each rank has its own rows, so its masks start at its own place.
         let first_row = (World::own_rank().0 as u64) << RANK_BITS;
         let rows = RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row };
-        PassRows { rows, n_ranks: 1, is_placed: false }
+        PassRows { rows, n_ranks: World::own_world_size(), is_divided: false, is_placed: false }
     }
 }
 
@@ -66,7 +68,7 @@ impl<'a> From<&'a TensorBatch> for PassRows<'a> {
             weights: weights.as_ref().map(Tensor::view),
             first_row: *first_row as u64,
         };
-        PassRows { rows, n_ranks: *n_ranks, is_placed: false }
+        PassRows { rows, n_ranks: *n_ranks, is_divided: true, is_placed: false }
     }
 }
 
@@ -116,8 +118,9 @@ pub struct GradientSums {
     n_passes: u64,
     /// Whether the sums are those of all ranks.
     is_reduced: bool,
-    /// Ranks of which each has a share of the rows of this step.
+    /// Ranks of which each has a share of the rows of this step, and those among which a loader has divided them.
     n_ranks: usize,
+    n_divided: usize,
     n_steps: u64,
     /// The step by which the masks of dropout are drawn.
     dropout_step: u64,
@@ -153,6 +156,7 @@ impl GradientSums {
             n_passes: 0,
             is_reduced: false,
             n_ranks: 1,
+            n_divided: 1,
             n_steps: 0,
             dropout_step: 0,
             seed: 0,
@@ -195,6 +199,12 @@ impl GradientSums {
         GradientSums { is_of_one_rank: true, ..self }
     }
 
+    /// Takes the masks of dropout of the steps from `n_steps` on, where a loop is resumed after as many.
+    #[must_use]
+    pub fn at_step(self, n_steps: u64) -> Self {
+        GradientSums { n_steps, ..self }
+    }
+
     /// Takes the masks of dropout from this seed.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
@@ -228,8 +238,15 @@ impl GradientSums {
     ///
     /// # Errors
     /// [`KernelError::Misuse`] if the sums were reduced or clipped since the last step; [`KernelError::Cuda`] from earlier work on a GPU.
-    pub(crate) fn begin_reduction(&mut self) -> Result<[&mut Tensor; 2], KernelError> {
+    pub(crate) fn begin_reduction(&mut self, world_size: usize) -> Result<[&mut Tensor; 2], KernelError> {
         const OP: &str = "all_reduce";
+        if self.n_divided > 1 && self.n_divided != world_size {
+            let problem = format!(
+                "the rows are divided among {} ranks, and this world has {world_size}",
+                self.n_divided
+            );
+            return Err(KernelError::misuse(OP, problem, "reduce over the world of the loader"));
+        }
         if self.is_reduced {
             let remedy = "gradients are reduced over the ranks once per step, after its last micro-batch";
             return Err(KernelError::misuse(OP, "the sums were reduced since the last step", remedy));
@@ -403,7 +420,8 @@ impl GradientSums {
     /// Forgets the rows that were added since the last step.
     #[doc(alias("zero_grad"))]
     pub fn reset(&mut self) {
-        (self.factor, self.n_passes, self.is_reduced, self.n_ranks) = (None, 0, false, 1);
+        (self.factor, self.n_passes, self.is_reduced) = (None, 0, false);
+        (self.n_ranks, self.n_divided) = (1, 1);
         (self.weights, self.is_finite) = (None, false);
     }
 
@@ -521,7 +539,8 @@ impl Network {
         self.with_right_labels(LossSums::load(&sums.to_vec::<f32>()?).mean(), y, loss)
     }
 
-    /// The mean loss, unless it is NaN for a label that is not there, which a kernel on a GPU can't say.
+    /// The mean loss, unless it is NaN for a label that is not there, which a kernel on a GPU can't say, or negative for a target that the loss
+    /// does not take.
     pub(super) fn with_right_labels(
         &self,
         mean: f64,
@@ -530,6 +549,9 @@ impl Network {
     ) -> Result<f64, KernelError> {
         if mean.is_nan() && y.dtype() == DType::I64 && y.device() != Device::Cpu {
             loss.check_labels(y, self.n_outputs())?;
+        }
+        if mean < 0.0 {
+            loss.check_targets(y)?;
         }
         Ok(mean)
     }
@@ -564,7 +586,8 @@ impl Network {
             let remedy = "`GradientSums::for_model(&model)?.with_loss_scale(1024.0)`, a `Trainer` with `loss_scaling`, or Precision::Bf16";
             return Err(KernelError::misuse(OP, problem, remedy));
         }
-        let PassRows { rows: RowsOfStep { x, y, weights, first_row }, n_ranks, is_placed } = rows.into();
+        let PassRows { rows: RowsOfStep { x, y, weights, first_row }, n_ranks, is_divided, is_placed } =
+            rows.into();
         weights.map_or(Ok(()), check_weights)?;
         if grads.n_passes == 0 {
             // Also where the sums are made anew for each step.
@@ -577,6 +600,7 @@ impl Network {
             grads.weights = fingerprint_of(self)?;
         }
         grads.n_ranks = grads.n_ranks.max(n_ranks);
+        grads.n_divided = grads.n_divided.max(if is_divided { n_ranks } else { 1 });
         let GradientSums { seed, dropout_step: step, unit, n_passes, .. } = *grads;
         let first_row = first_row + if is_placed { 0 } else { n_passes << MICRO_BATCH_BITS };
         let dropout = Some(DropoutStep { seed, step, first_row, scalars: None });

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use ddp_kernels::ops::{self, CrossEntropyConfig, ElementLoss, SumsOutput};
-use ddp_kernels::{Device, KernelError, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef};
 
 use crate::config::{ClassWeights, Loss};
 
@@ -159,6 +159,25 @@ impl LossHead {
         match labels.to_vec::<i64>()?.into_iter().enumerate().find(|(_, label)| is_wrong(*label)) {
             Some((row, label)) => {
                 Err(KernelError::Label { op: "softmax_cross_entropy", row, label, n_classes: n_outputs })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks targets of losses of probabilities; waits for the device.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for the first one outside `0..=1`.
+    pub(super) fn check_targets(&self, targets: TensorRef<'_>) -> Result<(), KernelError> {
+        let Kind::Config(Loss::Element(ElementLoss::Bce | ElementLoss::Focal { .. }), _) = &self.0 else {
+            return Ok(());
+        };
+        let columns = targets.dims().get(1).copied().unwrap_or(1).max(1);
+        let values = targets.to_dtype(DType::F32)?.to_vec::<f32>()?;
+        match values.iter().position(|target| !(0.0..=1.0).contains(target) && !target.is_nan()) {
+            Some(at) => {
+                let problem = format!("the target of row {} is {}", at / columns, values[at]);
+                Err(KernelError::misuse("loss", problem, "targets are probabilities: 0 for no and 1 for yes"))
             }
             None => Ok(()),
         }

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use ddp_kernels::{DType, Device, KernelError, Tensor, TensorMut, TensorRef, ops};
+use ddp_kernels::{AsView, DType, Device, IntoDevice, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::buffers::Buffers;
 use super::error::ModelError;
@@ -121,7 +121,8 @@ impl Network {
     /// [`KernelError::DeviceUnavailable`], or out of memory.
     ///
     /// Source: `torch.nn.Module.to`.
-    pub fn to(self, device: Device) -> Result<Self> {
+    pub fn to(self, device: impl IntoDevice) -> Result<Self> {
+        let device = device.into_device()?;
         let Network { mut plan, layout, buffers, registered, .. } = self;
         let (sizes, n_features) = (Sizes { device, ..plan.sizes }, plan.n_features);
         let mut moved = Self::from_parts(plan.take_layers(), layout, n_features, sizes)?;
@@ -202,8 +203,8 @@ impl Network {
     ///
     /// # Errors
     /// [`KernelError::Shape`] for a different number of elements; otherwise same as [`ops::copy`].
-    pub fn set_weights(&mut self, weights: TensorRef<'_>) -> Result<()> {
-        ops::copy(weights, self.buffers.master_weights.view_mut())?;
+    pub fn set_weights(&mut self, weights: impl AsView) -> Result<()> {
+        ops::copy(weights.as_view(), self.buffers.master_weights.view_mut())?;
         self.has_whole_weights = true;
         self.refresh_compute_weights(0..self.layout.flat_len())
     }

@@ -1,6 +1,6 @@
 //! The weights and saved buffers of a model by name, as in PyTorch's `state_dict`.
 
-use ddp_kernels::{Device, KernelError, Tensor, TensorRef, ops};
+use ddp_kernels::{IntoDevice, KernelError, Tensor, TensorRef, ops};
 
 use super::{ModelError, Network};
 use crate::storage::named_tensors::NamedTensors;
@@ -35,7 +35,8 @@ impl Network {
     ///
     /// # Errors
     /// [`KernelError`] for a device that is unavailable or out of memory.
-    pub fn state_dict(&self, device: Device) -> Result<Vec<(String, Tensor)>, KernelError> {
+    pub fn state_dict(&self, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>, KernelError> {
+        let device = device.into_device()?;
         let copy = |(name, values): (&str, TensorRef<'_>)| {
             let mut copy = Tensor::zeros(values.shape().dims(), values.dtype(), device)?;
             ops::copy(values, copy.view_mut())?;
@@ -155,6 +156,7 @@ impl Network {
 
 #[cfg(test)]
 mod tests {
+    use ddp_kernels::Device;
     use ddp_kernels::ops::Activation;
 
     use super::*;

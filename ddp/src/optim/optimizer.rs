@@ -35,13 +35,17 @@ use ddp_kernels::ops::{
     self, Average, MAX_SEGMENTS, OptimizerParams, OptimizerTensors, STEP_SCALARS_LEN, UpdateInputs,
     UpdateSegment, WholeNeed,
 };
-use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
+use ddp_kernels::{DType, Device, IntoDevice, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use super::param_groups::{ParamGroups, Segment, WholeParameter};
 use super::update_scale::{DeviceScale, UpdateScale};
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::model::{GradientSums, Network, WeightsMut};
 use crate::optim::error::Result;
+use crate::storage::named_tensors::NamedTensors;
+
+/// Name of the number of steps in a state dict.
+const N_STEPS: &str = "n_steps";
 
 /// The optimizer with its state, for all weights or for the shards that this rank updates.
 #[derive(Debug)]
@@ -353,6 +357,49 @@ impl Optimizer {
         let mut state: Vec<_> = self.state.iter_mut().map(|(name, tensor)| (*name, tensor)).collect();
         state.extend(self.ema.iter_mut().map(|ema| ("ema", ema)));
         state
+    }
+
+    /// Copies the state to `device`, with the number of steps: what a safetensors file holds and [`Optimizer::load_state_dict`] reads.
+    ///
+    /// # Errors
+    /// [`KernelError`] for a device that is unavailable or out of memory.
+    ///
+    /// Source: `torch.optim.Optimizer.state_dict`.
+    pub fn state_dict(&self, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>, KernelError> {
+        let device = device.into_device()?;
+        let mut state = vec![(N_STEPS.to_owned(), Tensor::from_slice(&[self.n_steps as i64], &[1], device)?)];
+        for (name, values) in self.state() {
+            state.push((name.to_owned(), values.to(device)?));
+        }
+        Ok(state)
+    }
+
+    /// Copies the tensors of [`Optimizer::state_dict`], on any device, and the number of steps: the next step is that of the optimizer they
+    /// were taken from.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for names that only one side has; [`KernelError`] from the copies.
+    pub fn load_state_dict(&mut self, state: &(impl NamedTensors + ?Sized)) -> Result<(), KernelError> {
+        const OP: &str = "load_state_dict";
+        let mut given = state.named_tensors();
+        given.sort_by_key(|(name, _)| *name);
+        let names = |own: &[&str], given: &[(&str, &Tensor)]| {
+            let given: Vec<_> = given.iter().map(|(name, _)| *name).collect();
+            (own != given)
+                .then(|| format!("it has {}, and the optimizer {}", given.join(", "), own.join(", ")))
+        };
+        let mut own: Vec<_> = self.state().iter().map(|(name, _)| *name).chain([N_STEPS]).collect();
+        own.sort_unstable();
+        if let Some(problem) = names(&own, &given) {
+            return Err(KernelError::misuse(OP, problem, "the state of an optimizer of the same kind"));
+        }
+        for (name, values) in given {
+            match self.state_mut().into_iter().find(|(own, _)| *own == name) {
+                Some((_, own)) => ops::copy(values.view(), own.view_mut())?,
+                None => self.n_steps = values.to_vec::<i64>()?.first().map_or(0, |n| *n as u64),
+            }
+        }
+        Ok(())
     }
 
     /// The moving average of the weights, if one is kept: `state_len` elements, zeros before the first step.

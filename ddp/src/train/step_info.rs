@@ -164,7 +164,7 @@ impl PlannedStep {
         let PlannedStep { info, shape, scalars, max_norm, divisor } = *self;
         let numbers = StepNumbers { scalars, sums: LossSums::load(tail), sum_of_squares };
         let counted = numbers.sums.weight;
-        if let Some(all) = divisor.filter(|all| counted > 0.0 && all - counted >= 0.5 + all * 1e-6) {
+        if let Some(all) = divisor.filter(|all| counted > 0.0 && (all - counted).abs() >= 0.5 + all * 1e-6) {
             return Err(TrainError::RowsLeftOut { step: info.step, all, counted });
         }
         let withheld = numbers.withheld(max_norm);

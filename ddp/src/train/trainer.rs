@@ -421,12 +421,14 @@ impl<'w> Trainer<'w> {
     /// outcome. Where the loss is scaled, the host waits for the step.
     ///
     /// # Errors
-    /// [`DataError::RowsElsewhere`](crate::data::DataError::RowsElsewhere) for rows that were loaded for another device than the
-    /// model's, before anything is computed; `TrainError::Kernel`, `TrainError::Comm`; `TrainError::LossNotFinite`, on all ranks alike and before
+    /// [`DataError::RowsElsewhere`](crate::data::DataError::RowsElsewhere) and
+    /// [`DataError::RowsOfOtherRanks`](crate::data::DataError::RowsOfOtherRanks) for rows that were loaded for another device than the
+    /// model's, or divided among other ranks than the trainer's, before anything is computed; `TrainError::Kernel`, `TrainError::Comm`; `TrainError::LossNotFinite`, on all ranks alike and before
     /// the weights change, with [`NonFinite::Fail`], on a GPU of an earlier step whose outcome is unread; `TrainError::Optim` if the loss scaler gives up;
     /// `TrainError::OneMicroBatchOnly` despite [`TrainerOptions::has_one_micro_batch`], where gradients are written in bf16.
     pub fn step(&mut self, rows: &mut impl StepRows, request: StepRequest) -> Result<()> {
         step_rows::check_device(rows, self.model().device())?;
+        step_rows::check_ranks(rows, self.replica.world.world_size())?;
         self.replica.optimizer.check_step(&self.replica.model)?;
         if let Some(n_shards) = self.replica.options.micro_shards
             && rows.partition().kind != (PartitionKind::MicroShards { n_shards })

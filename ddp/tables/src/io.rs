@@ -10,7 +10,7 @@ use std::path::Path;
 use ddp::data::DataError;
 use ddp::data::error::Result;
 use ddp::storage::atomic_write::write_atomic_with;
-use ddp_kernels::{DType, Device, Tensor, TensorMut};
+use ddp_kernels::{DType, Device, IntoDevice, Tensor, TensorMut};
 
 use crate::error::TableError;
 use crate::formats::arrays::bytes::{Bytes, MemoryBudget};
@@ -26,8 +26,8 @@ const ROWS: usize = 1 << 16;
 /// # Errors
 /// [`TableError::Rows`], [`TableError::NoTensor`] for a type that no tensor holds (such as u16 or texts);
 /// [`DataError::Kernel`].
-pub fn read_npy(path: impl AsRef<Path>, device: Device) -> Result<Tensor> {
-    let path = path.as_ref();
+pub fn read_npy(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<Tensor> {
+    let (path, device) = (path.as_ref(), device.into_device()?);
     let array = npy::open(Bytes::map(path)?, &MemoryBudget::new(u64::MAX))?;
     tensor(path, "its array", &array, device)
 }
@@ -36,7 +36,8 @@ pub fn read_npy(path: impl AsRef<Path>, device: Device) -> Result<Tensor> {
 ///
 /// # Errors
 /// Same as [`read_npy`].
-pub fn read_npz(path: impl AsRef<Path>, device: Device) -> Result<Vec<(String, Tensor)>> {
+pub fn read_npz(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>> {
+    let device = device.into_device()?;
     let (bytes, budget) = (Bytes::map(path.as_ref())?, MemoryBudget::new(u64::MAX));
     named(path.as_ref(), &*npz::open(&bytes, &budget)?, device)
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::gpu::Gpu;
 use super::info::{Link, link};
-use crate::{Device, Result};
+use crate::{Device, IntoDevice, Result};
 
 impl Device {
     /// Number of GPUs that this process can see; 0 without a driver.
@@ -95,7 +95,8 @@ impl Device {
 ///
 /// # Errors
 /// Errors of [`Device::synchronize`], among them failures of earlier work.
-pub fn timed<R>(device: Device, work: impl FnOnce() -> R) -> Result<(R, Duration)> {
+pub fn timed<R>(device: impl IntoDevice, work: impl FnOnce() -> R) -> Result<(R, Duration)> {
+    let device = device.into_device()?;
     device.synchronize()?;
     let start = Instant::now();
     let result = work();

@@ -16,14 +16,14 @@ use std::fmt;
 use crate::base::host_buffer;
 use crate::base::memory_use::MemoryInUse;
 use crate::cuda::Gpu;
-use crate::{Device, Result};
+use crate::{Device, IntoDevice, Result};
 
 /// Bytes that tensors hold on `device`.
 ///
 /// # Errors
 /// [`crate::KernelError::DeviceUnavailable`], as for every function here; [`crate::KernelError::Cuda`].
-pub fn allocated(device: Device) -> Result<usize> {
-    Ok(match device {
+pub fn allocated(device: impl IntoDevice) -> Result<usize> {
+    Ok(match device.into_device()? {
         Device::Cpu => host_buffer::allocated(),
         Device::Cuda(index) => Gpu::get(index)?.memory_allocated(),
     })
@@ -33,8 +33,8 @@ pub fn allocated(device: Device) -> Result<usize> {
 ///
 /// # Errors
 /// Same as [`allocated`].
-pub fn reserved(device: Device) -> Result<usize> {
-    match device {
+pub fn reserved(device: impl IntoDevice) -> Result<usize> {
+    match device.into_device()? {
         Device::Cpu => Ok(host_buffer::allocated() + host_buffer::kept()),
         Device::Cuda(index) => Gpu::get(index)?.memory_reserved(),
     }
@@ -44,8 +44,8 @@ pub fn reserved(device: Device) -> Result<usize> {
 ///
 /// # Errors
 /// Same as [`allocated`].
-pub fn peak(device: Device) -> Result<usize> {
-    Ok(match device {
+pub fn peak(device: impl IntoDevice) -> Result<usize> {
+    Ok(match device.into_device()? {
         Device::Cpu => host_buffer::peak(),
         Device::Cuda(index) => Gpu::get(index)?.memory_peak(),
     })
@@ -55,8 +55,8 @@ pub fn peak(device: Device) -> Result<usize> {
 ///
 /// # Errors
 /// Same as [`allocated`].
-pub fn reset_peak(device: Device) -> Result<()> {
-    match device {
+pub fn reset_peak(device: impl IntoDevice) -> Result<()> {
+    match device.into_device()? {
         Device::Cpu => host_buffer::reset_peak(),
         Device::Cuda(index) => Gpu::get(index)?.reset_peak_memory(),
     }
@@ -108,7 +108,8 @@ pub struct Summary {
 ///
 /// # Errors
 /// Same as [`allocated`].
-pub fn summary(device: Device) -> Result<Summary> {
+pub fn summary(device: impl IntoDevice) -> Result<Summary> {
+    let device = device.into_device()?;
     Ok(Summary {
         device,
         allocated: allocated(device)?,

@@ -575,3 +575,103 @@ fn times_between_events_are_those_of_a_gpu() {
     end.record(stream).unwrap();
     assert!(start.elapsed_time(&end).unwrap() >= 0.0);
 }
+
+/// A loader that gives every rank all rows would make gradients as many times too large as there are ranks.
+#[test]
+fn rows_of_other_ranks_are_refused() {
+    let refused = ddp::launch(2, |world| -> ddp::Result<()> {
+        let rows = TensorDataset::new(&x(64), &sums(64))?;
+        let mut loader = rows.batches(16).on("cpu")?;
+        let model = perceptron(1);
+        let optimizer = Optimizer::adamw(&model, 0.01)?;
+        let mut trainer = Trainer::new(world, model, LossHead::mse(), optimizer, TrainerOptions::default())?;
+        trainer.step_and_wait(&mut loader.next_step()?.expect("rows"), false)?;
+        Ok(())
+    });
+    says(refused, &["divided among 1 ranks, and the trainer has 2", "across(world)"]);
+    let step = |reduces_over: Option<&World>, world: &World| -> ddp::Result<f64> {
+        let mut loader = TensorDataset::new(&x(64), &sums(64))?.batches(16).across(world).on("cpu")?;
+        let (mut model, batch) = (perceptron(1), loader.batches()?.next().expect("a batch")?);
+        let (mut optimizer, mut grads) = (Optimizer::adamw(&model, 0.01)?, GradientSums::for_model(&model)?);
+        let loss = model.loss_and_gradients(&batch, &LossHead::mse(), &mut grads)?;
+        reduces_over.map_or(Ok(()), |world| grads.all_reduce(world))?;
+        optimizer.step(&mut model, &mut grads)?;
+        Ok(loss)
+    };
+    says(ddp::launch(2, |world| step(None, world)), &["a share of those of 2 ranks", "all_reduce"]);
+    says(
+        ddp::launch(2, |world| step(Some(&World::single()), world)),
+        &["among 2 ranks, and this world has 1"],
+    );
+    assert!(ddp::launch(2, |world| step(Some(world), world)).is_ok());
+    // Rows that were cut by hand are a share, too.
+    let by_hand = ddp::launch(2, |world| -> ddp::Result<()> {
+        let (mut model, share) = (perceptron(1), x(8).narrow(0, 4 * world.rank().0, 4)?);
+        let (mut optimizer, mut grads) = (Optimizer::adamw(&model, 0.01)?, GradientSums::for_model(&model)?);
+        model.loss_and_gradients((&share, &share.sum(keepdim(1))?), &LossHead::mse(), &mut grads)?;
+        Ok(optimizer.step(&mut model, &mut grads)?)
+    });
+    says(by_hand, &["a share of those of 2 ranks", "without_other_ranks"]);
+}
+
+#[test]
+fn targets_that_are_no_probabilities_are_named() {
+    let (mut model, x) = (perceptron(1), x(8));
+    let mut optimizer = Optimizer::adamw(&model, 0.1).unwrap();
+    let mut grads = GradientSums::for_model(&model).unwrap();
+    let signs = sums(8).sign().unwrap();
+    let mut step = || -> ddp::Result<()> {
+        model.loss_and_gradients((&x, &signs), &LossHead::bce(), &mut grads)?;
+        Ok(optimizer.step(&mut model, &mut grads)?)
+    };
+    let ended = (0..100).find_map(|_| step().err()).expect("an error once the loss is negative");
+    says(Err::<(), _>(ended), &["the target of row", "is -1", "0 for no and 1 for yes"]);
+}
+
+/// A loop that is resumed from saved tensors takes the steps of one that was not interrupted, also with dropout.
+#[test]
+fn a_loop_of_ones_own_is_resumed_to_the_bit() {
+    let (x, y) = (x(8), sums(8));
+    let new = || {
+        let layers = Sequential::new(4).linear(8).dropout(0.5).linear(1);
+        let model = layers.build(Sizes::new(8, Device::Cpu), 0).unwrap();
+        (Optimizer::adamw(&model, 0.01).unwrap(), GradientSums::for_model(&model).unwrap(), model)
+    };
+    let run = |(optimizer, grads, model): (&mut Optimizer, &mut GradientSums, &mut Network), n: usize| {
+        for _ in 0..n {
+            model.loss_and_gradients((&x, &y), &LossHead::mse(), grads).unwrap();
+            optimizer.step(model, grads).unwrap();
+        }
+    };
+    let (mut optimizer, mut grads, mut model) = new();
+    run((&mut optimizer, &mut grads, &mut model), 6);
+    let whole = model.weights().to_vec::<f32>().unwrap();
+    let (mut optimizer, mut grads, mut model) = new();
+    run((&mut optimizer, &mut grads, &mut model), 3);
+    let saved = (model.state_dict("cpu").unwrap(), optimizer.state_dict("cpu").unwrap());
+    run((&mut optimizer, &mut grads, &mut model), 1);
+    let (mut optimizer, grads, mut model) = new();
+    model.load_state_dict(&saved.0, true).unwrap();
+    optimizer.load_state_dict(&saved.1).unwrap();
+    run((&mut optimizer, &mut grads.at_step(3), &mut model), 3);
+    assert_eq!(model.weights().to_vec::<f32>().unwrap(), whole);
+    let mut sgd = Optimizer::sgd(&model, 0.1, 0.0).unwrap();
+    says(sgd.load_state_dict(&saved.1), &["it has m, n_steps, v, and the optimizer n_steps"]);
+}
+
+#[test]
+fn rows_are_split_and_predicted_in_passes() {
+    let rows = || TensorDataset::new(&x(20), &sums(20)).unwrap();
+    let (train, test) = rows().split(0.25, 0).unwrap();
+    assert_eq!((rows().len(), train.len(), test.len()), (20, 15, 5));
+    let folds = rows().folds(3, 0).unwrap();
+    assert_eq!(folds.iter().map(|(_, fold)| fold.len()).sum::<usize>(), 20);
+    let mut loader = train.batches(4).epochs(1).on("cpu").unwrap();
+    let n_rows: usize = loader.iter().unwrap().map(|batch| batch.unwrap().0.dims()[0]).sum();
+    assert_eq!(n_rows, 15);
+    let mut model = perceptron(2);
+    let all = model.predict(x(20)).unwrap();
+    assert_eq!(all.dims(), [20, 2]);
+    let first = model.forward(x(20).narrow(0, 0, 8).unwrap()).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(all.narrow(0, 0, 8).unwrap().to_vec::<f32>().unwrap(), first);
+}

@@ -68,8 +68,9 @@ fn metrics_text(metrics: &EvalMetrics) -> String {
         }
     }
     if let Some(matrix) = &tables.confusion_matrix {
+        let classes: Vec<String> = matrix.classes.iter().map(|class| format!(">{class}")).collect();
         let titles: Vec<&str> =
-            std::iter::once("<true \\ predicted").chain(matrix.classes.iter().map(String::as_str)).collect();
+            std::iter::once("<true \\ predicted").chain(classes.iter().map(String::as_str)).collect();
         let line = |(class, counts): (&String, &Vec<f64>)| {
             std::iter::once(class.clone()).chain(counts.iter().map(|count| number(*count))).collect()
         };

@@ -316,6 +316,14 @@ pub enum CommandError {
         "judge all by one metric: take `checkpoint.keep_best` and `train.early_stop_metric` out of --grid, and set it with --set"
     ))]
     JudgedByTwo { first: String, other: String },
+    /// The points of a sweep have losses of several kinds or units, and are judged by them.
+    #[error(
+        "the points are judged by {metric}, which is another quantity for each: they differ in `loss` or in `data.normalize_target`"
+    )]
+    #[diagnostic(help(
+        "judge them by a metric of the task, such as `--set checkpoint.keep_best=eval_log_loss` of classes, or `eval_mae` of quantities"
+    ))]
+    JudgedByLosses { metric: String },
     /// A flag or key that runs of a sweep cannot have.
     #[error("{key} in a sweep: {why}")]
     #[diagnostic(help("remove it"))]

@@ -29,11 +29,14 @@ pub fn say(text: &str) {
 
 /// Formats rows of cells under their titles; each column is as wide as its widest cell.
 ///
-/// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers)
+/// - a title that starts with `<` aligns its column left (names); other columns are aligned right (numbers): a title that may begin with
+///   any character gets `>` in front
 /// - cells may contain untrusted strings, which are escaped and cut
 pub(crate) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(titles.iter().map(|title| shown(title.trim_start_matches('<'))));
+    table
+        .load_style(NOTHING)
+        .set_header(titles.iter().map(|title| shown(title.strip_prefix(['<', '>']).unwrap_or(title))));
     table.add_rows(rows.iter().map(|cells| cells.iter().map(|cell| shown(cell))));
     for (column, title) in table.column_iter_mut().zip(titles) {
         let is_left = title.starts_with('<');
@@ -65,6 +68,13 @@ mod tests {
     fn names_stand_left_and_numbers_right() {
         let rows = [vec!["a".to_owned(), "10".to_owned()], vec!["long".to_owned(), "7".to_owned()]];
         assert_eq!(table(&["<name", "ms"], &rows), "name  ms\na     10\nlong   7\n");
+    }
+
+    #[test]
+    fn names_in_titles_keep_their_first_characters() {
+        let rows = [vec!["<=50K".to_owned(), "31".to_owned(), "6".to_owned()]];
+        let shown = "true   <=50K  >50K\n<=50K     31     6\n";
+        assert_eq!(table(&["<true", "><=50K", ">>50K"], &rows), shown);
     }
 
     #[test]

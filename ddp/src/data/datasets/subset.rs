@@ -7,6 +7,7 @@ use ddp_kernels::KeyedPermutation;
 
 use crate::config::Fold;
 use crate::data::datasets::dataset::Dataset;
+use crate::data::datasets::resident::ResidentRows;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
 use crate::storage::fingerprint::Fingerprint;
@@ -179,7 +180,36 @@ impl Bits {
     }
 }
 
+impl ResidentRows {
+    /// Splits into (the other rows, `fraction` of the rows), drawn by `seed`: both keep the rows' order.
+    ///
+    /// # Errors
+    /// [`DataError::EmptySplit`] if a side would have no rows.
+    ///
+    /// Source: `torch.utils.data.random_split`.
+    pub fn split(self, fraction: f64, seed: u64) -> Result<(Subset, Subset)> {
+        split(&(Arc::new(self) as Arc<dyn Dataset>), fraction, seed)
+    }
+
+    /// The splits of a `k`-fold cross-validation, drawn by `seed`: (the rows of the other folds, those of the fold).
+    ///
+    /// # Errors
+    /// [`DataError::EmptySplit`] if there are fewer rows than folds.
+    ///
+    /// Source: `sklearn.model_selection.KFold`.
+    pub fn folds(self, k: usize, seed: u64) -> Result<Vec<(Subset, Subset)>> {
+        let rows = Arc::new(self) as Arc<dyn Dataset>;
+        (1..=k).map(|number| split_fold(&rows, Fold { number, of: k }, seed)).collect()
+    }
+}
+
 impl Subset {
+    /// Number of rows.
+    #[expect(clippy::len_without_is_empty, reason = "`Dataset` has it")]
+    pub fn len(&self) -> usize {
+        Dataset::len(self)
+    }
+
     /// The rows of `of` whose bits are set.
     pub fn new(of: &Arc<dyn Dataset>, bits: Bits) -> Self {
         let bits = bits.words;

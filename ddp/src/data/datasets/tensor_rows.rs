@@ -2,7 +2,7 @@
 
 use ddp_kernels::{DType, Device, Tensor};
 
-use crate::data::datasets::dataset::{Dataset as _, RowLayout, TargetLayout, numbered_columns};
+use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
 use crate::data::datasets::resident::{ResidentRows, Targets};
 use crate::data::error::{DataError, Result};
 use crate::data::tensor_rows_error::TensorRowsError;
@@ -11,6 +11,12 @@ use crate::data::tensor_rows_error::TensorRowsError;
 pub type TensorDataset = ResidentRows;
 
 impl ResidentRows {
+    /// Number of rows.
+    #[expect(clippy::len_without_is_empty, reason = "`Dataset` has it")]
+    pub fn len(&self) -> usize {
+        Dataset::len(self)
+    }
+
     /// Copies rows from tensors on any device to host memory.
     ///
     /// - `features`: `[N, F]` of f32, with `F` and `N` above 0

@@ -8,6 +8,7 @@ use ddp_kernels::Device;
 use super::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use crate::data::datasets::dataset::Dataset;
 use crate::data::datasets::resident::ResidentRows;
+use crate::data::datasets::subset::Subset;
 use crate::data::error::Result;
 
 /// Rows and the size of their batches; [`RowsInBatches::on`] makes the loader. Shuffled anew each epoch with seed 0, endless, for one rank,
@@ -40,6 +41,13 @@ impl ResidentRows {
     /// ```
     ///
     /// Source: `torch.utils.data.DataLoader`.
+    pub fn batches<'a>(self, batch_size: usize) -> RowsInBatches<'a> {
+        RowsInBatches::new(Arc::new(self), batch_size)
+    }
+}
+
+impl Subset {
+    /// Same as [`ResidentRows::batches`].
     pub fn batches<'a>(self, batch_size: usize) -> RowsInBatches<'a> {
         RowsInBatches::new(Arc::new(self), batch_size)
     }

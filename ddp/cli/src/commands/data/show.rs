@@ -212,8 +212,8 @@ impl Shown {
         let headed =
             |head: String, cells: Vec<String>| std::iter::once(head).chain(cells).collect::<Vec<_>>();
         if self.names.len() <= MAX_COLUMNS_ACROSS {
-            let titles: Vec<&str> =
-                std::iter::once("row").chain(self.names.iter().map(String::as_str)).collect();
+            let names: Vec<String> = self.names.iter().map(|name| format!(">{name}")).collect();
+            let titles: Vec<&str> = std::iter::once("row").chain(names.iter().map(String::as_str)).collect();
             let lines = self.rows.iter().map(|(number, cells)| headed(number.to_string(), cells.clone()));
             return table(&titles, &lines.collect::<Vec<_>>());
         }

@@ -184,12 +184,13 @@ impl Curve {
     fn suggestions(&self) -> Option<(f64, f64)> {
         let lowest = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
         let losses = self.points.iter().map(|point| point.loss).enumerate();
-        let (minimum, _) = losses.min_by(lowest).filter(|(_, loss)| *loss < self.losses[0].loss)?;
-        // Rates have the same ratio, so differences are slopes over the logarithm.
+        let (minimum, _) = losses.min_by(lowest).filter(|(_, loss)| *loss < self.points[0].loss)?;
+        // Rates have the same ratio, so differences are slopes over the logarithm: between means that share no loss, or noise decides.
+        let span = (2 * self.reach + 2).min(minimum + 1);
         let slopes =
-            self.points[..=minimum].windows(3).map(|three| three[2].loss - three[0].loss).enumerate();
+            self.points[..=minimum].windows(span).map(|of| of[span - 1].loss - of[0].loss).enumerate();
         let (steepest, slope) = slopes.min_by(lowest)?;
-        (slope < 0.0).then(|| (self.points[steepest + 1].lr, self.points[minimum].lr / 10.0))
+        (slope < 0.0).then(|| (self.points[steepest + span / 2].lr, self.points[minimum].lr / 10.0))
     }
 }
 
@@ -224,6 +225,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use ddp_kernels::{DType, Device, Tensor};
+
     use super::*;
 
     /// A curve that is flat, falls around `1e-3`, is lowest at about `1e-1` and then diverges.
@@ -246,6 +249,35 @@ mod tests {
         assert!((steepest.log10() + 3.0).abs() < 0.15, "{steepest}");
         assert!((-2.3..-1.6).contains(&tenth.log10()), "{tenth}");
         assert_eq!(of.points.len(), n - 10, "each has five losses on either side");
+    }
+
+    /// Losses of small batches scatter as much as the curve falls.
+    #[test]
+    fn noise_does_not_decide_the_steepest_descent() {
+        for seed in 0..50 {
+            let noise =
+                Tensor::randn(&[200], DType::F64, Device::Cpu, seed).unwrap().to_vec::<f64>().unwrap();
+            let mut of = Curve::new(200);
+            for (lr, noise) in rates(1e-7, 10.0, 200).iter().zip(noise) {
+                let x = lr.log10();
+                let loss = 2.0 / (1.0 + (2.0 * (x + 3.0)).exp()) + 0.5 + (4.0 * x).exp();
+                if !of.add(*lr, loss + 0.5 * noise) {
+                    break;
+                }
+            }
+            let (steepest, _) = of.suggestions().unwrap();
+            assert!((steepest.log10() + 3.0).abs() < 1.2, "seed {seed}: {steepest}");
+        }
+    }
+
+    /// The loss of the first mini-batch alone says nothing of the weights at the start.
+    #[test]
+    fn a_first_batch_with_a_small_loss_hides_no_descent() {
+        let mut curve = Curve::new(20);
+        for (i, loss) in [0.01].into_iter().chain((1..20).map(|i| 1.0 - 0.03 * f64::from(i))).enumerate() {
+            assert!(curve.add(1e-5 * 2_f64.powi(i as i32), loss));
+        }
+        assert!(curve.suggestions().is_some());
     }
 
     #[test]

@@ -38,12 +38,13 @@ pub(super) fn diff(args: &RunsDiffArgs) -> Result<()> {
         let cells = |row: &Row| std::iter::once(row.name.clone()).chain(row.values.clone()).collect();
         rows.iter().map(cells).collect::<Vec<Vec<String>>>()
     };
-    let [first, second] = names.map(|name| format!("<{name}"));
+    let [first, second] = names.each_ref().map(|name| format!("<{name}"));
     let settings = match &differing[..] {
         [] => "the runs have the same settings\n".to_owned(),
         rows => table(&["<setting", &first, &second], &cells(rows)),
     };
-    let metrics = table(&["<metric", &first[1..], &second[1..]], &cells(&metrics));
+    let [right, other] = names.map(|name| format!(">{name}"));
+    let metrics = table(&["<metric", &right, &other], &cells(&metrics));
     Ok(print_result(&format!("{settings}\n{metrics}"))?)
 }
 

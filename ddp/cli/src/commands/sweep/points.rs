@@ -149,13 +149,14 @@ impl Points {
     /// Builds the config of every run and checks it also by `judge`, so that a wrong key or value is refused before the first one starts.
     ///
     /// # Errors
-    /// [`ddp::Error::Config`]; [`CommandError::NotInSweep`]; [`CommandError::JudgedByTwo`]; errors of `judge`.
+    /// [`ddp::Error::Config`]; [`CommandError::NotInSweep`]; [`CommandError::JudgedByTwo`]; [`CommandError::JudgedByLosses`]; errors of `judge`.
     pub(super) fn check(
         &self,
         base: &RunConfigArgs,
         mut judge: impl FnMut(&Config) -> Result<()>,
     ) -> Result<()> {
         let mut first: Option<String> = None;
+        let mut first_loss = None;
         for run in &self.runs {
             let mut overrides = base.overrides();
             overrides.sets.extend(run.sets());
@@ -171,6 +172,10 @@ impl Points {
             let first = first.get_or_insert_with(|| other.clone());
             if *first != other {
                 return Err(CommandError::JudgedByTwo { first: first.clone(), other }.into());
+            }
+            let loss = (config.loss.clone(), config.data.normalize_target);
+            if other.ends_with("eval_loss") && *first_loss.get_or_insert_with(|| loss.clone()) != loss {
+                return Err(CommandError::JudgedByLosses { metric: other }.into());
             }
         }
         Ok(())

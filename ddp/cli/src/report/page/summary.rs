@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ddp::report::units::rate;
+use ddp::report::visible::shell_word;
 use ddp_kernels::hint::joined;
 use maud::{Markup, html};
 
@@ -18,10 +19,24 @@ const MAX_SETTINGS: usize = 100;
 pub(super) fn labels(runs: &[Record]) -> Vec<String> {
     let folders: Vec<String> = runs.iter().map(|run| folder_name(&run.path)).collect();
     let is_same = (1..folders.len()).any(|i| folders[..i].contains(&folders[i]));
-    let label = |(run, folder): (&Record, String)| {
-        name(&if is_same { run.path.display().to_string() } else { folder })
-    };
-    runs.iter().zip(folders).map(label).collect()
+    let mut labels: Vec<String> = Vec::with_capacity(runs.len());
+    for (run, folder) in runs.iter().zip(folders) {
+        let label = in_short(&if is_same { run.path.display().to_string() } else { folder });
+        let numbered = (2..).map(|n| format!("{label} ({n})"));
+        let label = std::iter::once(label.clone()).chain(numbered).find(|label| !labels.contains(label));
+        labels.push(label.expect("a number that is free"));
+    }
+    labels
+}
+
+/// A name of at most 80 characters: the end of a longer one stays, since folders of a sweep differ there.
+fn in_short(text: &str) -> String {
+    let characters: Vec<char> = text.chars().collect();
+    if characters.len() <= 80 {
+        return name(text);
+    }
+    let parts = [&characters[..38], &['…'], &characters[characters.len() - 41..]];
+    name(&parts.concat().into_iter().collect::<String>())
 }
 
 /// The state of a run in a word or two.
@@ -113,7 +128,7 @@ pub(super) fn findings(run: &Record, is_one_of_several: bool) -> Markup {
             },
             Status::Stopped { reason } => div.finding {
                 b { "Stopped by " (plain(reason)) } " after step " (run.step) ".\n"
-                b { "Hint: " } code { "ddp-train train --resume " (plain(&run.path.display().to_string())) } " continues the run."
+                b { "Hint: " } code { "ddp-train train --resume " (plain(&shell_word(&run.path))) } " continues the run."
             },
             Status::Complete if found.is_empty() && !is_one_of_several => p.good { "✓ The review at the end of the run found nothing to warn of." },
             _ => {},
@@ -161,5 +176,18 @@ pub(super) fn differing_settings(runs: &[Record], labels: &[String]) -> Markup {
     });
     html! {
         @if keys.is_empty() { p { "The runs have the same settings." } } @else { (table("Settings that differ", &titles, rows)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_the_end_that_tells_them_apart() {
+        let [a, b] = [0, 1].map(|seed| format!("{},seed={seed}", "lr=8.800e-3,".repeat(9)));
+        assert_ne!(in_short(&a), in_short(&b));
+        assert_eq!((in_short(&a).chars().count(), in_short("short")), (80, "short".to_owned()));
+        assert!(in_short(&b).starts_with("lr=8.8") && in_short(&b).ends_with(",seed=1"));
     }
 }

@@ -4,7 +4,7 @@ use std::{fs, io};
 
 use ddp::config::{Config, DataFormat, Task};
 use ddp::data::datasets::resident::{ResidentRows, Targets};
-use ddp::data::{Dataset as _, Summary, TargetLayout};
+use ddp::data::{Summary, TargetLayout};
 
 use super::*;
 use crate::formats;
