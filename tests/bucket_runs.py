@@ -8,7 +8,9 @@ If-None-Match, DELETE, DeleteObjects and multipart uploads. Entity tags change w
 
 - A run at an address leaves the files of a run there, with the bits of the same run in a folder; it is refused where a run is, replaces it
   with --overwrite, continues on another machine, and keeps as many checkpoints as asked. The commands that read runs read it.
-- Only one of two runs at an address trains.
+- Only one of two runs at an address trains. One that cannot renew its sign of life completes no large file; an upload that fails leaves no
+  parts.
+- A checkpoint whose upload has begun gets there, also when the run has deleted it meanwhile.
 - A bucket that is absent is refused before training. One that fails later delays no step; the run ends with status 74, and the same command
   with --resume auto brings everything there.
 - Keys of the store show nowhere.
@@ -166,8 +168,8 @@ class Writer(stores.Handler):
             store.requests.append((self.command, path, dict(self.headers)))
             now = store.fault(self.command, path)
         self.last = now
-        if now == "late":
-            time.sleep(0.3)
+        if now == "late" or isinstance(now, float):
+            time.sleep(0.3 if now == "late" else now)
         if now == "reset":
             self.cut()
         elif isinstance(now, int):
@@ -431,6 +433,21 @@ def again(of):
     gone = sorted(name for name in before if name not in store.objects)
     of.check("--overwrite with a wrong config deletes nothing", not gone, gone)
     of.check("a refused run changes nothing", changed <= {f"{folder}/.owner"}, changed)
+    # It would be a pity to lose a run to a misspelt key.
+    status, text = here.run(*words_of(address, "--overwrite", train__sed=4))
+    of.check("--overwrite with a wrong config is refused", status == USAGE, f"{status} {text}")
+    gone = sorted(name for name in before if name not in store.objects)
+    of.check("--overwrite with a wrong config deletes nothing", not gone, gone)
+    of.check("a refused run changes nothing", changed <= {f"{folder}/.owner"}, changed)
+    newest = f"checkpoints/step-{max(store.complete(folder))}"
+    for words in (("--resume", f"{address}/{newest}"), ("--out", f"{address}/{newest}", "--overwrite"), ("--resume", f"{address}/checkpoints")):
+        before = dict(store.objects)
+        status, text = here.run("train", "--data", "builtin:digits", "--device", "cpu", *words)
+        of.check(f"a checkpoint is no run: {words}", status == USAGE and "no run" in text and "hint: " in text, f"{status} {text}")
+        of.check("and nothing is written into it", store.objects == before, set(store.objects) ^ set(before))
+    status, text = here.run(*words_of(of.folder / "from-checkpoint", "--resume", f"{address}/{newest}", train__epochs=5))
+    of.check("but a run in a folder starts from it", status == 0, f"{status} {text}")
+    before = {name: data for name, data in store.objects.items() if name.startswith(folder + "/")}
     status, text = other.run(*words_of(address, "--overwrite", ranks=2, train__seed=4, checkpoint__every_steps=7))
     of.check("--overwrite replaces the run", status == 0, f"{status} {text}")
     kept = [name for name, data in before.items() if store.objects.get(name) is data]
@@ -491,6 +508,71 @@ def large(of):
     is_same = near == 0 and bits(store, "large") == weights((of.folder / "large/model.safetensors").read_bytes())
     of.check("a model of several parts", status == 0 and is_same, f"{status} {text} {near_text}")
     of.check("no upload is left", not store.uploads, {upload: of_[0] for upload, of_ in store.uploads.items()})
+    seen = []
+
+    def rule(command, path):
+        """Refuses one of the last parts."""
+        if command == "PUT" and path == "runs/refused/checkpoints/step-3/model.safetensors":
+            seen.append(path)
+        return 403 if command == "PUT" and len(seen) == 3 and seen.append(path) is None else None
+
+    store.rule = rule
+    status, text = here.run(*words_of("s3://runs/refused", **settings))
+    store.rule = None
+    of.check("a part that is refused is sent again", status == 0 and len(seen) > 4 and 3 in store.complete("runs/refused"), f"{seen} {text}")
+    of.check("no upload is left of one that failed", not store.uploads, {upload: of_[0] for upload, of_ in store.uploads.items()})
+
+
+def silent(of):
+    """A writer that cannot renew its object while a large file is on its way."""
+    store, here, seen = of.store, of.machine("silent"), []
+    folder = "runs/silent"
+    name = f"{folder}/checkpoints/step-2/model.safetensors"
+
+    def rule(command, path):
+        """From the fifth part on no sign of life is taken, and parts are slow."""
+        if command == "PUT" and path == name:
+            seen.append(path)
+            return 12.0
+        return 500 if len(seen) >= 5 and command == "PUT" and path.endswith("/.owner") else None
+
+    store.rule = rule
+    process = here.start(*words_of(f"s3://{folder}", model__hidden="[4200,4200]", train__steps=100000, checkpoint__every_steps=2,
+                                   optimizer__kind='"sgd"', train__global_batch_size=16))
+    began = time.monotonic()
+    while len(seen) < 5 and process.poll() is None and time.monotonic() - began < PATIENCE_S:
+        time.sleep(0.05)
+    # Longer than a writer without a sign of life writes, and than all parts take.
+    time.sleep(65)
+    is_right = 5 <= len(seen) and name not in store.objects and not store.uploads
+    of.check("without a sign of life no large file is completed", is_right, f"{len(seen)} parts, {store.names(folder)} {store.uploads.keys()}")
+    store.rule, began = None, time.monotonic()
+    while not store.complete(folder) and process.poll() is None and time.monotonic() - began < PATIENCE_S:
+        time.sleep(0.05)
+    of.check("and it goes there when there is one again", store.complete(folder), store.names(folder))
+    process.send_signal(signal.SIGTERM)
+    status, text = here.end(process)
+    of.check("and the run ends as it is asked", status == STOPPED, f"{status} {text}")
+
+
+def slow(of):
+    """Checkpoints that take longer to the bucket than the run keeps them."""
+    store, here = of.store, of.machine("slow")
+    store.rule = lambda command, path: 3.0 if command == "PUT" and "/checkpoints/step-" in path and path.endswith(".safetensors") else None
+    process = here.start(*words_of("s3://runs/slow", train__epochs=10_000_000, log__every_steps=10000, checkpoint__every_steps=200, checkpoint__keep=1))
+    began = time.monotonic()
+    while not store.complete("runs/slow") and process.poll() is None and time.monotonic() - began < 40:
+        time.sleep(0.1)
+    kept = [path for path in here.tmp.glob("ddp-train-runs-*/*/slow/checkpoints/step-*")]
+    complete = store.complete("runs/slow")
+    is_gone = all(f"step-{step}" not in [path.name for path in kept] for step in complete)
+    of.check("a checkpoint gets there that the run has deleted meanwhile", complete and is_gone and process.poll() is None, f"{complete} {kept}")
+    store.rule = None
+    process.send_signal(signal.SIGTERM)
+    status, text = here.end(process)
+    of.check("and the run ends as it is asked", status == STOPPED, f"{status} {text}")
+    status, text = here.run("checkpoint", "verify", "s3://runs/slow")
+    of.check("and all checkpoints verify", status == 0, f"{status} {text}")
 
 
 def faults(of):
@@ -855,7 +937,7 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="trials with kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, help="this trial alone")
-    functions = (owners, launched, outage, short_outages, busy, results, again, resumed, large, faults)
+    functions = (owners, silent, launched, slow, outage, short_outages, busy, results, again, resumed, large, faults)
     parts = {function.__name__: function for function in functions}
     parser.add_argument("--part", choices=[*parts, "kills"], help="this part alone")
     args = parser.parse_args()

@@ -5,6 +5,7 @@
 //! Source: Y. Collet, xxHash, `XXH3_128bits`.
 
 use std::fmt;
+use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -21,6 +22,22 @@ impl Checksum {
     /// Hashes `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Checksum::from_u128(xxhash_rust::xxh3::xxh3_128(bytes))
+    }
+
+    /// Hashes what is left of a reader; returns its number of bytes too.
+    ///
+    /// # Errors
+    /// I/O errors of the reader.
+    pub(crate) fn of_reader(mut reader: impl Read) -> io::Result<(u64, Self)> {
+        let (mut hasher, mut buffer) = (Hasher::new(), vec![0; 1 << 20]);
+        loop {
+            match reader.read(&mut buffer) {
+                Ok(0) => return Ok((hasher.n_bytes(), hasher.checksum())),
+                Ok(n) => hasher.update(&buffer[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn from_u128(digest: u128) -> Self {

@@ -12,6 +12,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+use std::fs::File;
+use std::io::Seek as _;
+
 use serde::{Deserialize, Serialize};
 
 use super::checksum::Checksum;
@@ -26,6 +29,27 @@ pub struct FileEntry {
     pub bytes: u64,
     /// XXH3-128 checksum of all bytes.
     pub xxh3_128: Checksum,
+}
+
+impl FileEntry {
+    /// Reads all of an open file, and compares it with the entry.
+    ///
+    /// # Errors
+    /// The fault found.
+    pub fn check(&self, mut file: &File) -> Result<(), FileFault> {
+        let name = || self.name.clone();
+        let read = file.rewind().and_then(|()| Checksum::of_reader(file));
+        let (got, sum) =
+            read.map_err(|error| FileFault::Unreadable { name: name(), reason: error.to_string() })?;
+        if got != self.bytes {
+            return Err(FileFault::Length { name: name(), got, expected: self.bytes });
+        }
+        if sum != self.xxh3_128 {
+            let (got, expected) = (sum.to_string(), self.xxh3_128.to_string());
+            return Err(FileFault::Changed { name: name(), got, expected });
+        }
+        Ok(())
+    }
 }
 
 /// A fault of a checkpoint or model file.

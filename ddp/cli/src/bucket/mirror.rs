@@ -1,13 +1,14 @@
 //! Brings the files of a run's home to its bucket, on a thread of its own while the run goes on, and all of them at its end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use ddp::checkpoint::{CheckpointStore, MANIFEST_FILE, step_of};
+use ddp::checkpoint::{CheckpointStore, Fault, MANIFEST_FILE, Manifest, step_name, step_of};
+use ddp::data::DataError;
 use ddp::report::units::mib;
 use ddp::run_folder::done::{DONE_FILE, Done};
 use ddp::run_folder::folder::{
@@ -15,12 +16,13 @@ use ddp::run_folder::folder::{
 };
 use ddp::run_folder::{FolderError, UPLOADING_FILE, run_id};
 use ddp::storage::atomic_write::write_atomic;
-use ddp::storage::user_file::read_regular;
+use ddp::storage::fault::FileFault;
+use ddp::storage::user_file::{FileError, open_regular, read_regular};
 use ddp_comm::Watchdog;
 use ddp_tables::open::remote::{Bucket, If, checkpoint, complete_checkpoints};
 use tracing::{debug, info, warn};
 
-use super::owner::Beat;
+use super::owner::{Beat, FENCE};
 use crate::error::command::CommandError;
 use crate::error::{Error, Result};
 
@@ -99,6 +101,7 @@ impl Mirror {
             beat,
             copied: BTreeMap::new(),
             sent: None,
+            checked: BTreeMap::new(),
             keep: 0,
             seen: BTreeSet::new(),
             n_bytes: 0,
@@ -112,9 +115,8 @@ impl Mirror {
     /// Errors of the store.
     pub(super) fn upload_newest(&mut self) -> Result<()> {
         let State::Begun(work) = &mut self.state else { return Ok(()) };
-        let store = CheckpointStore::for_run(&self.home);
-        let found = store.newest(u64::MAX, |_| Ok(())).map_err(ddp::Error::from)?.found;
-        found.map_or(Ok(()), |found| work.copy_checkpoint(found.manifest().run.step).map(drop))
+        let steps = CheckpointStore::for_run(&self.home).steps().map_err(ddp::Error::from)?;
+        work.copy_newest(&steps).map(drop)
     }
 
     /// Starts to mirror the home, which is claimed: first the files that name the run.
@@ -260,6 +262,8 @@ struct Work {
     copied: BTreeMap<String, (Stamp, Instant)>,
     /// The newest checkpoint that the bucket has, with its manifest.
     sent: Option<(u64, Stamp)>,
+    /// Checkpoints of the home whose bytes were compared with their manifests, and whether they are intact.
+    checked: BTreeMap<u64, (Stamp, bool)>,
     /// Number of checkpoints to keep; 0 for all.
     keep: usize,
     /// Steps of the checkpoints that were at home.
@@ -276,26 +280,61 @@ fn stamp(path: &Path) -> Option<Stamp> {
     Some((data.len(), data.modified().ok()))
 }
 
+/// A checkpoint of the home, whose files stay readable when the run deletes or replaces it.
+#[derive(Debug)]
+struct Held {
+    manifest: Vec<u8>,
+    files: Vec<(String, File)>,
+}
+
+impl Held {
+    /// Opens the checkpoint in `folder`, and compares its bytes with the manifest unless it `is_checked`; none if it is gone meanwhile.
+    ///
+    /// # Errors
+    /// The fault that it finds.
+    fn open(folder: &Path, is_checked: bool) -> Result<Option<Self>, Fault> {
+        let read = || read_regular(&folder.join(MANIFEST_FILE), MAX_BYTES).ok();
+        let Some(manifest) = read() else { return Ok(None) };
+        let entries = Manifest::from_bytes(&manifest).map(|manifest| manifest.files);
+        let entries = entries.map(|entries| {
+            let open = |name: &str| open_regular(&folder.join(name));
+            entries.into_iter().map(|entry| (open(&entry.name), entry)).collect::<Vec<_>>()
+        });
+        if read().as_ref() != Some(&manifest) {
+            return Ok(None);
+        }
+        let mut files = Vec::new();
+        for (file, entry) in entries? {
+            let file = file.map_err(|error| {
+                let (name, reason) = (entry.name.clone(), error.to_string());
+                FileFault::Unreadable { name, reason }
+            })?;
+            if !is_checked {
+                entry.check(&file)?;
+            }
+            files.push((entry.name, file));
+        }
+        Ok(Some(Held { manifest, files }))
+    }
+}
+
 impl Work {
     /// Copies what is new. `is_last`: also what was copied a moment ago.
     fn pass(&mut self, is_last: bool) -> Result<()> {
         self.check_current()?;
         let steps = CheckpointStore::for_run(&self.home).steps().map_err(ddp::Error::from)?;
-        // The newest alone counts, however slow the bucket is.
         self.seen.extend(&steps);
         if is_last {
             // The home is emptied afterwards.
             for step in &steps {
-                self.copy_checkpoint(*step)?;
+                let stamp = stamp(&self.home.join(checkpoint(*step)).join(MANIFEST_FILE));
+                stamp.map_or(Ok(false), |stamp| self.copy_checkpoint((*step, stamp)))?;
             }
         }
-        if let Some(step) = steps.last().copied() {
-            let stamp = stamp(&self.home.join(checkpoint(step)).join(MANIFEST_FILE));
-            let sent = stamp.map(|stamp| (step, stamp));
-            if sent.is_some() && sent != self.sent && self.copy_checkpoint(step)? {
-                self.sent = sent;
-                self.prune(&steps, step)?;
-            }
+        // The newest alone counts, however slow the bucket is.
+        if let Some(sent) = self.copy_newest(&steps)?.filter(|sent| Some(*sent) != self.sent) {
+            self.sent = Some(sent);
+            self.prune(&steps, sent.0)?;
         }
         for name in self.files() {
             let pace = |(len, _): Stamp| PACE.max(Duration::from_secs(len / BYTES_PER_S));
@@ -311,12 +350,30 @@ impl Work {
     fn check_current(&self) -> Result<()> {
         match self.beat.silence() {
             _ if self.beat.is_lost() => Err(self.taken()),
-            Some(silence) => {
-                Err(CommandError::BucketAway { address: self.address.clone(), seconds: silence.as_secs() }
-                    .into())
-            }
+            Some(silence) => Err(self.away(silence)),
             None => Ok(()),
         }
+    }
+
+    fn away(&self, silence: Duration) -> Error {
+        CommandError::BucketAway { address: self.address.clone(), seconds: silence.as_secs() }.into()
+    }
+
+    /// Writes a file as an object, as long as this process is the writer.
+    fn upload(&mut self, name: &str, file: &File) -> Result<()> {
+        let written = self.bucket.upload(name, file, &|| self.check_current().is_ok())?;
+        let Some(n_bytes) = written else {
+            self.check_current()?;
+            // It is again.
+            return Err(self.away(FENCE));
+        };
+        self.n_bytes += n_bytes;
+        Ok(())
+    }
+
+    fn delete(&self, name: &str) -> Result<()> {
+        self.check_current()?;
+        Ok(self.bucket.delete(name)?)
     }
 
     /// Asks before what counts, because the beat may not have noticed.
@@ -340,6 +397,7 @@ impl Work {
         self.pass(true)?;
         self.remove_absent()?;
         if let Some(done) = done {
+            self.check_current()?;
             self.bucket.put(DONE_FILE, done, If::Always)?;
         }
         Ok(self.n_bytes - before)
@@ -373,31 +431,63 @@ impl Work {
         if let Some(stamp) =
             stamp(&path).filter(|stamp| self.copied.get(name).is_none_or(|(of, _)| of != stamp))
         {
-            self.n_bytes += self.bucket.upload(name, &path)?.unwrap_or_default();
+            match open_regular(&path) {
+                Ok(file) => self.upload(name, &file)?,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(source) => {
+                    let what = "file of the run";
+                    return Err(DataError::from(FileError::Unreadable { what, path, source }).into());
+                }
+            }
             self.copied.insert(name.to_owned(), (stamp, Instant::now()));
         }
         Ok(())
     }
 
-    /// Copies a checkpoint, its manifest last; returns false if it is gone meanwhile.
-    fn copy_checkpoint(&mut self, step: u64) -> Result<bool> {
+    /// Copies the newest of the checkpoints `steps` that is intact, and returns it with its manifest; none if the run has deleted or
+    /// replaced it meanwhile.
+    fn copy_newest(&mut self, steps: &[u64]) -> Result<Option<(u64, Stamp)>> {
+        for step in steps.iter().rev().copied() {
+            let stamp = stamp(&self.home.join(checkpoint(step)).join(MANIFEST_FILE));
+            // A folder without a manifest is not the run's.
+            let Some(own) = stamp.map(|stamp| (step, stamp)) else { continue };
+            if Some(own) == self.sent || self.copy_checkpoint(own)? {
+                return Ok(Some(own));
+            }
+            if self.checked.get(&step).is_none_or(|(_, is_intact)| *is_intact) {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies a checkpoint, its manifest last; returns false if it is damaged or gone meanwhile.
+    fn copy_checkpoint(&mut self, (step, stamp): (u64, Stamp)) -> Result<bool> {
         let (began, prefix) = (Instant::now(), checkpoint(step));
         let manifest_name = format!("{prefix}{MANIFEST_FILE}");
-        let folder = self.home.join(&prefix);
-        let Ok(manifest) = read_regular(&folder.join(MANIFEST_FILE), MAX_BYTES) else { return Ok(false) };
+        let is_intact =
+            self.checked.get(&step).filter(|(of, _)| *of == stamp).map(|(_, is_intact)| *is_intact);
+        if is_intact == Some(false) {
+            return Ok(false);
+        }
+        let held = Held::open(&self.home.join(&prefix), is_intact == Some(true));
+        if let Err(fault) = &held {
+            let (name, address) = (step_name(step), &self.address);
+            warn!("checkpoint {name} of this host does not go to {address}, because it is damaged: {fault}");
+        }
+        if !matches!(held, Ok(None)) {
+            self.checked.insert(step, (stamp, held.is_ok()));
+        }
+        let Ok(Some(Held { manifest, files })) = held else { return Ok(false) };
         match self.bucket.get(&manifest_name)? {
             Some(there) if there.bytes == manifest => return Ok(true),
             // Of the same step, by a run that went another way from an older checkpoint.
-            Some(_) => self.bucket.delete(&manifest_name)?,
+            Some(_) => self.delete(&manifest_name)?,
             None => {}
         }
         let before = self.n_bytes;
-        let Ok(parts) = fs::read_dir(&folder) else { return Ok(false) };
-        for part in parts.flatten().filter(|part| part.file_name() != MANIFEST_FILE) {
-            self.check_current()?;
-            let name = format!("{prefix}{}", part.file_name().to_string_lossy());
-            let Some(n) = self.bucket.upload(&name, &part.path())? else { return Ok(false) };
-            self.n_bytes += n;
+        for (name, file) in files {
+            self.upload(&format!("{prefix}{name}"), &file)?;
         }
         // A run that continues from here has the events before.
         self.copy(METRICS_FILE)?;
@@ -441,12 +531,12 @@ impl Work {
             *step < newest && !is_held && (self.seen.contains(step) || is_beyond(step))
         };
         for old in complete.iter().copied().filter(is_old) {
-            self.bucket.delete(&format!("{}{MANIFEST_FILE}", checkpoint(old)))?;
+            self.delete(&format!("{}{MANIFEST_FILE}", checkpoint(old)))?;
         }
         // Also what a killed process has left of others.
         let is_gone = |step: &u64| is_old(step) || (*step != newest && !complete.contains(step));
         for (name, _) in objects.iter().filter(|(name, _)| step(name).is_some_and(|step| is_gone(&step))) {
-            self.bucket.delete(name)?;
+            self.delete(name)?;
         }
         Ok(())
     }
@@ -457,8 +547,7 @@ impl Work {
         // Manifests first: what is left is no checkpoint.
         objects.sort_by_key(|(name, _)| !name.ends_with(MANIFEST_FILE));
         for (name, _) in objects.iter().filter(|(name, _)| is_of_run(name)) {
-            self.check_current()?;
-            self.bucket.delete(name)?;
+            self.delete(name)?;
         }
         Ok(())
     }
@@ -467,8 +556,12 @@ impl Work {
     fn remove_absent(&mut self) -> Result<()> {
         let is_absent = |name: &&str| !self.home.join(name).exists();
         for name in REMOVED.iter().copied().filter(is_absent) {
-            self.bucket.delete(name)?;
+            self.delete(name)?;
         }
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "mirror_tests.rs"]
+pub(super) mod tests;

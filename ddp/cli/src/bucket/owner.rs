@@ -20,7 +20,7 @@ use crate::error::command::CommandError;
 const BEAT: Duration = Duration::from_secs(10);
 /// Time since the last renewal after which a writer begins no request any more: one that is on its way ends within the rest of
 /// [`SILENCE`], for a request is tried for 25 s, and its last try ends after 20 s.
-const FENCE: Duration = Duration::from_secs(25);
+pub(super) const FENCE: Duration = Duration::from_secs(25);
 /// Time without a renewal after which a writer on another host is taken for dead.
 const SILENCE: Duration = Duration::from_secs(72);
 const LOOK: Duration = Duration::from_secs(2);

@@ -15,6 +15,7 @@ mod bucket;
 #[cfg(feature = "stores")]
 mod fetch;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use ddp::data::error::{DataError, Result};
@@ -137,16 +138,17 @@ impl Bucket {
         )
     }
 
-    /// Writes a file as an object; returns its number of bytes, or none if there is no such file.
+    /// Writes a file as an object; returns its number of bytes, or none if `may_write` has said no before the object was there. It is
+    /// asked before each part of a large file.
     ///
     /// # Errors
     /// See [`Bucket::open`].
-    pub fn upload(&self, name: &str, path: &Path) -> Result<Option<u64>> {
+    pub fn upload(&self, name: &str, file: &File, may_write: &dyn Fn() -> bool) -> Result<Option<u64>> {
         self.said(
             name,
             match &self.folder {
-                BucketFolder::Store(folder) => folder.upload(name, path),
-                BucketFolder::Mount(home) => mount::upload(home, name, path),
+                BucketFolder::Store(folder) => folder.upload(name, file, may_write),
+                BucketFolder::Mount(home) => mount::upload(home, name, file, may_write),
             },
         )
     }
@@ -179,12 +181,10 @@ impl Bucket {
                 let copies = local_run(Path::new(&self.address), take)?;
                 move_into(&copies, to).map_err(failed)
             }
-            BucketFolder::Mount(home) => {
-                take.chosen(self.list("")?, "").into_iter().try_for_each(|(name, _)| {
-                    let path = to.join(&name);
-                    mount::copy(&home.join(&name), &path).map(drop).map_err(failed)
-                })
-            }
+            BucketFolder::Mount(home) => take
+                .chosen(self.list("")?, "")
+                .into_iter()
+                .try_for_each(|(name, _)| mount::fetch(home, &name, &to.join(&name)).map_err(failed)),
         }
     }
 
@@ -220,7 +220,7 @@ pub fn release() {
 
 #[cfg(not(feature = "stores"))]
 mod bucket {
-    use std::path::Path;
+    use std::fs::File;
 
     use super::Fault;
     use super::fetch::absent;
@@ -247,7 +247,7 @@ mod bucket {
             match *self {}
         }
 
-        pub(super) fn upload(&self, _: &str, _: &Path) -> Result<Option<u64>, Fault> {
+        pub(super) fn upload(&self, _: &str, _: &File, _: &dyn Fn() -> bool) -> Result<Option<u64>, Fault> {
             match *self {}
         }
 

@@ -1,14 +1,12 @@
 //! A folder of a bucket: its objects are listed, read, written and deleted one by one, some only if nobody else has written them.
 
-use std::io::Read as _;
-use std::path::Path;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
 
-use ddp::storage::user_file::open_regular;
 use futures_util::TryStreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use object_store::path::Path as Key;
-use object_store::{
-    Error, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion, WriteMultipart,
-};
+use object_store::{Error, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion};
 
 use super::store::{self, OF_RESULTS, Source, is_inside, said};
 use super::terms::{Fault, If, Object};
@@ -99,46 +97,57 @@ impl Folder {
         }
     }
 
-    pub(super) fn upload(&self, name: &str, path: &Path) -> Result<Option<u64>, Fault> {
+    pub(super) fn upload(
+        &self,
+        name: &str,
+        mut file: &File,
+        may_write: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>, Fault> {
         let unread = |error: std::io::Error| {
-            (format!("can't read {}: {error}", path.display()), "check the disk".to_owned())
+            (format!("can't read the file for {name}: {error}"), "check the disk".to_owned())
         };
-        let mut file = match open_regular(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(unread)?,
-        };
+        file.rewind().map_err(unread)?;
         let n_bytes = file.metadata().map_err(unread)?.len();
         let part_bytes = PART_BYTES.max(n_bytes.div_ceil(MAX_PARTS));
-        let mut next = || {
+        let next = || -> Result<Vec<u8>, Fault> {
             let mut chunk = Vec::new();
-            std::io::Read::take(&mut file, part_bytes).read_to_end(&mut chunk)?;
+            file.take(part_bytes).read_to_end(&mut chunk).map_err(unread)?;
             Ok(chunk)
         };
-        let first = next().map_err(unread)?;
+        let first = next()?;
+        if !may_write() {
+            return Ok(None);
+        }
         if (first.len() as u64) < part_bytes {
             let n_bytes = first.len() as u64;
             return self.put(name, first, If::Always).map(|_| Some(n_bytes));
         }
+        let failed = |error: Error| said(&error);
         self.runtime.block_on(async {
-            let parts = self.source.store.put_multipart(&self.key(name)).await;
-            let parts = parts.map_err(|error| said(&error))?;
-            let mut writer = WriteMultipart::new_with_chunk_size(parts, part_bytes as usize);
-            let (mut bytes, mut n_bytes) = (first, 0);
-            while !bytes.is_empty() {
-                n_bytes += bytes.len() as u64;
-                let capacity = writer.wait_for_capacity(CONCURRENT).await.map_err(|error| said(&error));
-                writer.put(std::mem::take(&mut bytes).into());
-                match capacity.and_then(|()| next().map_err(unread)) {
-                    Ok(more) => bytes = more,
-                    Err(fault) => {
-                        // Parts that are not put together cost money for ever.
-                        let _ = writer.abort().await;
-                        return Err(fault);
+            let mut upload = self.source.store.put_multipart(&self.key(name)).await.map_err(failed)?;
+            let send = async {
+                let (mut parts, mut bytes, mut n_bytes) = (FuturesUnordered::new(), first, 0);
+                while !bytes.is_empty() && may_write() {
+                    n_bytes += bytes.len() as u64;
+                    parts.push(upload.put_part(bytes.into()));
+                    if parts.len() == CONCURRENT {
+                        parts.try_next().await.map_err(failed)?;
                     }
+                    bytes = next()?;
                 }
+                while parts.try_next().await.map_err(failed)?.is_some() {}
+                if !bytes.is_empty() || !may_write() {
+                    return Ok(None);
+                }
+                upload.complete().await.map_err(failed)?;
+                Ok(Some(n_bytes))
+            };
+            let sent = send.await;
+            if !matches!(sent, Ok(Some(_))) {
+                // Parts that are not put together cost money for ever.
+                let _ = upload.abort().await;
             }
-            writer.finish().await.map_err(|error| said(&error))?;
-            Ok(Some(n_bytes))
+            sent
         })
     }
 

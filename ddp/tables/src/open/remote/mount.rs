@@ -1,7 +1,7 @@
 //! A folder of a mounted bucket in the place of a store: files are written once and whole, and neither renamed nor appended to.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use ddp::checkpoint::MANIFEST_FILE;
@@ -66,19 +66,29 @@ pub(super) fn put(home: &Path, name: &str, bytes: &[u8], condition: If<'_>) -> R
     }
 }
 
-pub(super) fn upload(home: &Path, name: &str, from: &Path) -> Result<Option<u64>, Fault> {
+/// Whether this process may write is asked once: whatever it has written by then appears when the file is closed.
+pub(super) fn upload(
+    home: &Path,
+    name: &str,
+    from: &File,
+    may_write: &dyn Fn() -> bool,
+) -> Result<Option<u64>, Fault> {
     let path = home.join(name);
-    match copy(from, &path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && !from.exists() => Ok(None),
-        copied => copied.map(Some).map_err(|error| fault(&path, &error)),
+    if !may_write() {
+        return Ok(None);
     }
+    copy(from, &path).map(Some).map_err(|error| fault(&path, &error))
 }
 
-/// Copies a file, and makes the folders above it; returns its number of bytes.
-pub(super) fn copy(from: &Path, to: &Path) -> io::Result<u64> {
-    let mut source = open_regular(from)?;
+pub(super) fn fetch(home: &Path, name: &str, to: &Path) -> io::Result<()> {
+    copy(&open_regular(&home.join(name))?, to).map(drop)
+}
+
+/// Copies a file, and makes the folders above the copy; returns its number of bytes.
+fn copy(mut from: &File, to: &Path) -> io::Result<u64> {
+    from.rewind()?;
     let mut file = create(to, false)?;
-    let n_bytes = io::copy(&mut source, &mut file)?;
+    let n_bytes = io::copy(&mut from, &mut file)?;
     sync(&file).map(|()| n_bytes)
 }
 
@@ -151,8 +161,11 @@ mod tests {
         let second = put(home, "a/b", b"two", If::Unchanged(&first)).unwrap().unwrap();
         assert_eq!(put(home, "a/b", b"three", If::Unchanged(&first)).unwrap(), None);
         assert_eq!(get(home, "a/b").unwrap().unwrap(), Object { bytes: b"two".to_vec(), tag: Some(second) });
-        assert_eq!(upload(home, "checkpoints/step-1/manifest.json", &home.join("a/b")).unwrap(), Some(3));
-        assert_eq!(upload(home, "x", &home.join("gone")).unwrap(), None);
+        let file = File::open(home.join("a/b")).unwrap();
+        for _ in 0..2 {
+            assert_eq!(upload(home, "checkpoints/step-1/manifest.json", &file, &|| true).unwrap(), Some(3));
+        }
+        assert_eq!(upload(home, "x", &file, &|| false).unwrap(), None, "another process writes");
         assert_eq!(list(home, "").unwrap(), [("a/b".to_owned(), 3)], "that is no manifest");
         delete(home, "a/b").unwrap();
         delete(home, "a/b").unwrap();
