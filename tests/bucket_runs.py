@@ -10,7 +10,8 @@ If-None-Match, DELETE, DeleteObjects and multipart uploads. Entity tags change w
   with --overwrite, continues on another machine, and keeps as many checkpoints as asked. The commands that read runs read it.
 - Only one of two runs at an address trains. One that cannot renew its sign of life completes no large file; an upload that fails leaves no
   parts.
-- A checkpoint whose upload has begun gets there, also when the run has deleted it meanwhile.
+- A checkpoint whose upload has begun gets there, also when the run has deleted it meanwhile; commands read a run whose checkpoints come and
+  go.
 - A bucket that is absent is refused before training. One that fails later delays no step; the run ends with status 74, and the same command
   with --resume auto brings everything there.
 - Keys of the store show nowhere.
@@ -575,6 +576,32 @@ def slow(of):
     of.check("and all checkpoints verify", status == 0, f"{status} {text}")
 
 
+def live(of):
+    """Commands that read a run whose objects come and go."""
+    store, here = of.store, of.machine("live")
+    status, text = here.run(*words_of("s3://runs/live", checkpoint__every_steps=5, checkpoint__keep=3))
+    of.check("a run to read", status == 0, text)
+    steps = store.complete("runs/live")
+    due = [f"runs/live/checkpoints/step-{steps[0]}/"]
+
+    def rule(command, path):
+        """The run prunes a checkpoint and writes its events, after both were listed."""
+        if due and command == "GET" and path.startswith("runs/live/"):
+            for name in [name for name in store.objects if name.startswith(due[0])]:
+                del store.objects[name]
+            due.pop()
+            store.put("runs/live/metrics.jsonl", store.objects["runs/live/metrics.jsonl"])
+
+    store.rule = rule
+    status, text = here.run("checkpoint", "verify", "s3://runs/live")
+    is_right = status == 0 and f"step-{steps[-1]}" in text and f"step-{steps[0]}:" not in text and not due
+    of.check("checkpoint verify of a run that prunes", is_right, f"{status} {text}")
+    due.append("nothing")
+    status, text = here.run("runs", "show", "s3://runs/live")
+    of.check("runs show of a run that writes its events", status == 0 and not due, f"{status} {text}")
+    store.rule = None
+
+
 def faults(of):
     """One fault of each kind at each kind of request of a run."""
     store = of.store
@@ -937,7 +964,7 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="trials with kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, help="this trial alone")
-    functions = (owners, silent, launched, slow, outage, short_outages, busy, results, again, resumed, large, faults)
+    functions = (owners, silent, launched, slow, outage, short_outages, busy, results, again, resumed, live, large, faults)
     parts = {function.__name__: function for function in functions}
     parser.add_argument("--part", choices=[*parts, "kills"], help="this part alone")
     args = parser.parse_args()

@@ -263,6 +263,15 @@ def kept(of):
         fetched = store.sent.get("rows/one.csv", 0)
         of.check(f"data.cache, {name} start", done.returncode == 0 and fetched == expected * len(store.objects["rows/one.csv"]), done.stderr + str(store.sent))
     own = of.train("s3://rows/one.csv", "own-changed")
+    index = next(cache.glob("objects/*/.objects.json"))
+    store.put("rows/parts/p9.csv", table(1000, 19))
+    for name, changes in [("before", lambda: None), ("after", lambda: (store.objects.pop("rows/parts/p9.csv"), kept.write_text("")))]:
+        changes()
+        done = of.train("s3://rows/parts/", f"listed-{name}", data__cache=json.dumps(str(cache)))
+        of.check(f"data.cache, {name} its list was cut short", done.returncode == 0, done.stderr)
+        kept = next(path for path in cache.glob("objects/*/.objects.json") if path != index)
+    near = of.train(of.folder / "local/parts", "listed-near")
+    of.check("what has left the store is not read", near.returncode == 0 and of.model("listed-after") == of.model("listed-near"), near.stderr)
     of.check("what has changed is what is trained", own.returncode == 0 and of.model("own-changed") == of.model("kept-changed"), own.stderr)
 
 

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ddp::storage::atomic_write::write_atomic;
 use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file::{open_regular, open_unlinked, read_regular};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -37,6 +37,8 @@ const FETCH_LOCK: &str = ".fetch";
 const CONCURRENT: usize = 8;
 /// Bytes of a request of a large object.
 const PART_BYTES: u64 = 16 << 20;
+/// Times that a run is listed, whose objects come and go while it goes on.
+const MAX_LISTS: usize = 10;
 /// Time between two lines about the progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 
@@ -106,7 +108,7 @@ fn copy(address: &str, keep: Option<&Path>, take: Take) -> Result<Held, Fault> {
         remove_abandoned(&parent, &folder);
     }
     let lock = lock(&folder).map_err(|error| on_disk(&folder, &error))?;
-    let copied = copy_locked(address, &source, take, &folder);
+    let copied = copy_locked(address, &source, take, &folder, keep.is_some());
     if copied.is_err() && keep.is_none() {
         remove_unused(&folder, &lock);
     }
@@ -131,7 +133,13 @@ fn private_folder(path: &Path) -> std::io::Result<()> {
 }
 
 /// Fetches while no other process does.
-fn copy_locked(address: &str, source: &Source, take: Take, folder: &Path) -> Result<(), Fault> {
+fn copy_locked(
+    address: &str,
+    source: &Source,
+    take: Take,
+    folder: &Path,
+    is_kept: bool,
+) -> Result<(), Fault> {
     let path = folder.join(FETCH_LOCK);
     let fetching = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let fetching = fetching.map_err(|error| on_disk(&path, &error))?;
@@ -139,7 +147,14 @@ fn copy_locked(address: &str, source: &Source, take: Take, folder: &Path) -> Res
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| (error.to_string(), "allow this process more threads".to_owned()))?;
-    runtime.block_on(fetch(shown(address), source, take, folder))
+    runtime.block_on(async {
+        for _ in 1..MAX_LISTS {
+            if fetch(shown(address), source, take, folder, is_kept, true).await? {
+                return Ok(());
+            }
+        }
+        fetch(shown(address), source, take, folder, is_kept, false).await.map(drop)
+    })
 }
 
 /// Locks a folder, which is made, against its removal.
@@ -194,34 +209,46 @@ fn on_disk(path: &Path, error: &std::io::Error) -> Fault {
     (format!("can't write their copies to {}: {error}", path.display()), hint)
 }
 
-/// Brings the copies in `folder` up to date.
-async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Result<(), Fault> {
+/// Brings the copies in `folder` up to date. Returns whether all are, unless objects of a run have gone or changed since they were listed and
+/// it `may_repeat`.
+async fn fetch(
+    address: &str,
+    source: &Source,
+    take: Take,
+    folder: &Path,
+    is_kept: bool,
+    may_repeat: bool,
+) -> Result<bool, Fault> {
     let objects = named(source, take).await?;
     let home = folder.join(&source.place);
     let index = folder.join(INDEX);
-    let known: BTreeMap<String, Known> = read_regular(&index, MAX_INDEX_BYTES)
-        .ok()
-        .and_then(|text| serde_json::from_slice(&text).ok())
-        .unwrap_or_default();
+    let known: Option<BTreeMap<String, Known>> =
+        read_regular(&index, MAX_INDEX_BYTES).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    if known.is_none() && home.exists() {
+        // Nobody knows what is there, and what has left the store would be read.
+        fs::remove_dir_all(&home).map_err(|error| on_disk(&home, &error))?;
+    }
+    let known = known.unwrap_or_default();
     let is_there = |(name, meta): &&(String, ObjectMeta)| {
         let size = fs::metadata(home.join(name)).map(|data| data.len());
         known.get(name) == Some(&Known::of(meta)) && size.is_ok_and(|size| size == meta.size)
     };
-    let due: Vec<&(String, ObjectMeta)> = objects.iter().filter(|object| !is_there(object)).collect();
+    let mut due: Vec<&(String, ObjectMeta)> = objects.iter().filter(|object| !is_there(object)).collect();
     let n_bytes: u64 = due.iter().filter(|(name, _)| !take.is_by_size(name)).map(|(_, meta)| meta.size).sum();
-    let all: BTreeMap<&String, Known> = objects.iter().map(|(name, meta)| (name, Known::of(meta))).collect();
+    let mut all: BTreeMap<&String, Known> =
+        objects.iter().map(|(name, meta)| (name, Known::of(meta))).collect();
     // A folder or a pattern would find what the store no longer has.
     for name in known.keys().filter(|name| !all.contains_key(name)) {
         let _ = fs::remove_file(home.join(name));
     }
     if due.is_empty() && known.len() == all.len() {
         debug!("{address}: {} objects were fetched before", objects.len());
-        return Ok(());
+        return Ok(true);
     }
     let started = Instant::now();
     info!("fetching {} objects of {address}, {}", due.len(), mib(n_bytes));
     let mut jobs = Vec::new();
-    for (name, meta) in &due {
+    for &(name, meta) in due.iter() {
         let path = folder.join(NEW).join(name);
         let file = new_file(&path).map_err(|error| on_disk(&path, &error))?;
         if take.is_by_size(name) {
@@ -232,16 +259,25 @@ async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Res
         let part = if source.is_single { u64::MAX } else { PART_BYTES };
         let starts = (0..meta.size.max(1)).step_by(usize::try_from(part).unwrap_or(usize::MAX));
         jobs.extend(
-            starts.map(|start| (path.clone(), meta, start..meta.size.min(start.saturating_add(part)))),
+            starts.map(|start| (name, path.clone(), meta, start..meta.size.min(start.saturating_add(part)))),
         );
     }
     let n_requests = jobs.len();
     let store = &*source.store;
-    let parts = jobs.into_iter().map(|(path, meta, range)| part(store, path, meta, range));
+    let parts = jobs.into_iter().map(|(name, path, meta, range)| {
+        let part = part(store, path, meta, range);
+        async move { (name, part.await) }
+    });
     let mut parts = stream::iter(parts).buffer_unordered(CONCURRENT);
-    let (mut n_done, mut reported) = (0, Instant::now());
-    while let Some(n) = parts.try_next().await? {
-        n_done += n;
+    let (mut n_done, mut reported, mut gone) = (0, Instant::now(), BTreeSet::new());
+    while let Some((name, fetched)) = parts.next().await {
+        match fetched {
+            Ok(n) => n_done += n,
+            Err((_, hint)) if may_repeat && take != Take::Rows && [CHANGED, NOT_THERE].contains(&&*hint) => {
+                gone.insert(name);
+            }
+            Err(fault) => return Err(fault),
+        }
         if reported.elapsed() > PROGRESS {
             reported = Instant::now();
             info!(
@@ -253,15 +289,21 @@ async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Res
         }
     }
     drop(parts);
+    let to_come = || Known { size: u64::MAX, tag: None, modified: String::new() };
+    due.retain(|(name, _)| !gone.contains(name));
+    // What is there of them is known, so that the next fetch removes it.
+    all.iter_mut().filter(|(name, _)| gone.contains(**name)).for_each(|(_, of)| *of = to_come());
     // A fetch that ends between the moves below leaves none of them without a name in the list.
-    let to_come =
-        due.iter().map(|(name, _)| (name, Known { size: u64::MAX, tag: None, modified: String::new() }));
-    write_index(&index, &known.iter().map(|(name, of)| (name, of.clone())).chain(to_come).collect())?;
+    let names = due.iter().map(|(name, _)| (name, to_come()));
+    write_index(&index, &known.iter().map(|(name, of)| (name, of.clone())).chain(names).collect())?;
     for (name, _) in &due {
         let path = home.join(name);
         let parent = path.parent().map_or(Ok(()), private_parents);
+        let new = folder.join(NEW).join(name);
+        // A file whose bytes are lost with the power would count as fetched.
+        let synced = parent.and_then(|()| if is_kept { open_regular(&new)?.sync_all() } else { Ok(()) });
         // Who has mapped an earlier version keeps it.
-        let moved = parent.and_then(|()| fs::rename(folder.join(NEW).join(name), &path));
+        let moved = synced.and_then(|()| fs::rename(&new, &path));
         moved.map_err(|error| on_disk(&path, &error))?;
     }
     // Last, so that an interrupted fetch is repeated.
@@ -271,13 +313,12 @@ async fn fetch(address: &str, source: &Source, take: Take, folder: &Path) -> Res
         due.len(),
         started.elapsed().as_secs_f64()
     );
-    Ok(())
+    Ok(gone.is_empty())
 }
 
 fn write_index(path: &Path, objects: &BTreeMap<&String, Known>) -> Result<(), Fault> {
     let text = serde_json::to_vec(objects).unwrap_or_default();
-    let written = new_file(path).and_then(|mut file| file.write_all(&text));
-    written.map_err(|error| on_disk(path, &error))
+    write_atomic(path, &text).map_err(|error| on_disk(path, &error.source))
 }
 
 fn private_parents(path: &Path) -> std::io::Result<()> {
