@@ -10,8 +10,8 @@ If-None-Match, DELETE, DeleteObjects and multipart uploads. Entity tags change w
   with --overwrite, continues on another machine, and keeps as many checkpoints as asked. The commands that read runs read it.
 - Only one of two runs at an address trains. One that cannot renew its sign of life completes no large file; an upload that fails leaves no
   parts.
-- A checkpoint whose upload has begun gets there, also when the run has deleted it meanwhile; commands read a run whose checkpoints come and
-  go.
+- A damaged checkpoint, in the bucket or at home, gives way to the newest intact one. A checkpoint whose upload has begun gets there, also
+  when the run has deleted it meanwhile; commands read a run whose checkpoints come and go.
 - A bucket that is absent is refused before training. One that fails later delays no step; the run ends with status 74, and the same command
   with --resume auto brings everything there.
 - Keys of the store show nowhere.
@@ -434,12 +434,6 @@ def again(of):
     gone = sorted(name for name in before if name not in store.objects)
     of.check("--overwrite with a wrong config deletes nothing", not gone, gone)
     of.check("a refused run changes nothing", changed <= {f"{folder}/.owner"}, changed)
-    # It would be a pity to lose a run to a misspelt key.
-    status, text = here.run(*words_of(address, "--overwrite", train__sed=4))
-    of.check("--overwrite with a wrong config is refused", status == USAGE, f"{status} {text}")
-    gone = sorted(name for name in before if name not in store.objects)
-    of.check("--overwrite with a wrong config deletes nothing", not gone, gone)
-    of.check("a refused run changes nothing", changed <= {f"{folder}/.owner"}, changed)
     newest = f"checkpoints/step-{max(store.complete(folder))}"
     for words in (("--resume", f"{address}/{newest}"), ("--out", f"{address}/{newest}", "--overwrite"), ("--resume", f"{address}/checkpoints")):
         before = dict(store.objects)
@@ -574,6 +568,83 @@ def slow(of):
     of.check("and the run ends as it is asked", status == STOPPED, f"{status} {text}")
     status, text = here.run("checkpoint", "verify", "s3://runs/slow")
     of.check("and all checkpoints verify", status == 0, f"{status} {text}")
+
+
+def damaged(of):
+    """Checkpoints that are damaged in the bucket, at home or in both places."""
+    store, reader = of.store, of.machine("reader")
+    settings = {"train__steps": 60, "checkpoint__every_steps": 5, "checkpoint__keep": 3}
+    reader.run(*words_of(of.folder / "local", **settings))
+    expected = weights((of.folder / "local/model.safetensors").read_bytes())
+
+    def flipped(data):
+        return bytes([*data[:-1], data[-1] ^ 1])
+
+    def begun(name):
+        """A run with checkpoints 25, 30 and 35, and its home."""
+        machine = of.machine(name)
+        status, text = machine.run(*words_of(f"s3://runs/{name}", **settings, train__stop_after_steps=35))
+        of.check(f"{name}: a run stops", status == STOPPED and store.complete(f"runs/{name}")[-3:] == [25, 30, 35], f"{status} {text}")
+        return machine, next(machine.tmp.glob(f"ddp-train-runs-*/*/{name}"))
+
+    def in_bucket(name, step):
+        path = f"runs/{name}/checkpoints/step-{step}/optimizer-00000-of-00001.safetensors"
+        with store.lock:
+            store.put(path, flipped(store.objects[path]))
+
+    def at_home(home, step):
+        path = home / f"checkpoints/step-{step}/optimizer-00000-of-00001.safetensors"
+        path.write_bytes(flipped(path.read_bytes()))
+
+    def resumed_to_end(machine, name, step, said=""):
+        status, text = machine.run(*words_of(f"s3://runs/{name}", "--resume", "auto", **settings))
+        is_right = status == 0 and f"resuming after step {step} " in text and said in text
+        of.check(f"{name}: resumes after the newest intact checkpoint", is_right, f"{status} {text}")
+        of.check(f"{name}: and comes to the same bits", bits(store, name) == expected, text)
+
+    begun("away")
+    in_bucket("away", 35)
+    in_bucket("away", 30)
+    status, text = reader.run("eval", "--checkpoint", "s3://runs/away", "--device", "cpu")
+    of.check("eval takes the newest intact checkpoint", status == 0 and "step-25" in text, f"{status} {text}")
+    status, text = reader.run(*words_of(of.folder / "from-away", "--resume", "s3://runs/away", train__steps=60))
+    of.check("and so does a run in a folder", status == 0 and "resuming after step 25 " in text, f"{status} {text}")
+    resumed_to_end(of.machine("elsewhere"), "away", 25, "skipped checkpoint step-35")
+
+    machine, home = begun("ahead")
+    in_bucket("ahead", 35)
+    shutil.rmtree(home / "checkpoints/step-35")
+    store.forget()
+    resumed_to_end(machine, "ahead", 30, "skipped checkpoint step-35")
+    of.check("a good home stays", not any("step-30/optimizer" in name for name in store.sent), store.sent)
+
+    machine, home = begun("home")
+    for step in (25, 30, 35):
+        at_home(home, step)
+    resumed_to_end(machine, "home", 35)
+
+    machine, home = begun("both")
+    at_home(home, 35)
+    with store.lock:
+        for path in [path for path in store.objects if "runs/both/checkpoints/step-35/" in path]:
+            del store.objects[path]
+    words = words_of("s3://runs/both", "--resume", "auto", **settings, train__stop_after_steps=33)
+    status, text = machine.run(*words)
+    steps = store.complete("runs/both")
+    of.check("both: a damaged checkpoint does not go to the bucket", status == STOPPED and steps[-1:] == [33], f"{status} {steps} {text}")
+    status, text = reader.run("checkpoint", "verify", "s3://runs/both")
+    of.check("both: all checkpoints in the bucket verify", status == 0, f"{status} {text}")
+    resumed_to_end(of.machine("both-elsewhere"), "both", 33)
+
+    begun("none")
+    for step in (25, 30, 35):
+        in_bucket("none", step)
+    with store.lock:
+        for path in [path for path in store.objects if re.match("runs/none/checkpoints/step-(?!25/|30/|35/)", path)]:
+            del store.objects[path]
+    status, text = of.machine("none-elsewhere").run(*words_of("s3://runs/none", "--resume", "auto", **settings))
+    is_said = "none of its checkpoints can be used" in text and "s3://runs/none" in text and "step-25" in text
+    of.check("none: refused with the address and all reasons", status == USAGE and is_said, f"{status} {text}")
 
 
 def live(of):
@@ -964,7 +1035,7 @@ def main():
     parser.add_argument("--kills", type=int, default=20, help="trials with kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--trial", type=int, help="this trial alone")
-    functions = (owners, silent, launched, slow, outage, short_outages, busy, results, again, resumed, live, large, faults)
+    functions = (owners, silent, launched, slow, outage, short_outages, busy, results, again, resumed, damaged, live, large, faults)
     parts = {function.__name__: function for function in functions}
     parser.add_argument("--part", choices=[*parts, "kills"], help="this part alone")
     args = parser.parse_args()

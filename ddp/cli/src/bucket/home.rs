@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use ddp::checkpoint::CheckpointStore;
+use ddp::checkpoint::{CheckpointStore, MANIFEST_FILE, step_of};
 use ddp::config::ZeroStage;
 use ddp::run_folder::done::DONE_FILE;
 use ddp::run_folder::file_system::check_file_system;
@@ -16,7 +16,7 @@ use ddp::storage::fingerprint::Fingerprint;
 use ddp::storage::user_file::read_regular;
 use ddp::train::resume::ResumeFrom;
 use ddp_comm::World;
-use ddp_tables::open::remote::{self, Bucket, Take, complete_checkpoints};
+use ddp_tables::open::remote::{self, Bucket, complete_checkpoints};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -194,7 +194,16 @@ impl BucketRun {
 
     fn begin_first(&mut self, host: &str, args: &TrainArgs) -> Result<Mirror> {
         let bucket = Bucket::open(&self.address)?;
-        let has_run = bucket.list("")?.iter().any(|(name, _)| is_of_run(name));
+        let objects = bucket.list("")?;
+        // Before anything is written into it.
+        let is_manifest = |name: &str| match name.split_once('/') {
+            Some((step, name)) => name == MANIFEST_FILE && step_of(step).is_some(),
+            None => name == MANIFEST_FILE,
+        };
+        if objects.iter().any(|(name, _)| is_manifest(name)) {
+            return Err(CommandError::BucketCheckpoint { address: self.address.clone() }.into());
+        }
+        let has_run = objects.iter().any(|(name, _)| is_of_run(name));
         if self.is_there && !has_run {
             return Err(CommandError::BucketWithoutRun { address: self.address.clone() }.into());
         }
@@ -244,21 +253,31 @@ impl BucketRun {
         } else {
             self.set_aside()?;
         }
-        self.make()?;
+        self.make(&self.home())?;
         write_atomic(&self.home().join(ADDRESS_FILE), self.address.as_bytes()).map_err(ddp::Error::from)?;
         // Only when config and data are checked.
         Ok(has_run && !self.resumes)
     }
 
-    /// Fetches what the bucket has of the run into the home, unless that has as new a checkpoint.
+    /// Fetches what the bucket has of the run into the home, unless that has as new a checkpoint that is intact.
     fn bring(&self, bucket: &Bucket, objects: &[(String, u64)]) -> Result<()> {
-        let own = self.newest_at_home();
+        let search = CheckpointStore::for_run(&self.home()).newest_valid().map_err(ddp::Error::from)?;
+        let own = search.found.map(|found| found.manifest().run.step);
         if !objects.iter().any(|(name, _)| is_of_run(name)) || (own.is_some() && own >= newest(objects)) {
             return Ok(());
         }
+        // The home goes when the new one is complete.
+        let new = self.beside("new");
+        if own.is_none() {
+            self.empty()?;
+        }
+        self.remove(&new)?;
+        self.make(&new)?;
+        if !bucket.fetch_start(own, &new)? {
+            return self.remove(&new);
+        }
         self.empty()?;
-        self.make()?;
-        bucket.fetch(Take::Start, &self.home())?;
+        fs::rename(&new, self.home()).map_err(|source| self.unwritable(source))?;
         let events = self.home().join(METRICS_FILE);
         if events.exists() {
             fs::rename(&events, self.home().join(FETCHED)).map_err(|source| self.unwritable(source))?;
@@ -271,34 +290,49 @@ impl BucketRun {
         search.found.map(|found| found.manifest().run.step)
     }
 
-    /// Removes the home of another run, or gives it another name if it has a checkpoint.
+    /// Removes the home of another run, or gives it another name if it has a checkpoint. The one before it goes, so that the disk does not fill.
     fn set_aside(&self) -> Result<()> {
         let home = self.home();
         if self.newest_at_home().is_none() {
             return self.empty();
         }
-        let aside = home.with_file_name(format!("{}.replaced-{}", file_name(&home), std::process::id()));
+        let aside = self.beside("replaced");
+        self.remove(&aside)?;
         let renamed = own_parent().and_then(|()| fs::rename(&home, &aside));
         renamed.map_err(|source| self.unwritable(source))?;
-        warn!("{} held another run than {}: it is {} now", home.display(), self.address, aside.display());
+        warn!(
+            "{} held another run than {}: it is {} now, until the next such one",
+            home.display(),
+            self.address,
+            aside.display()
+        );
         Ok(())
+    }
+
+    /// A folder next to the home.
+    fn beside(&self, what: &str) -> PathBuf {
+        let home = self.home();
+        home.with_file_name(format!("{}.{what}", file_name(&home)))
     }
 
     /// Removes the home.
     fn empty(&self) -> Result<()> {
-        let empty = || match own_parent().and_then(|()| fs::remove_dir_all(self.home())) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        };
-        Ok(empty().map_err(|source| self.unwritable(source))?)
+        self.remove(&self.home())
     }
 
-    /// Makes the home, which only this user can enter.
-    fn make(&self) -> Result<()> {
+    fn remove(&self, folder: &Path) -> Result<()> {
+        match own_parent().and_then(|()| fs::remove_dir_all(folder)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(self.unwritable(error).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a folder like the home, which only this user can enter.
+    fn make(&self, folder: &Path) -> Result<()> {
         let make = || {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(parent())?;
             own_parent()?;
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.home())
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
         };
         Ok(make().map_err(|source| self.unwritable(source))?)
     }
@@ -328,4 +362,84 @@ pub(crate) fn address_of(folder: &Path) -> Option<String> {
 /// The name of the folder of a run for users: the address, for a home.
 pub(crate) fn shown(folder: &Path) -> PathBuf {
     address_of(folder).map_or_else(|| folder.to_owned(), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mirror::tests::{copy_step, damage};
+    use super::*;
+
+    /// A run at a folder in the place of a mounted bucket, which has the checkpoints of these steps.
+    struct There {
+        folder: tempfile::TempDir,
+        run: BucketRun,
+        bucket: Bucket,
+    }
+
+    impl There {
+        fn new(steps: &[u64]) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let address = folder.path().display().to_string();
+            steps.iter().for_each(|step| copy_step(*step, folder.path()));
+            let bucket = Bucket::open(&address).unwrap();
+            There { folder, run: BucketRun { address, resumes: true, is_there: true }, bucket }
+        }
+
+        fn bring(&self) -> Result<Vec<u64>> {
+            self.run.bring(&self.bucket, &self.bucket.list("")?)?;
+            Ok(CheckpointStore::for_run(&self.run.home()).steps().map_err(ddp::Error::from)?)
+        }
+    }
+
+    impl Drop for There {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(self.run.home().parent().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_gives_way_to_the_one_before_it() {
+        let there = There::new(&[28, 35, 38]);
+        damage(38, there.folder.path());
+        assert_eq!(there.bring().unwrap(), [35]);
+        damage(35, there.folder.path());
+        assert_eq!(there.bring().unwrap(), [35], "that of the home is intact");
+        let fresh = There::new(&[35, 38]);
+        [35, 38].iter().for_each(|step| damage(*step, fresh.folder.path()));
+        let error = fresh.bring().unwrap_err().to_string();
+        assert!(
+            error.contains("none of its checkpoints can be used") && error.contains("step-35"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_home_gives_way_to_an_intact_checkpoint_alone() {
+        let there = There::new(&[28, 38]);
+        there.run.make(&there.run.home()).unwrap();
+        copy_step(28, &there.run.home());
+        let notes = there.run.home().join("notes");
+        fs::write(&notes, "").unwrap();
+        damage(38, there.folder.path());
+        assert_eq!(there.bring().unwrap(), [28]);
+        assert!(notes.exists() && !there.run.beside("new").exists());
+        copy_step(38, there.folder.path());
+        copy_step(38, &there.run.home());
+        damage(38, &there.run.home());
+        assert_eq!(there.bring().unwrap(), [38]);
+        assert!(CheckpointStore::for_run(&there.run.home()).newest_valid().unwrap().skipped.is_empty());
+        assert!(!notes.exists(), "it is a new home");
+    }
+
+    #[test]
+    fn homes_are_set_aside_one_after_another() {
+        let there = There::new(&[]);
+        for step in [28, 35, 38] {
+            there.run.make(&there.run.home()).unwrap();
+            copy_step(step, &there.run.home());
+            there.run.set_aside().unwrap();
+            let aside = there.run.beside("replaced");
+            assert_eq!(CheckpointStore::for_run(&aside).steps().unwrap(), [step]);
+        }
+    }
 }

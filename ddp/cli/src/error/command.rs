@@ -384,6 +384,13 @@ pub enum CommandError {
         "check the address: `ddp-train runs ls` lists the runs of a folder; `--out {address} --resume auto` starts a new one"
     ))]
     BucketWithoutRun { address: String },
+    /// The address is one of checkpoints, and a run would write into them.
+    #[error("{address} is a checkpoint or holds checkpoints, and is no run")]
+    #[diagnostic(help(
+        "--resume with the address of the run, without /checkpoints and what follows, continues it; \
+         `--resume {address} --out FOLDER` trains from this checkpoint in another folder"
+    ))]
+    BucketCheckpoint { address: String },
     /// Checkpoints in a bucket are not pruned by hand.
     #[error("{}: `checkpoint prune` works in a folder of this host", path.display())]
     #[diagnostic(help("a run in a bucket keeps as many as `checkpoint.keep` says, when it goes on"))]

@@ -18,7 +18,10 @@ mod fetch;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use ddp::checkpoint::{CheckpointStore, step_of};
 use ddp::data::error::{DataError, Result};
+use ddp::run_folder::folder::CHECKPOINTS;
+use tracing::warn;
 
 pub use self::signed::hide_signatures;
 use self::signed::shown;
@@ -41,7 +44,8 @@ pub fn is_address(source: &str) -> bool {
 /// # Errors
 /// [`TableError::Store`] with the address and what the store has said.
 pub(crate) fn local(source: &str, keep: Option<&str>) -> Result<String> {
-    fetch::local(source, keep.map(Path::new), Take::Rows).map_err(|fault| store_error(source, fault))
+    fetch::local(source, keep.map(Path::new), Take::Rows, u64::MAX)
+        .map_err(|fault| store_error(source, fault))
 }
 
 fn store_error(source: &str, (reason, hint): Fault) -> DataError {
@@ -54,16 +58,52 @@ pub fn takes_results(address: &str) -> bool {
 }
 
 /// The folder of this host with what `take` says of the objects below `address`, which it fetches; a path of this host stays. The last
-/// process that uses it removes it.
+/// process that uses it removes it. A newest checkpoint that is damaged gives way to the one before it.
 ///
 /// # Errors
 /// [`TableError::Store`] with the address and what the store has said.
 pub fn local_run(path: &Path, take: Take) -> Result<PathBuf> {
-    match path.to_str().filter(|text| is_address(text)) {
-        Some(address) => {
-            fetch::local(address, None, take).map(PathBuf::from).map_err(|fault| store_error(address, fault))
+    let Some(address) = path.to_str().filter(|text| is_address(text)) else { return Ok(path.to_owned()) };
+    let fetch = |end| {
+        let copies = fetch::local(address, None, take, end).map(PathBuf::from);
+        copies.map(Some).map_err(|fault| store_error(address, fault))
+    };
+    Ok(intact(address, take, fetch)?.expect("each fetch has copies"))
+}
+
+/// Brings the newest intact checkpoint of a run by `fetch`, which returns the folder with the newest one before a step, or none if it is not
+/// wanted; returns the folder.
+fn intact(
+    address: &str,
+    take: Take,
+    fetch: impl Fn(u64) -> Result<Option<PathBuf>>,
+) -> Result<Option<PathBuf>> {
+    let (mut end, mut skipped) = (u64::MAX, Vec::new());
+    loop {
+        let Some(folder) = fetch(end)? else { return Ok(None) };
+        if !take.is_of_newest() || !folder.is_dir() {
+            return Ok(Some(folder));
         }
-        None => Ok(path.to_owned()),
+        let store = CheckpointStore::for_run(&folder);
+        let failed = |reason: String| store_error(address, (reason, "check the disk".to_owned()));
+        let search = store.newest_valid().map_err(|error| failed(error.to_string()))?;
+        if search.found.is_some() {
+            return Ok(Some(folder));
+        }
+        let damaged = search.skipped.into_iter().find_map(|skipped| Some((step_of(&skipped.name)?, skipped)));
+        match damaged {
+            Some((step, fault)) => {
+                warn!("skipped checkpoint {fault} (in {address})");
+                end = step;
+                skipped.push(fault.to_string());
+            }
+            None if skipped.is_empty() => return Ok(Some(folder)),
+            None => {
+                let reason = format!("none of its checkpoints can be used:\n  {}", skipped.join("\n  "));
+                let hint = "copy intact checkpoints there, or start a new run at another address".to_owned();
+                return Err(store_error(address, (reason, hint)));
+            }
+        }
     }
 }
 
@@ -167,25 +207,37 @@ impl Bucket {
         )
     }
 
-    /// Brings what `take` says of the objects into a folder.
+    /// Brings what a run continues from into an empty folder, with the newest checkpoint that is intact. Returns whether that is newer than
+    /// `own`; otherwise the folder is of no use.
     ///
     /// # Errors
-    /// See [`Bucket::open`].
-    pub fn fetch(&self, take: Take, to: &Path) -> Result<()> {
+    /// See [`Bucket::open`]; none of several checkpoints is intact, and `own` is none.
+    pub fn fetch_start(&self, own: Option<u64>, to: &Path) -> Result<bool> {
         let failed = |error: std::io::Error| {
             let hint = "free some space, or name another folder with TMPDIR".to_owned();
             store_error(&self.address, (format!("can't write to {}: {error}", to.display()), hint))
         };
-        match &self.folder {
-            BucketFolder::Store(_) => {
-                let copies = local_run(Path::new(&self.address), take)?;
-                move_into(&copies, to).map_err(failed)
+        let fetched = intact(&self.address, Take::Start, |end| {
+            let objects = self.list("")?;
+            let complete = complete_checkpoints(objects.iter().map(|(name, _)| name.as_str()));
+            if own.is_some() && complete.into_iter().rfind(|step| *step < end) <= own {
+                return Ok(None);
             }
-            BucketFolder::Mount(home) => take
-                .chosen(self.list("")?, "")
-                .into_iter()
-                .try_for_each(|(name, _)| mount::fetch(home, &name, &to.join(&name)).map_err(failed)),
-        }
+            // A damaged one.
+            let _ = std::fs::remove_dir_all(to.join(CHECKPOINTS));
+            let brought = match &self.folder {
+                BucketFolder::Store(_) => {
+                    let copies = fetch::local(&self.address, None, Take::Start, end);
+                    move_into(Path::new(&copies.map_err(|fault| store_error(&self.address, fault))?), to)
+                }
+                BucketFolder::Mount(home) => {
+                    let mut objects = Take::Start.chosen(objects, "", end).into_iter();
+                    objects.try_for_each(|(name, _)| mount::fetch(home, &name, &to.join(&name)))
+                }
+            };
+            brought.map(|()| Some(to.to_owned())).map_err(failed)
+        });
+        Ok(fetched?.is_some())
     }
 
     /// Whether it is a mount, which has no conditional writes.
@@ -263,7 +315,7 @@ mod fetch {
 
     use super::terms::{Fault, Take};
 
-    pub(super) fn local(_: &str, _: Option<&Path>, _: Take) -> Result<String, Fault> {
+    pub(super) fn local(_: &str, _: Option<&Path>, _: Take, _: u64) -> Result<String, Fault> {
         absent()
     }
 

@@ -53,8 +53,8 @@ struct Held {
 /// The copies that this process uses, by source and folder.
 static HELD: LazyLock<Mutex<HashMap<Id, Held>>> = LazyLock::new(Mutex::default);
 
-/// An address, the folder of `data.cache`, and what is taken.
-type Id = (String, Option<PathBuf>, Take);
+/// An address, the folder of `data.cache`, what is taken, and the step before which the newest checkpoint is.
+type Id = (String, Option<PathBuf>, Take, u64);
 
 /// An object as it was when it was fetched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,13 +70,13 @@ impl Known {
     }
 }
 
-pub(super) fn local(address: &str, keep: Option<&Path>, take: Take) -> Result<String, Fault> {
-    let id = (address.to_owned(), keep.map(Path::to_owned), take);
+pub(super) fn local(address: &str, keep: Option<&Path>, take: Take, end: u64) -> Result<String, Fault> {
+    let id = (address.to_owned(), keep.map(Path::to_owned), take, end);
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(found) = held.get(&id) {
         return Ok(found.local.clone());
     }
-    let copies = copy(address, keep, take)?;
+    let copies = copy(address, keep, take, end)?;
     let local = copies.local.clone();
     held.insert(id, copies);
     Ok(local)
@@ -91,7 +91,7 @@ pub(super) fn release() {
     }
 }
 
-fn copy(address: &str, keep: Option<&Path>, take: Take) -> Result<Held, Fault> {
+fn copy(address: &str, keep: Option<&Path>, take: Take, end: u64) -> Result<Held, Fault> {
     let source = open(address, OF_READING)?;
     let parent = match keep {
         Some(keep) => keep.join("objects"),
@@ -103,12 +103,15 @@ fn copy(address: &str, keep: Option<&Path>, take: Take) -> Result<Held, Fault> {
     let mut hash = Fingerprint::default();
     hash.text(address);
     hash.text(take.name());
+    if end < u64::MAX {
+        hash.text(&end.to_string());
+    }
     let folder = parent.join(format!("{:016x}", hash.finish()));
     if keep.is_none() {
         remove_abandoned(&parent, &folder);
     }
     let lock = lock(&folder).map_err(|error| on_disk(&folder, &error))?;
-    let copied = copy_locked(address, &source, take, &folder, keep.is_some());
+    let copied = copy_locked(address, &source, (take, end), &folder, keep.is_some());
     if copied.is_err() && keep.is_none() {
         remove_unused(&folder, &lock);
     }
@@ -136,7 +139,7 @@ fn private_folder(path: &Path) -> std::io::Result<()> {
 fn copy_locked(
     address: &str,
     source: &Source,
-    take: Take,
+    of: (Take, u64),
     folder: &Path,
     is_kept: bool,
 ) -> Result<(), Fault> {
@@ -149,11 +152,11 @@ fn copy_locked(
         runtime.map_err(|error| (error.to_string(), "allow this process more threads".to_owned()))?;
     runtime.block_on(async {
         for _ in 1..MAX_LISTS {
-            if fetch(shown(address), source, take, folder, is_kept, true).await? {
+            if fetch(shown(address), source, of, folder, is_kept, true).await? {
                 return Ok(());
             }
         }
-        fetch(shown(address), source, take, folder, is_kept, false).await.map(drop)
+        fetch(shown(address), source, of, folder, is_kept, false).await.map(drop)
     })
 }
 
@@ -214,12 +217,12 @@ fn on_disk(path: &Path, error: &std::io::Error) -> Fault {
 async fn fetch(
     address: &str,
     source: &Source,
-    take: Take,
+    (take, end): (Take, u64),
     folder: &Path,
     is_kept: bool,
     may_repeat: bool,
 ) -> Result<bool, Fault> {
-    let objects = named(source, take).await?;
+    let objects = named(source, take, end).await?;
     let home = folder.join(&source.place);
     let index = folder.join(INDEX);
     let known: Option<BTreeMap<String, Known>> =
@@ -332,7 +335,7 @@ fn new_file(path: &Path) -> std::io::Result<File> {
 }
 
 /// The objects that a source names, with their names below its place.
-async fn named(source: &Source, take: Take) -> Result<Vec<(String, ObjectMeta)>, Fault> {
+async fn named(source: &Source, take: Take, end: u64) -> Result<Vec<(String, ObjectMeta)>, Fault> {
     let Source { store, key, typed, is_single, .. } = source;
     if *is_single {
         // A signed link may be for GET alone.
@@ -375,7 +378,7 @@ async fn named(source: &Source, take: Take) -> Result<Vec<(String, ObjectMeta)>,
         .into_iter()
         .filter(|(name, meta)| is_named(name) && is_inside(name) && !is_marker(name, meta))
         .collect();
-    let objects = take.chosen(objects, typed);
+    let objects = take.chosen(objects, typed, end);
     if objects.is_empty() {
         let endings = formats::usual_endings();
         let what = if n_listed == 0 {

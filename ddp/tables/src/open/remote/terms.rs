@@ -39,15 +39,22 @@ impl Take {
         }
     }
 
-    /// The objects to fetch of those `objects` below the key `home`. Checkpoints without a manifest are not complete.
-    pub(super) fn chosen<T>(self, objects: Vec<(String, T)>, home: &str) -> Vec<(String, T)> {
+    /// Whether one checkpoint is fetched, which must be intact.
+    pub(super) fn is_of_newest(self) -> bool {
+        matches!(self, Take::Model | Take::Start)
+    }
+
+    /// The objects to fetch of those `objects` below the key `home`, where the newest checkpoint is the one before step `end`. Checkpoints
+    /// without a manifest are not complete.
+    pub(super) fn chosen<T>(self, objects: Vec<(String, T)>, home: &str, end: u64) -> Vec<(String, T)> {
         if self == Take::Rows {
             return objects;
         }
         let below =
             |name: &str| name.strip_prefix(home).map_or(name, |rest| rest.trim_start_matches('/')).to_owned();
         let names: BTreeSet<String> = objects.iter().map(|(name, _)| below(name)).collect();
-        let newest = complete_checkpoints(names.iter().map(String::as_str)).pop();
+        let complete = complete_checkpoints(names.iter().map(String::as_str));
+        let newest = complete.into_iter().rfind(|step| *step < end);
         let has_model = names.contains(MODEL_FILE);
         let is_chosen =
             |name: &str| match (name.split_once(CHECKPOINTS).filter(|(before, _)| before.is_empty()), self) {
@@ -124,7 +131,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let chosen = |take: Take, model: &[&str]| {
-            let chosen = take.chosen(names(model), "a/b").into_iter();
+            let chosen = take.chosen(names(model), "a/b", u64::MAX).into_iter();
             chosen.map(|(name, ())| name.strip_prefix("a/b/").unwrap().to_owned()).collect::<Vec<_>>()
         };
         let newest = ["checkpoints/step-10/model.safetensors", "checkpoints/step-10/manifest.json"];
@@ -135,6 +142,9 @@ mod tests {
         assert!(!chosen(Take::Run, &[]).contains(&steps[2]), "it is not complete");
         assert_eq!(chosen(Take::Lists, &[]).len(), run.len() + 4);
         assert_eq!(chosen(Take::Rows, &[]).len(), names(&[]).len());
+        let older = Take::Start.chosen(names(&[]), "a/b", 10);
+        assert!(older.iter().any(|(name, ())| name == "a/b/checkpoints/step-5/manifest.json"), "{older:?}");
+        assert!(!older.iter().any(|(name, ())| name.contains("step-10")), "{older:?}");
         assert!(Take::Lists.is_by_size(&steps[0]) && !Take::Lists.is_by_size(&manifests[0]));
     }
 }
