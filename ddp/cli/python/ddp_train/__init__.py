@@ -30,6 +30,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
@@ -203,8 +204,8 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
 
         with _saved_rows(rows) as (folder, path):
             out = os.path.join(folder, "predictions.npy")
-            server.predict(lambda: str(model), path, out, proba)
-            values = numpy.load(out)
+            n_without = server.predict(lambda: str(model), path, out, proba)
+            values = _present(numpy.load(out), n_without, stacklevel=2)
             if proba or not os.path.exists(f"{out}.labels.json"):
                 return values
             with open(f"{out}.labels.json", encoding="utf-8") as file:
@@ -227,8 +228,8 @@ class _Server:
 
     def predict(
         self, model: Callable[[], str], data: str, out: str, proba: bool, keep: Sequence[str] = (), version: Any = None
-    ) -> None:  # fmt: skip
-        """Writes predictions of `data` to `out`. Another `version` of the model starts the process anew."""
+    ) -> int:  # fmt: skip
+        """Writes predictions of `data` to `out`; returns how many rows have none. Another `version` of the model starts the process anew."""
         data = data if "://" in data or data.startswith("builtin:") else os.path.abspath(data)
         request = json.dumps({"data": data, "out": out, "proba": proba, "keep": list(keep)}) + "\n"
         with self._lock:
@@ -260,6 +261,7 @@ class _Server:
         answer = json.loads(answer)
         if "error" in answer:
             raise InputError(2, f"error: {answer['error']}\nhint: {answer.get('hint')}")
+        return int(answer.get("without_prediction", 0))
 
     def _start(self, model: str, version: Any) -> None:
         self._stop()
@@ -276,6 +278,23 @@ class _Server:
         if self._process is not None:
             self._process = None
             self._close()
+
+
+def _present(values: Any, n_without: int, stacklevel: int) -> Any:
+    """Predictions of which `n_without` rows have none: an error for labels, which would look like others, and a warning for NaN."""
+    if n_without == 0:
+        return values
+    import numpy
+
+    are_labels = values.dtype.kind == "i"
+    lacks = values == numpy.iinfo(numpy.int64).min if are_labels else numpy.isnan(values)
+    rows = numpy.flatnonzero(lacks.reshape(len(values), -1).any(axis=1)).tolist()
+    some = ", ".join(map(str, rows[:5])) + ", ..." * (len(rows) > 5)
+    text = f"no prediction for {n_without} of {len(values)} rows ({some}): the model's outputs are NaN, as for features beyond the range of f32"
+    if are_labels:
+        raise ValueError(text)
+    warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
+    return values
 
 
 def _keep(stream: Any, lines: collections.deque[bytes]) -> None:

@@ -243,7 +243,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         """Spells classes in the config as the program does."""
 
     def _predict(self, X: Any, proba: bool = False) -> Tuple[Any, Any]:
-        """What the program predicts, and the labels that class numbers stand for."""
+        """Predictions of the program, and the labels that class numbers stand for."""
         check_is_fitted(self, "model_bytes_")
         X = self._features(X, reset=False)
         with Files(prefix="ddp-train-", dir=ddp_train._memory(range(X.shape[0]))) as files:
@@ -254,9 +254,10 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
                 return path
 
             out = pathlib.Path(files.name, "predictions.npy")
-            self._server.predict(model, self._save(files, "rows", X, {}, None)["train"], str(out), proba)
+            n_without = self._server.predict(model, self._save(files, "rows", X, {}, None)["train"], str(out), proba)
             labels = out.with_name("predictions.npy.labels.json")
-            return np.load(out), json.loads(labels.read_text(encoding="utf-8")) if labels.exists() else None
+            values = ddp_train._present(np.load(out), n_without, stacklevel=3)
+            return values, json.loads(labels.read_text(encoding="utf-8")) if labels.exists() else None
 
     def __getstate__(self) -> Any:
         # The process that predicts is not part of the estimator.
