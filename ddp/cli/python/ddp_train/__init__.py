@@ -161,12 +161,13 @@ class Run:
             rows = [] if data is None else ["--data", _rows(data, folder)]
             return json.loads(_output(["eval", "--checkpoint", str(self.folder), *rows, "--json", *args]).splitlines()[-1])
 
-    def predict(self, data: Any, *, proba: bool = False, keep: Sequence[str] = ()) -> pyarrow.Table:
+    def predict(self, data: Any, *, proba: bool = False, keep: Sequence[str] = (), device: str = "auto") -> pyarrow.Table:
         """Predictions of rows as an Arrow table, in their order; docs/predicting.md lists the columns. Needs pyarrow.
 
         data: a path, a pyarrow table, a data frame or an array.
         proba: also the probabilities of classes.
         keep: columns of the data to pass through.
+        device: auto, cpu, cuda or cuda:N.
         """
         import pyarrow.parquet
 
@@ -174,15 +175,15 @@ class Run:
         version = [file.stat().st_mtime_ns for file in files if file.exists()]
         with _saved_rows(data) as (folder, path):
             out = os.path.join(folder, "predictions.parquet")
-            self._server.predict(lambda: str(self.folder), path, out, proba, keep, version)
+            self._server.predict(lambda: str(self.folder), path, out, proba, keep, version, ["--device", device])
             return pyarrow.parquet.read_table(out, memory_map=False)
 
 
-def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any]:
+def load(run: Union[Run, Path], framework: str = "numpy", device: str = "auto") -> Callable[[Any], Any]:
     """The model of a run, to be called with rows.
 
     "numpy": a function of rows (as of `Run.predict`), which returns an array of labels or values, or with proba=True of
-    probabilities. The first call starts a process that keeps the model until the function is gone.
+    probabilities. The first call starts a process that keeps the model on `device` (auto, cpu, cuda or cuda:N) until the function is gone.
     "torch": a torch.nn.Module in evaluation mode, with the preprocessing inside. Its input are the columns as numbers, made of the
     strings of rows (dicts) by `module.columns.tensor(rows)`; `module.labels` are the labels of its outputs. Needs torch and safetensors.
     """
@@ -204,7 +205,7 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
 
         with _saved_rows(rows) as (folder, path):
             out = os.path.join(folder, "predictions.npy")
-            n_without = server.predict(lambda: str(model), path, out, proba)
+            n_without = server.predict(lambda: str(model), path, out, proba, args=["--device", device])
             values = _present(numpy.load(out), n_without, stacklevel=2)
             if proba or not os.path.exists(f"{out}.labels.json"):
                 return values
@@ -215,27 +216,35 @@ def load(run: Union[Run, Path], framework: str = "numpy") -> Callable[[Any], Any
     return predict
 
 
-class _Server:
-    """A process of the program that keeps a model, from the first request on until this object is gone."""
+#: Most processes that wait for requests; beyond them, that of the longest wait ends.
+_MOST_SERVERS = 8
+_servers: weakref.WeakSet[_Server] = weakref.WeakSet()
 
-    def __init__(self, args: Sequence[str] = ()):
-        self._args, self._lock, self._process, self._pid, self._version = args, threading.Lock(), None, 0, None
+
+class _Server:
+    """A process of the program that keeps a model, from the first request on until this object is gone or others need its place."""
+
+    def __init__(self) -> None:
+        self._lock, self._process, self._start_of, self._last_use = threading.Lock(), None, None, 0.0
         self._stderr: collections.deque[bytes] = collections.deque(maxlen=100)
+        _servers.add(self)
 
     def __reduce__(self) -> Any:
         # A copy starts a process of its own.
-        return type(self), (self._args,)
+        return type(self), ()
 
     def predict(
-        self, model: Callable[[], str], data: str, out: str, proba: bool, keep: Sequence[str] = (), version: Any = None
+        self, model: Callable[[], str], data: str, out: str, proba: bool, keep: Sequence[str] = (), version: Any = None, args: Sequence[str] = ()
     ) -> int:  # fmt: skip
-        """Writes predictions of `data` to `out`; returns how many rows have none. Another `version` of the model starts the process anew."""
+        """Writes predictions of `data` to `out`; returns how many rows have none. Another `version` of the model, and other arguments of
+        `ddp-train predict`, start the process anew."""
         data = data if "://" in data or data.startswith("builtin:") else os.path.abspath(data)
         request = json.dumps({"data": data, "out": out, "proba": proba, "keep": list(keep)}) + "\n"
         with self._lock:
-            # A process that was forked has the pipes of its parent.
-            if self._process is None or self._pid != os.getpid() or self._version != version:
-                self._start(model(), version)
+            self._last_use = time.monotonic()
+            if self._process is None or self._start_of != (version, args):
+                self._start(model(), args)
+                self._start_of = version, args
             process: Any = self._process
             try:
                 process.stdin.write(request.encode())
@@ -263,12 +272,17 @@ class _Server:
             raise InputError(2, f"error: {answer['error']}\nhint: {answer.get('hint')}")
         return int(answer.get("without_prediction", 0))
 
-    def _start(self, model: str, version: Any) -> None:
+    def _start(self, model: str, args: Sequence[str]) -> None:
         self._stop()
-        line = [program(), "predict", "--checkpoint", model, "--serve", *self._args]
+        running = sorted((other for other in list(_servers) if other._process is not None), key=lambda other: other._last_use)
+        for other in running[: max(0, len(running) + 1 - _MOST_SERVERS)]:
+            # One that is in use stays.
+            if other._lock.acquire(blocking=False):
+                other._stop()
+                other._lock.release()
+        line = [program(), "predict", "--checkpoint", model, "--serve", *args]
         pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
         process: Any = subprocess.Popen(line, start_new_session=True, env=_environment(), **pipes)  # type: ignore[call-overload]
-        self._pid, self._version = os.getpid(), version
         self._stderr.clear()
         self._reader = threading.Thread(target=_keep, args=(process.stderr, self._stderr), daemon=True)
         self._reader.start()
@@ -278,6 +292,28 @@ class _Server:
         if self._process is not None:
             self._process = None
             self._close()
+
+    def _forget(self) -> None:
+        """Leaves process and lock to the parent, of which this is a fork. Another thread may have held the lock, and those of the pipes."""
+        process: Any = self._process
+        self._lock, self._process = threading.Lock(), None
+        if process is not None:
+            self._close.detach()
+            process.returncode = 0
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in (process.stdin, process.stdout, process.stderr):
+                # The parent's end alone keeps a pipe open. Closing here could wait for a lock.
+                with contextlib.suppress(OSError, ValueError):
+                    os.dup2(null, stream.fileno(), inheritable=False)
+            os.close(null)
+
+
+def _forget_servers() -> None:
+    for server in list(_servers):
+        server._forget()
+
+
+os.register_at_fork(after_in_child=_forget_servers)
 
 
 def _present(values: Any, n_without: int, stacklevel: int) -> Any:

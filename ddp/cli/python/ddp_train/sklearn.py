@@ -124,7 +124,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         if model.parent != out:
             text = f"training was interrupted in epoch {self.n_iter_}: the model comes from the checkpoint that was saved then"
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
-        self._server = ddp_train._Server(_threads(1))
+        self._server = ddp_train._Server()
         self.__dict__.pop("run_", None)
         if self.out is not None:
             self.run_ = run
@@ -254,7 +254,8 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
                 return path
 
             out = pathlib.Path(files.name, "predictions.npy")
-            n_without = self._server.predict(model, self._save(files, "rows", X, {}, None)["train"], str(out), proba)
+            rows, args = self._save(files, "rows", X, {}, None)["train"], ["--device", self.device, *_threads(1)]
+            n_without = self._server.predict(model, rows, str(out), proba, args=args)
             labels = out.with_name("predictions.npy.labels.json")
             values = ddp_train._present(np.load(out), n_without, stacklevel=3)
             return values, json.loads(labels.read_text(encoding="utf-8")) if labels.exists() else None
@@ -265,7 +266,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
-        self._server = ddp_train._Server(_threads(1))
+        self._server = ddp_train._Server()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
