@@ -425,17 +425,19 @@ def _rows(data: Any, folder: str) -> str:
     if hasattr(data, "__array__") and not hasattr(data, "columns"):
         import numpy
 
-        numpy.save(os.path.join(folder, "rows.npy"), numpy.ascontiguousarray(data))
+        from .frames import plain
+
+        numpy.save(os.path.join(folder, "rows.npy"), plain(numpy.ascontiguousarray(data)))
         return os.path.join(folder, "rows.npy")
     if not (hasattr(data, "columns") or hasattr(data, "__arrow_c_stream__") or isinstance(data, Mapping)):
         expected = "a path, an Arrow table, a data frame, a dict of columns or an array"
         raise TypeError(f"rows: expected {expected}, got {type(data).__name__}")
-    import pyarrow
     import pyarrow.parquet
 
+    from .frames import arrow_table
+
     # Data frames of pandas and polars, and whatever else has Arrow's interface.
-    table = data if isinstance(data, pyarrow.Table) else pyarrow.table(data)
-    pyarrow.parquet.write_table(table, os.path.join(folder, "rows.parquet"))
+    pyarrow.parquet.write_table(arrow_table(data), os.path.join(folder, "rows.parquet"))
     return os.path.join(folder, "rows.parquet")
 
 

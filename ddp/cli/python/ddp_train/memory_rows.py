@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 from scipy import sparse
 
+from .frames import arrow_table, plain_type
+
 #: Arrays of more features are saved as npy, from which the program starts in half of the time.
 MOST_COLUMNS = 256
 
@@ -65,14 +67,10 @@ def tables(X: Any, names: List[str]) -> Iterator[Any]:
     if isinstance(X, pa.Table):
         yield X.rename_columns(names).unify_dictionaries()
     elif hasattr(X, "iloc"):
-        sparse_types = {name: dtype.subtype for name, dtype in X.dtypes.items() if type(dtype).__name__ == "SparseDtype"}
-        is_plain = all(isinstance(dtype, np.dtype) and dtype.kind in "iufb" for dtype in {**X.dtypes, **sparse_types}.values())
+        dtypes = [dtype.subtype if type(dtype).__name__ == "SparseDtype" else dtype for dtype in X.dtypes]
+        is_plain = all(isinstance(dtype, np.dtype) and dtype.kind in "iufb" for dtype in dtypes)
         for rows in blocks(X.shape) if is_plain else [slice(None)]:
-            try:
-                table = pa.Table.from_pandas(X.iloc[rows].astype(sparse_types) if sparse_types else X.iloc[rows], preserve_index=False)
-            except pa.ArrowException as error:
-                raise ValueError(f"no type of Arrow holds the values of a column; astype(str) makes them texts: {error}") from error
-            yield table.replace_schema_metadata().rename_columns(names)
+            yield arrow_table(X.iloc[rows], preserve_index=False).replace_schema_metadata().rename_columns(names)
     else:
         for rows in blocks(X.shape):
             block = X[rows].toarray() if sparse.issparse(X) else X[rows]
@@ -82,11 +80,6 @@ def tables(X: Any, names: List[str]) -> Iterator[Any]:
 def blocks(shape: Tuple[int, int]) -> List[slice]:
     step = max(1, min(1 << 16, (1 << 24) // shape[1]))
     return [slice(begin, min(begin + step, shape[0])) for begin in range(0, shape[0], step)]
-
-
-def plain_type(dtype: Any) -> Any:
-    """A type that Arrow, npy and the program know."""
-    return np.float32 if dtype == np.float16 else np.float64 if dtype == np.longdouble else dtype.newbyteorder("=")
 
 
 def check_memory(X: Any) -> None:

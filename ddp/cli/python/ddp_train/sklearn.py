@@ -29,7 +29,8 @@ from sklearn.utils.validation import _check_sample_weight, assert_all_finite, ch
 
 import ddp_train
 
-from .memory_rows import MOST_COLUMNS, Files, blocks, check_memory, plain_type, save_table
+from .frames import plain_type
+from .memory_rows import MOST_COLUMNS, Files, blocks, check_memory, save_table
 
 __all__ = ["DdpClassifier", "DdpMultilabelClassifier", "DdpRegressor"]
 
