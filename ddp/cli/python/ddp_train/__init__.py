@@ -33,7 +33,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union
 
 if TYPE_CHECKING:
     import pyarrow
@@ -78,8 +78,10 @@ class Stopped(KeyboardInterrupt):
 
 def program() -> str:
     """The path of the program: next to this Python, else on the PATH."""
-    own = pathlib.Path(sysconfig.get_path("scripts"), "ddp-train")
-    found = str(own) if own.exists() else shutil.which("ddp-train")
+    # `pip install --user` has a folder of its own.
+    folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
+    own = [path for path in (os.path.join(folder, "ddp-train") for folder in folders) if os.path.exists(path)]
+    found = own[0] if own else shutil.which("ddp-train")
     if found is None:
         raise FileNotFoundError("no program ddp-train next to this Python or on the PATH")
     return found
@@ -109,6 +111,7 @@ def run(
     """
     if ranks < 1:
         raise ValueError(f"ranks: expected at least 1, got {ranks}")
+    args = _words(args)
     is_path, is_config = isinstance(config, (str, os.PathLike)), isinstance(config, Mapping)
     with tempfile.TemporaryDirectory(prefix="ddp-train-") as folder:
         # An address stays as it is, and a pattern or a query is no name of a folder.
@@ -118,7 +121,7 @@ def run(
             out = pathlib.Path("runs", f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_counter)}")
         out = _local(out, "out")
         if is_config:
-            pathlib.Path(file).write_text("".join(f"{key} = {_toml(value)}\n" for key, value in _plain(config).items()), encoding="utf-8")
+            pathlib.Path(file).write_text("".join(f"{key} = {_toml(value, key)}\n" for key, value in _plain(config).items()), encoding="utf-8")
         start = ["launch", "-n", str(ranks), "--launcher", "env", "--"] if ranks > 1 else []
         end = ["--out", str(out), *_flags(settings), *args]
         # On a terminal and in a notebook, a bar.
@@ -143,9 +146,21 @@ class Run:
 
     @property
     def metrics(self) -> List[Dict[str, Any]]:
-        """The events of the run in order: its start, steps, epochs, evaluations and end. docs/logs.md lists their keys."""
-        with open(self.folder / "metrics.jsonl", encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+        """The events of the run in order: its start, steps, epochs, evaluations and end. docs/logs.md lists their keys.
+
+        A last line that is not complete is left out: it is being written, or was when the run was killed. Other damage gives a warning.
+        """
+        path, events = self.folder / "metrics.jsonl", []
+        lines = path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                event = json.loads(line)
+                event["event"]
+                events.append(event)
+            except (ValueError, LookupError, TypeError):
+                if number < len(lines):
+                    warnings.warn(f"{path}, line {number}: left out a damaged line: {line[:60]!r}", RuntimeWarning, stacklevel=2)
+        return events
 
     @property
     def end(self) -> Dict[str, Any]:
@@ -159,24 +174,29 @@ class Run:
         """Metrics on rows: a path, a pyarrow table, a data frame or an array; by default the evaluation rows of the run."""
         with tempfile.TemporaryDirectory(prefix="ddp-train-") as folder:
             rows = [] if data is None else ["--data", _rows(data, folder)]
-            return json.loads(_output(["eval", "--checkpoint", str(self.folder), *rows, "--json", *args]).splitlines()[-1])
+            line = ["eval", "--checkpoint", str(self.folder), *rows, "--json", *_words(args)]
+            return json.loads(_output(line).splitlines()[-1])
 
     def predict(self, data: Any, *, proba: bool = False, keep: Sequence[str] = (), device: str = "auto") -> pyarrow.Table:
         """Predictions of rows as an Arrow table, in their order; docs/predicting.md lists the columns. Needs pyarrow.
 
         data: a path, a pyarrow table, a data frame or an array.
         proba: also the probabilities of classes.
-        keep: columns of the data to pass through.
+        keep: columns of the data to pass through; a text is one name.
         device: auto, cpu, cuda or cuda:N.
         """
         import pyarrow.parquet
 
+        keep = [keep] if isinstance(keep, str) else keep
         files = [self.folder / "model.safetensors", self.folder / "checkpoints" / "latest"]
         version = [file.stat().st_mtime_ns for file in files if file.exists()]
-        with _saved_rows(data) as (folder, path):
+
+        def use(folder: str, path: str) -> Any:
             out = os.path.join(folder, "predictions.parquet")
             self._server.predict(lambda: str(self.folder), path, out, proba, keep, version, ["--device", device])
             return pyarrow.parquet.read_table(out, memory_map=False)
+
+        return _with_rows(data, use)
 
 
 def load(run: Union[Run, Path], framework: str = "numpy", device: str = "auto") -> Callable[[Any], Any]:
@@ -203,19 +223,21 @@ def load(run: Union[Run, Path], framework: str = "numpy", device: str = "auto") 
     def predict(rows: Any, proba: bool = False) -> Any:
         import numpy
 
-        with _saved_rows(rows) as (folder, path):
+        def use(folder: str, path: str) -> Any:
             out = os.path.join(folder, "predictions.npy")
             n_without = server.predict(lambda: str(model), path, out, proba, args=["--device", device])
-            values = _present(numpy.load(out), n_without, stacklevel=2)
-            if proba or not os.path.exists(f"{out}.labels.json"):
-                return values
-            with open(f"{out}.labels.json", encoding="utf-8") as file:
-                labels = json.load(file)
-        return numpy.asarray(labels["labels"] if isinstance(labels, dict) else labels)[values]
+            labels = pathlib.Path(f"{out}.labels.json")
+            return numpy.load(out), n_without, None if proba or not labels.exists() else json.loads(labels.read_text(encoding="utf-8"))
+
+        values, n_without, labels = _with_rows(rows, use)
+        values = _present(values, n_without, stacklevel=2)
+        return values if labels is None else numpy.asarray(labels["labels"] if isinstance(labels, dict) else labels)[values]
 
     return predict
 
 
+#: Status of the program where a disk is full.
+_DISK_FULL = 74
 #: Most processes that wait for requests; beyond them, that of the longest wait ends.
 _MOST_SERVERS = 8
 _servers: weakref.WeakSet[_Server] = weakref.WeakSet()
@@ -225,7 +247,8 @@ class _Server:
     """A process of the program that keeps a model, from the first request on until this object is gone or others need its place."""
 
     def __init__(self) -> None:
-        self._lock, self._process, self._start_of, self._last_use = threading.Lock(), None, None, 0.0
+        self._lock, self._process, self._last_use = threading.Lock(), None, 0.0
+        self._start_of: Any = None
         self._stderr: collections.deque[bytes] = collections.deque(maxlen=100)
         _servers.add(self)
 
@@ -269,7 +292,8 @@ class _Server:
                 raise error(status, _error_of(b"".join(self._stderr).decode("utf-8", "replace").splitlines(keepends=True)))
         answer = json.loads(answer)
         if "error" in answer:
-            raise InputError(2, f"error: {answer['error']}\nhint: {answer.get('hint')}")
+            text = f"error: {answer['error']}\nhint: {answer.get('hint')}"
+            raise TrainError(_DISK_FULL, text) if "No space left on device" in text else InputError(2, text)
         return int(answer.get("without_prediction", 0))
 
     def _start(self, model: str, args: Sequence[str]) -> None:
@@ -386,21 +410,32 @@ def _n_bytes(values: Any) -> int:
     return int(values.nbytes) if hasattr(values, "nbytes") else sum(map(sys.getsizeof, values))
 
 
-@contextlib.contextmanager
-def _saved_rows(rows: Any) -> Iterator[Tuple[str, str]]:
-    """A folder for predictions of rows, and the path of the rows, which are saved there if they are in memory."""
-    with contextlib.ExitStack() as stack:
-        for place in dict.fromkeys((_memory(rows), None)):
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp-train-", dir=place))
-            try:
-                path = _rows(rows, folder)
-                break
-            except OSError:
-                # Another program may fill the memory meanwhile.
-                stack.close()
-                if place is None:
-                    raise
-        yield folder, path
+def _in_folder(memory: Optional[str], use: Callable[[Optional[str]], Any]) -> Any:
+    """What `use` makes in a folder in memory, or in the temporary folder: without `memory`, or where that becomes full."""
+    try:
+        return use(memory)
+    except (OSError, TrainError) as error:
+        # Others may fill it meanwhile, and predictions may be wider than the rows.
+        if memory is None or isinstance(error, TrainError) and error.status != _DISK_FULL:
+            raise
+    return use(None)
+
+
+def _with_rows(rows: Any, use: Callable[[str, str], Any]) -> Any:
+    """What `use` makes of a folder for predictions, and of the path of the rows, which are saved there if they are in memory."""
+
+    def use_folder(place: Optional[str]) -> Any:
+        with tempfile.TemporaryDirectory(prefix="ddp-train-", dir=place) as folder:
+            return use(folder, _rows(rows, folder))
+
+    return _in_folder(_memory(rows), use_folder)
+
+
+def _words(args: Sequence[str]) -> Sequence[str]:
+    """Arguments of a command line; a text would be taken for its letters."""
+    if isinstance(args, (str, bytes)):
+        raise TypeError(f"args: expected a list of arguments, such as ['--resume', 'auto'], got the text {args!r}")
+    return args
 
 
 def _flags(settings: Mapping[str, Any]) -> List[str]:
@@ -411,9 +446,9 @@ def _flags(settings: Mapping[str, Any]) -> List[str]:
             # The flags split names at commas.
             name, value = "data", {name: [str(item) for item in value]}
         if isinstance(value, Mapping):
-            flags += [part for key, item in value.items() for part in ("--set", f"{name}.{key.replace('-', '_')}={_toml(item)}")]
+            flags += [part for key, item in value.items() for part in ("--set", f"{name}.{key.replace('-', '_')}={_toml(item, f'{name}.{key}')}")]
         else:
-            text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else _toml(value)
+            text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else _toml(value, name)
             flags.append(f"--{name.replace('_', '-')}={text}")
     return flags
 
@@ -528,12 +563,12 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _toml(value: Any) -> str:
-    """A plain value of a config as TOML, in one line."""
+def _toml(value: Any, name: str) -> str:
+    """A plain value of a config as TOML, in one line. `name` is that of its key."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item, f'{name}.{key}')}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(_toml(item, name) for item in value) + "]"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     # JSON strings, numbers and booleans are valid TOML, but for those that are not finite.
@@ -541,4 +576,4 @@ def _toml(value: Any) -> str:
         return str(value)
     if isinstance(value, (str, bool, int, float)):
         return json.dumps(value, ensure_ascii=False)
-    raise TypeError(f"a config holds no {type(value).__name__}, got {value!r}")
+    raise TypeError(f"{name}: a config holds no {type(value).__name__}, got {value!r}")
