@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Dict, List, Optional, Tuple, Union
@@ -155,8 +156,9 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
             unit = "sample(s)" if X.shape[0] == 0 else "feature(s)"
             raise ValueError(f"Found array with 0 {unit} (shape={X.shape}) while a minimum of 1 is required by {type(self).__name__}.")
         if reset:
-            # The program takes columns without a name for row numbers.
-            self._names = [name if name.strip() else f"column_{i}" for i, name in enumerate(names)]
+            # The program takes columns without a name, or with that of an index of pandas, for row numbers.
+            own = [name for name in names if name.strip() and not re.fullmatch(r"__index_level_\d+__", name)]
+            self._names = [name if name in own else _free_names([f"column_{i}"], own)[0] for i, name in enumerate(names)]
         return X
 
     def _target_columns(self, y: Any, values: Any, X: Any, reset: bool) -> Dict[str, Any]:
@@ -192,8 +194,8 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
             np.save(data[key], weight)
         return data
 
-    def _config(self, data: Dict[str, Any], n_rows: int) -> Dict[str, Any]:
-        """The config of a run: SECTION__KEY wins over `config`, which wins over named parameters."""
+    def _given_keys(self) -> Dict[str, Any]:
+        """Sections of SECTION__KEY and `config`; the first wins."""
         config: Any = {} if self.config is None else self.config
         if not (isinstance(config, Mapping) and all(key in _SECTIONS and isinstance(config[key], Mapping) for key in config)):
             raise ValueError(f"config: expected sections with their keys, such as {{'optimizer': {{'lr': 0.01}}}}, got {config!r}")
@@ -202,7 +204,21 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
             section, _, key = name.partition("__")
             if getattr(self, name) is not None:
                 given.setdefault(section, {})[key] = getattr(self, name)
-        given = ddp_train._plain(given)
+        return dict(ddp_train._plain(given))
+
+    def _unmarked(self, labels: Any) -> Any:
+        """The labels, or others in their places where the user's marks of missing values mean one of them."""
+        marks = self._given_keys().get("data", {}).get("missing_values", [])
+        missing = {_meaning(mark) for mark in ([marks] if isinstance(marks, str) else marks) if isinstance(mark, str)}
+        head = ""
+        while not missing.isdisjoint(map(_meaning, _texts(labels))):
+            head += "c"
+            labels = np.array([f"{head}{i}" for i in range(len(labels))])
+        return labels
+
+    def _config(self, data: Dict[str, Any], n_rows: int) -> Dict[str, Any]:
+        """The config of a run: SECTION__KEY wins over `config`, which wins over named parameters."""
+        given = self._given_keys()
         for key in given.setdefault("data", {}):
             if key in _FIXED:
                 raise ValueError(f"data.{key} follows from the arguments of fit: remove it from the parameters")
@@ -292,7 +308,10 @@ class DdpClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of classes, `[rows, classes]`."""
         values, labels = self._predict(X, proba=True)
-        return values[:, _positions(self._labels, labels)]
+        # The model lacks classes whose rows a filter has left out.
+        probabilities = np.zeros((len(values), len(self._labels)), values.dtype)
+        probabilities[:, _positions(labels, self._labels)] = values
+        return probabilities
 
     def _targets(self, y: Any, X: Any, reset: bool) -> Dict[str, Any]:
         names = _names_of(y, 1)
@@ -304,7 +323,7 @@ class DdpClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[misc]
             self.classes_ = np.unique(y)
             if len(self.classes_) < 2:
                 raise ValueError(f"{type(self).__name__} needs labels of two classes or more, got one class: {self.classes_.tolist()}")
-            self._labels, self._target_names = _saved_labels(self.classes_, self._names is None), names
+            self._labels, self._target_names = self._unmarked(_saved_labels(self.classes_, self._names is None)), names
         codes = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = y[self.classes_[codes] != y]
         if len(unknown):
@@ -345,7 +364,9 @@ class DdpMultilabelClassifier(ClassifierMixin, _DdpEstimator):  # type: ignore[m
         values = values.toarray() if sparse.issparse(values) else values
         if not np.isin(values, (0, 1)).all():
             raise ValueError("y: expected 0 or 1 for each row and label; DdpClassifier takes one label of each row")
-        columns = self._target_columns(y, values.astype(np.int64), X, reset)
+        # Marks of missing values such as 0 mean no truth values.
+        numbers = np.arange(2)
+        columns = self._target_columns(y, values.astype(np.int64 if self._unmarked(numbers) is numbers else bool), X, reset)
         if reset:
             self.classes_ = np.array(list(columns)) if hasattr(y, "columns") else np.arange(len(columns))
         return columns
@@ -398,8 +419,15 @@ def _saved_labels(classes: Any, in_arrays: bool) -> Any:
     # Labels that are all truth values are read as such.
     meanings = {_TRUTHS[word] for word in words} if words.issubset(_TRUTHS) else words
     is_clear = classes.dtype.kind in "UO" and len(meanings) == len(classes) and words.isdisjoint(_MISSING)
-    is_clear = is_clear and all(text == text.strip() and not (in_arrays and _is_other_number(text)) for text in texts)
+    is_clear = is_clear and all(text == text.strip() and "\0" not in text and not (in_arrays and _is_other_number(text)) for text in texts)
     return np.array(texts) if is_clear else np.arange(len(classes))
+
+
+def _meaning(text: str) -> Union[float, str]:
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()
 
 
 def _is_other_number(text: str) -> bool:
