@@ -11,12 +11,13 @@ Rows reach the program as a file in memory: columns as an Arrow file, arrays of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import numpy as np
@@ -100,7 +101,7 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         eval_set = eval_set[0] if isinstance(eval_set, list) and len(eval_set) == 1 else eval_set
         if not (eval_set is None or isinstance(eval_set, (tuple, list)) and len(eval_set) == 2):
             raise ValueError("eval_set: expected (X, y) or [(X, y)]")
-        with Files(prefix="ddp-train-") as files:
+        with Files(prefix="ddp-train-") as files, _told_of_memory(files.name):
             data = self._save(files, "rows", X, targets, sample_weight)
             if eval_set is not None:
                 X_eval = self._features(eval_set[0], reset=False)
@@ -263,19 +264,25 @@ class _DdpEstimator(BaseEstimator):  # type: ignore[misc]
         """Predictions of the program, and the labels that class numbers stand for."""
         check_is_fitted(self, "model_bytes_")
         X = self._features(X, reset=False)
-        with Files(prefix="ddp-train-", dir=ddp_train._memory(range(X.shape[0]))) as files:
+        n_outputs = len(getattr(self, "classes_", self._target_names))
+        memory = ddp_train._memory(range(X.shape[0])) if X.shape[0] * n_outputs * 8 <= ddp_train._FEW_BYTES else None
 
-            def model() -> str:
-                path = files.path("model.safetensors")
-                pathlib.Path(path).write_bytes(self.model_bytes_)
-                return path
+        def use(folder: Optional[str]) -> Any:
+            with Files(prefix="ddp-train-", dir=folder) as files, _told_of_memory(files.name):
 
-            out = pathlib.Path(files.name, "predictions.npy")
-            rows, args = self._save(files, "rows", X, {}, None)["train"], ["--device", self.device, *_threads(1)]
-            n_without = self._server.predict(model, rows, str(out), proba, args=args)
-            labels = out.with_name("predictions.npy.labels.json")
-            values = ddp_train._present(np.load(out), n_without, stacklevel=3)
-            return values, json.loads(labels.read_text(encoding="utf-8")) if labels.exists() else None
+                def model() -> str:
+                    path = files.path("model.safetensors")
+                    pathlib.Path(path).write_bytes(self.model_bytes_)
+                    return path
+
+                out = pathlib.Path(files.name, "predictions.npy")
+                rows, args = self._save(files, "rows", X, {}, None)["train"], ["--device", self.device, *_threads(1)]
+                n_without = self._server.predict(model, rows, str(out), proba, args=args)
+                labels = out.with_name("predictions.npy.labels.json")
+                return np.load(out), n_without, json.loads(labels.read_text(encoding="utf-8")) if labels.exists() else None
+
+        values, n_without, labels = ddp_train._in_folder(memory, use)
+        return ddp_train._present(values, n_without, stacklevel=3), labels
 
     def __getstate__(self) -> Any:
         # The process that predicts is not part of the estimator.
@@ -391,6 +398,18 @@ class DdpRegressor(RegressorMixin, _DdpEstimator):  # type: ignore[misc]
         values = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         values = column_or_1d(values, warn=True)[:, None] if values.ndim == 1 or values.shape[1] == 1 else values
         return self._target_columns(y, values, X, reset)
+
+
+@contextlib.contextmanager
+def _told_of_memory(folder: str) -> Iterator[None]:
+    """Errors without commands for files that are gone, and without the advice to set a key that follows from the rows."""
+    try:
+        yield
+    except ddp_train.TrainError as error:
+        lines = [line for line in str(error).split("\n") if not (line.startswith("`ddp-train ") and folder in line)]
+        hint = "hint: make texts or numbers of the column, for predictions those of training"
+        lines = [hint if line.startswith("hint: ") and "`data.categorical`" in line else line for line in lines]
+        raise type(error)(error.status, "\n".join(lines)) from None
 
 
 def _names_of(y: Any, n: int) -> List[str]:
