@@ -151,7 +151,7 @@ impl Network {
             }
             if let (d_y, Some(d_x)) = one_or_two(gradients, *d, *d_x) {
                 let (own_before, own) = own.split_at_mut(index);
-                let (through, in_features) = match (before.last(), own_before.last()) {
+                let (through, in_features) = match (before.last(), own_before.last_mut()) {
                     (Some(before), Some(buffers)) => (
                         before.layer.activation_of(view(values, before.y, x)?, buffers)?,
                         before.layer.out_features(),

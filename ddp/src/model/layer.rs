@@ -226,9 +226,9 @@ pub trait Layer: Debug + Send {
     /// # Errors
     /// [`KernelError::OutOfRange`] for more rows than the buffers can hold.
     fn activation_of<'a>(
-        &self,
+        &'a self,
         _y: TensorRef<'a>,
-        _buffers: &'a [Tensor],
+        _buffers: &'a mut [Tensor],
     ) -> Result<Option<ThroughActivation<'a>>> {
         Ok(None)
     }

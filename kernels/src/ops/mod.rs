@@ -101,7 +101,7 @@ pub use loss::{
     ordinal, softmax_cross_entropy, sum_losses,
 };
 pub use matmul::{
-    LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_with, bmm, bmm_with,
+    BiasBefore, LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_with, bmm, bmm_with,
     linear_backward_input, linear_backward_weight, linear_forward, linear_workspace_len, orthogonalize,
     relu_mask_len,
 };

@@ -165,7 +165,7 @@ pub struct MatmulChoice {
     pub chosen: String,
     /// Time of the chosen one, µs.
     pub us: f64,
-    /// Time of the first answer of cuBLASLt's heuristic, or of the form with everything fused, µs.
+    /// Time of the first answer of cuBLASLt's heuristic, or of the first form, µs.
     pub first_us: f64,
 }
 
@@ -183,8 +183,8 @@ impl MatmulChoice {
         };
         let chosen = match subject {
             Subject::Algorithm => format!("algorithm {} of {}", choice.index + 1, choice.n),
-            Subject::Form if choice.index == 0 => "fused".to_owned(),
             Subject::Form => match m.epilogue.forms().get(choice.index) {
+                Some(form) if *form == m.epilogue => "fused".to_owned(),
                 None | Some(Epilogue::None) => "its parts".to_owned(),
                 Some(form) => format!("{form:?} and the other parts"),
             },

@@ -27,16 +27,20 @@ pub(crate) struct Matmul {
 impl Matmul {
     /// Whether cuBLASLt may be asked for this epilogue in this shape. It supports the values before a GELU only in rows of multiples
     /// of 8. For products of vectors, such as the gradients of a single target or of a batch of one row, it has no derivatives of
-    /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both. Its GELU takes tanh from the
-    /// hardware's approximation (1e-5 beside f32 on an H100): too coarse where the factors are not rounded.
+    /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both. The gradient of a bias has the format
+    /// of the result. Its GELU takes tanh from the hardware's approximation (1e-5 beside f32 on an H100): too coarse where the factors
+    /// are not rounded.
     pub(in crate::cuda) fn may_be_fused(&self) -> bool {
         let has_aux_rows = self.epilogue.aux_row(self.n).is_none_or(|row| row.is_multiple_of(8));
         let is_defined = match self.epilogue {
             Epilogue::DRelu | Epilogue::DGelu => self.k > 1,
-            Epilogue::BiasGradient => ![self.m, self.n, self.k].contains(&1),
+            epilogue if epilogue.writes_bias() => ![self.m, self.n, self.k].contains(&1),
             _ => true,
         };
-        let is_gelu = matches!(self.epilogue, Epilogue::GeluBias | Epilogue::GeluAuxBias | Epilogue::DGelu);
+        let is_gelu = matches!(
+            self.epilogue,
+            Epilogue::GeluBias | Epilogue::GeluAuxBias | Epilogue::DGelu | Epilogue::DGeluBiasGradient
+        );
         let has_whole_factors =
             matches!(self.inputs, DType::F32 | DType::F64) && self.mode == MatmulMode::Strict;
         has_aux_rows && is_defined && !(is_gelu && has_whole_factors)
@@ -95,13 +99,17 @@ pub(crate) enum Epilogue {
     DRelu,
     /// Times the derivative of GELU by tanh at the values in `aux`.
     DGelu,
+    /// The same as [`Epilogue::DRelu`], and the column sums of C to `bias`: the gradient of the bias before the ReLU.
+    DReluBiasGradient,
+    /// The same as [`Epilogue::DGelu`], and the column sums of C to `bias`.
+    DGeluBiasGradient,
     /// The column sums of `op(A)ᵀ`, that is, of A if it is transposed, to `bias`: the gradient of a layer's bias if A is the
     /// gradient of its output.
     BiasGradient,
 }
 
 impl Epilogue {
-    pub(in crate::cuda) const ALL: [Epilogue; 10] = [
+    pub(in crate::cuda) const ALL: [Epilogue; 12] = [
         Epilogue::None,
         Epilogue::Bias,
         Epilogue::ReluBias,
@@ -111,11 +119,13 @@ impl Epilogue {
         Epilogue::GeluAuxBias,
         Epilogue::DRelu,
         Epilogue::DGelu,
+        Epilogue::DReluBiasGradient,
+        Epilogue::DGeluBiasGradient,
         Epilogue::BiasGradient,
     ];
 
     /// The epilogues with which an operation can run that asks for this one, the rest of it in parts: from everything fused to
-    /// nothing.
+    /// nothing. A derivative with the gradient of a bias is not the first one: it is for those to whom it was measured to be faster.
     pub(crate) fn forms(self) -> &'static [Epilogue] {
         match self {
             Epilogue::None => &[Epilogue::None],
@@ -129,6 +139,8 @@ impl Epilogue {
             Epilogue::GeluAuxBias => &[Epilogue::GeluAuxBias, Epilogue::Bias, Epilogue::None],
             Epilogue::DRelu => &[Epilogue::DRelu, Epilogue::None],
             Epilogue::DGelu => &[Epilogue::DGelu, Epilogue::None],
+            Epilogue::DReluBiasGradient => &[Epilogue::DRelu, Epilogue::DReluBiasGradient, Epilogue::None],
+            Epilogue::DGeluBiasGradient => &[Epilogue::DGelu, Epilogue::DGeluBiasGradient, Epilogue::None],
             Epilogue::BiasGradient => &[Epilogue::BiasGradient, Epilogue::None],
         }
     }
@@ -145,13 +157,20 @@ impl Epilogue {
             Epilogue::GeluAuxBias => E::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
             Epilogue::DRelu => E::CUBLASLT_EPILOGUE_DRELU,
             Epilogue::DGelu => E::CUBLASLT_EPILOGUE_DGELU,
+            Epilogue::DReluBiasGradient => E::CUBLASLT_EPILOGUE_DRELU_BGRAD,
+            Epilogue::DGeluBiasGradient => E::CUBLASLT_EPILOGUE_DGELU_BGRAD,
             // Our A is cuBLASLt's B.
             Epilogue::BiasGradient => E::CUBLASLT_EPILOGUE_BGRADB,
         }
     }
 
-    pub(in crate::cuda) fn takes_bias(self) -> bool {
+    pub(crate) fn takes_bias(self) -> bool {
         !matches!(self, Epilogue::None | Epilogue::ReluAux | Epilogue::DRelu | Epilogue::DGelu)
+    }
+
+    /// Whether `bias` receives the gradient of one.
+    pub(in crate::cuda) fn writes_bias(self) -> bool {
+        matches!(self, Epilogue::BiasGradient | Epilogue::DReluBiasGradient | Epilogue::DGeluBiasGradient)
     }
 
     pub(in crate::cuda) fn writes_aux(self) -> bool {
@@ -162,7 +181,9 @@ impl Epilogue {
     pub(in crate::cuda) fn aux_bytes(self, m: usize, n: usize, output: DType) -> usize {
         let row = self.aux_row(n).unwrap_or(0);
         match self {
-            Epilogue::GeluAuxBias | Epilogue::DGelu => m * row * output.size_bytes(),
+            Epilogue::GeluAuxBias | Epilogue::DGelu | Epilogue::DGeluBiasGradient => {
+                m * row * output.size_bytes()
+            }
             _ => m * row / 8,
         }
     }
@@ -170,8 +191,10 @@ impl Epilogue {
     /// Elements of a row of `aux` for a C of `n` columns; None without `aux`.
     pub(in crate::cuda) fn aux_row(self, n: usize) -> Option<usize> {
         match self {
-            Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::DRelu => Some(relu_mask_row_bits(n)),
-            Epilogue::GeluAuxBias | Epilogue::DGelu => Some(n),
+            Epilogue::ReluAuxBias | Epilogue::ReluAux | Epilogue::DRelu | Epilogue::DReluBiasGradient => {
+                Some(relu_mask_row_bits(n))
+            }
+            Epilogue::GeluAuxBias | Epilogue::DGelu | Epilogue::DGeluBiasGradient => Some(n),
             _ => None,
         }
     }
@@ -212,16 +235,17 @@ pub(in crate::cuda) struct AlignedTo {
     pub(in crate::cuda) aux: u32,
 }
 
-/// The alignment in bytes of a gradient whose columns cuBLASLt can sum, and of the sums. It offers algorithms for less, of which
+/// The alignment in bytes of a matrix whose columns cuBLASLt can sum, and of the sums. It offers algorithms for less, of which
 /// some read 16 bytes at once: "misaligned address" on an H100 with cuBLASLt 13.1.
 const BIAS_GRADIENT_ALIGNMENT: u32 = 16;
 
 impl Key {
     /// Whether cuBLASLt may be asked: see [`Matmul::may_be_fused`].
     pub(in crate::cuda) fn may_be_fused(&self) -> bool {
-        let AlignedTo { a, bias, .. } = self.aligned_to;
-        let sums_columns = self.matmul.epilogue == Epilogue::BiasGradient;
-        self.matmul.may_be_fused() && !(sums_columns && a.min(bias) < BIAS_GRADIENT_ALIGNMENT)
+        let AlignedTo { a, c, bias, .. } = self.aligned_to;
+        let epilogue = self.matmul.epilogue;
+        let summed = if epilogue == Epilogue::BiasGradient { a } else { c };
+        self.matmul.may_be_fused() && !(epilogue.writes_bias() && summed.min(bias) < BIAS_GRADIENT_ALIGNMENT)
     }
 
     /// Alignment in bytes of the operand that is aligned to least.

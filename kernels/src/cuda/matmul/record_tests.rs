@@ -58,7 +58,13 @@ const FORWARD: [Epilogue; 7] = [
     Epilogue::GeluAuxBias,
 ];
 const WEIGHT_GRADIENT: [Epilogue; 2] = [Epilogue::None, Epilogue::BiasGradient];
-const INPUT_GRADIENT: [Epilogue; 3] = [Epilogue::None, Epilogue::DRelu, Epilogue::DGelu];
+const INPUT_GRADIENT: [Epilogue; 5] = [
+    Epilogue::None,
+    Epilogue::DRelu,
+    Epilogue::DGelu,
+    Epilogue::DReluBiasGradient,
+    Epilogue::DGeluBiasGradient,
+];
 
 /// Columns of the record. `m` is `batch*m` where there are several products; `found` counts algorithms, of at most [`N_ALGORITHMS`]; `scheme` is how the first one adds up parts of its
 /// sum; `status` is 0, that of the search, or [`CALL_FAILED`]; `us` is the time of one call.

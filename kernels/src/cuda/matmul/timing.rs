@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::base::memory_use::MemoryUse;
-use crate::cuda::blas::{Blas, Choice, Epilogue, Key, Matmul, Operands, Plan, Scales, Subject};
+use crate::cuda::blas::{Blas, Choice, Key, Matmul, Operands, Plan, Scales, Subject};
 use crate::cuda::cublas_lt::{CublasLt, Heuristic, Status};
 use crate::cuda::driver::driver;
 use crate::cuda::event::Timer;
@@ -162,8 +162,7 @@ impl Blas {
         operands.c = c.ptr();
         let aux = epilogue.writes_aux().then(|| scratch(epilogue.aux_bytes(m, n, output))).transpose()?;
         operands.aux = aux.as_ref().map_or(operands.aux, DeviceBuffer::ptr);
-        let bias =
-            (epilogue == Epilogue::BiasGradient).then(|| scratch(m * output.size_bytes())).transpose()?;
+        let bias = epilogue.writes_bias().then(|| scratch(m.max(n) * output.size_bytes())).transpose()?;
         operands.bias = bias.as_ref().map_or(operands.bias, DeviceBuffer::ptr);
         let first = plan.algorithm;
         let mut times = Vec::with_capacity(candidates.len());

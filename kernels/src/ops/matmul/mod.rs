@@ -8,8 +8,8 @@ mod orthogonalize;
 pub use addmm::{addmm, addmm_with};
 pub use bmm::{bmm, bmm_with};
 pub use linear::{
-    LinearOutput, ThroughActivation, linear_backward_input, linear_backward_weight, linear_forward,
-    linear_workspace_len, relu_mask_len,
+    BiasBefore, LinearOutput, ThroughActivation, linear_backward_input, linear_backward_weight,
+    linear_forward, linear_workspace_len, relu_mask_len,
 };
 pub use orthogonalize::{NewtonSchulzMemory, orthogonalize};
 

@@ -190,11 +190,11 @@ fn is_too_new(problem: &Problem) -> bool {
     CONFIG.arch < (8, 0) && problem.a.dtype == Type::Bf16
 }
 
-/// Products of vectors, for which cuBLASLt has no reliable DRELU, DGELU or BGRADB: nvmath-python, whose matmul is a thin layer
+/// Products of vectors, for which cuBLASLt has no reliable DRELU, DGELU (with or without BGRAD) or BGRADB: nvmath-python, whose matmul is a thin layer
 /// over the library, excludes them too.
 fn is_vector_product(problem: &Problem) -> bool {
     match problem.epilogue.name() {
-        "DRELU" | "DGELU" => problem.k == 1,
+        "DRELU" | "DGELU" | "DRELU_BGRAD" | "DGELU_BGRAD" => problem.k == 1,
         "BGRADB" => [problem.m(), problem.n(), problem.k].contains(&1),
         _ => false,
     }

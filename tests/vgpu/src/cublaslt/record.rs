@@ -60,6 +60,8 @@ fn epilogue_name(name: &str) -> Option<&'static str> {
         "GELU_AUX_BIAS" => "GeluAuxBias",
         "DRELU" => "DRelu",
         "DGELU" => "DGelu",
+        "DRELU_BGRAD" => "DReluBiasGradient",
+        "DGELU_BGRAD" => "DGeluBiasGradient",
         "BGRADB" => "BiasGradient",
         _ => return None,
     })

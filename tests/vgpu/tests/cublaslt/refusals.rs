@@ -52,7 +52,12 @@ fn products_of_vectors_have_no_gradient_epilogues() {
                 true
             }
         };
-        for epilogue in [Epilogue::CUBLASLT_EPILOGUE_DRELU, Epilogue::CUBLASLT_EPILOGUE_DGELU] {
+        for epilogue in [
+            Epilogue::CUBLASLT_EPILOGUE_DRELU,
+            Epilogue::CUBLASLT_EPILOGUE_DGELU,
+            Epilogue::CUBLASLT_EPILOGUE_DRELU_BGRAD,
+            Epilogue::CUBLASLT_EPILOGUE_DGELU_BGRAD,
+        ] {
             let case = Case::new(epilogue);
             assert!(is_refused(Case { k: 1, ..case.clone() }));
             assert!(!is_refused(Case { m: 1, ..case.clone() }) && !is_refused(Case { n: 1, ..case }));

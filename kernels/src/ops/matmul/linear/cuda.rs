@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::blas::{Epilogue, MAX_ALIGNMENT, Matmul, Operands, Scales};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
+use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, GpuFeature};
 use crate::ops::activation::Activation;
 use crate::ops::activation::cuda as activations;
 use crate::ops::bias::cuda as biases;
@@ -166,7 +166,7 @@ impl Input<'_> {
     }
 
     /// Time of the backward pass through a ReLU whose mask the layer wrote, µs: its derivative may be part of the matmul before it, the
-    /// gradient of the bias part of the matmul for the weight. The former belongs to the layer after this one; the gradient of this layer's
+    /// gradient of the bias part of that matmul or of the one for the weight. The former belongs to the layer after this one; the gradient of this layer's
     /// input, as if it came from a ReLU, stands for it. `y` stands for the gradient of the output.
     fn backward_with_mask_us(&self, y: CudaSlice<'_>) -> Result<f64> {
         let &Input { gpu, layer, x, .. } = self;
@@ -175,27 +175,31 @@ impl Input<'_> {
         let mask = Some(mask.view().cuda()?);
         let through = Through { activation: Activation::Relu, saved: x, relu_mask: mask };
         let input = self.input_gradient(y, Some(through), mask);
-        let (weight, mut d_weight, mut d_bias) = self.weight_gradient(y)?;
+        let mut weight = self.weight_gradient(y)?;
         let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
-        let input_us = fastest_us(gpu, Epilogue::DRelu.forms(), |form| input.run(form, &mut d_x.slice()?))?;
+        let input_us =
+            fastest_us(gpu, Epilogue::DRelu.forms(), |form| input.run(form, &mut d_x.slice()?, None))?;
+        let apart_us = input_us + weight.us(false)?;
         // Without a bias there is no gradient of one to fuse.
-        let fused = if d_bias.is_some() { Epilogue::BiasGradient } else { Epilogue::None };
-        let weight_us = fastest_us(gpu, fused.forms(), |form| {
-            let mut d_bias = d_bias.as_mut().map(Scratch::slice).transpose()?;
-            weight.run(form, &mut d_weight.slice()?, d_bias.as_mut())
+        if weight.d_bias.is_none() {
+            return Ok(apart_us);
+        }
+        let mut sums = Scratch::of(gpu, x.dtype(), layer.in_features)?;
+        let input_us = fastest_us(gpu, &[Epilogue::DReluBiasGradient], |form| {
+            input.run(form, &mut d_x.slice()?, Some(sums.slice()?.as_ref()))
         })?;
-        Ok(input_us + weight_us)
+        Ok(apart_us.min(input_us + weight.us(true)?))
     }
 
     /// The same without a mask: one pass computes the derivative and the gradient of the bias, between plain matmuls.
     fn backward_without_mask_us(&self, y: CudaSlice<'_>) -> Result<f64> {
         let &Input { gpu, layer, x, .. } = self;
         let input = self.input_gradient(y, None, None);
-        let (weight, mut d_weight, mut d_bias) = self.weight_gradient(y)?;
+        let TimedGradient { of, mut d_weight, mut d_bias } = self.weight_gradient(y)?;
         let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
         let mut d_y = Scratch::of(gpu, y.dtype(), y.len())?;
         gpu.time_us(|| {
-            input.run(Epilogue::None, &mut d_x.slice()?)?;
+            input.run(Epilogue::None, &mut d_x.slice()?, None)?;
             let mut d_y = d_y.slice()?;
             match &mut d_bias {
                 Some(d_bias) => {
@@ -204,7 +208,7 @@ impl Input<'_> {
                 }
                 None => activations::backward(gpu, Activation::Relu, y, &mut d_y)?,
             }
-            weight.run(Epilogue::None, &mut d_weight.slice()?, None).map(|_| ())
+            of.run(Epilogue::None, &mut d_weight.slice()?, None).map(|_| ())
         })
     }
 
@@ -218,17 +222,49 @@ impl Input<'_> {
         InputGradient { gpu, layer, d_y, weight, through, aux, accumulate: false }
     }
 
-    /// The gradient of the weight, and scratch for it and for the gradient of the bias.
-    fn weight_gradient<'a>(
-        &'a self,
-        d_y: CudaSlice<'a>,
-    ) -> Result<(WeightGradient<'a>, Scratch, Option<Scratch>)> {
-        let &Input { gpu, layer, x, weight, bias, .. } = self;
+    fn weight_gradient<'a>(&self, d_y: CudaSlice<'a>) -> Result<TimedGradient<'a>>
+    where
+        Self: 'a,
+    {
+        let &Input { gpu, layer, x, bias, .. } = self;
+        TimedGradient::new(WeightGradient { gpu, layer, d_y, x, accumulate: false }, bias.is_some())
+    }
+}
+
+/// The gradient of a weight, with scratch for it and for the gradient of the bias.
+struct TimedGradient<'a> {
+    of: WeightGradient<'a>,
+    d_weight: Scratch,
+    d_bias: Option<Scratch>,
+}
+
+impl<'a> TimedGradient<'a> {
+    fn new(of: WeightGradient<'a>, has_bias: bool) -> Result<Self> {
+        let WeightGradient { gpu, layer, d_y, .. } = of;
         // In short formats it is summed in f32.
-        let dtype = if weight.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let d_bias = bias.map(|bias| Scratch::of(gpu, dtype, bias.len())).transpose()?;
-        let gradient = WeightGradient { gpu, layer, d_y, x, accumulate: false };
-        Ok((gradient, Scratch::of(gpu, dtype, weight.len())?, d_bias))
+        let dtype = if d_y.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let d_bias = has_bias.then(|| Scratch::of(gpu, dtype, layer.out_features)).transpose()?;
+        let d_weight = Scratch::of(gpu, dtype, layer.out_features * layer.in_features)?;
+        Ok(TimedGradient { of, d_weight, d_bias })
+    }
+
+    /// Time of the gradients of weight and bias in their fastest form, µs, or of that of the weight where that of the bias is there and
+    /// remains to be passed on, as a sum over one row.
+    fn us(&mut self, has_sums: bool) -> Result<f64> {
+        let TimedGradient { of, d_weight, d_bias } = self;
+        let has_bias = d_bias.is_some();
+        let fused = if has_bias && !has_sums { Epilogue::BiasGradient } else { Epilogue::None };
+        fastest_us(of.gpu, fused.forms(), |form| {
+            let mut d_bias = d_bias.as_mut().map(Scratch::slice).transpose()?;
+            let n_sums = of.layer.out_features;
+            match d_bias.as_mut().filter(|_| has_sums) {
+                Some(d_bias) => {
+                    biases::backward(of.gpu, of.d_y.range(0, n_sums), n_sums, d_bias, false)?;
+                    of.run(form, &mut d_weight.slice()?, None)
+                }
+                None => of.run(form, &mut d_weight.slice()?, d_bias.as_mut()),
+            }
+        })
     }
 }
 
@@ -382,7 +418,9 @@ pub(super) struct Through<'a> {
     pub(super) relu_mask: Option<CudaSlice<'a>>,
 }
 
-/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that computed x, if any.
+/// `d_x = d_y·weight`, or `+=`, times the derivative of the activation that computed x, if any. Returns whether `d_bias` received the
+/// sums of its columns: where it was measured that this is faster than to sum them later.
+#[allow(clippy::too_many_arguments)] // Operands, sizes and results.
 pub(super) fn backward_input(
     gpu: &'static Gpu,
     layer: Layer,
@@ -390,8 +428,9 @@ pub(super) fn backward_input(
     weight: CudaSlice<'_>,
     mut d_x: CudaSliceMut<'_>,
     through: Option<Through<'_>>,
+    d_bias: Option<CudaSliceMut<'_>>,
     accumulate: bool,
-) -> Result<()> {
+) -> Result<bool> {
     let (fused, aux) = match through {
         Some(Through { activation: Activation::Relu, relu_mask: Some(mask), .. }) => {
             (Epilogue::DRelu, Some(mask))
@@ -401,18 +440,26 @@ pub(super) fn backward_input(
         }
         _ => (Epilogue::None, None),
     };
+    // What is not timed is as it would be without.
+    let d_bias = d_bias.filter(|_| !gpu.is_deterministic() && gpu.uses(GpuFeature::TimedMatmuls));
+    let fused = match (fused, &d_bias) {
+        (Epilogue::DRelu, Some(_)) => Epilogue::DReluBiasGradient,
+        (Epilogue::DGelu, Some(_)) => Epilogue::DGeluBiasGradient,
+        _ => fused,
+    };
     let gradient = InputGradient { gpu, layer, d_y, weight, through, aux, accumulate };
-    let aux = aux.map_or(0, |aux| aux.ptr());
-    let operands = Operands { a: d_y.ptr(), b: weight.ptr(), c: d_x.ptr(), bias: 0, aux };
+    let (aux, bias) = (aux.map_or(0, |aux| aux.ptr()), d_bias.as_ref().map_or(0, CudaSliceMut::ptr));
+    let operands = Operands { a: d_y.ptr(), b: weight.ptr(), c: d_x.ptr(), bias, aux };
     let shape = gradient.shape(fused, d_x.dtype());
-    // SAFETY: the caller checked that all slices are on this device and of the layer's shape; d_x is exclusive.
-    let first = unsafe { gpu.first_form(shape, operands, |form| gradient.time(form, &d_x)) }?;
+    // SAFETY: the caller checked that all slices are on this device and of the layer's shape; d_x and d_bias are exclusive.
+    let first =
+        unsafe { gpu.first_form(shape, operands, |form| gradient.time(form, &d_x, d_bias.as_ref())) }?;
     for &form in &fused.forms()[first..] {
-        if gradient.run(form, &mut d_x)? {
-            break;
+        if gradient.run(form, &mut d_x, d_bias.as_ref().map(CudaSliceMut::as_ref))? {
+            return Ok(matches!(form, Epilogue::DReluBiasGradient | Epilogue::DGeluBiasGradient));
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Inputs of [`backward_input`].
@@ -444,13 +491,15 @@ impl InputGradient<'_> {
         }
     }
 
-    /// Computes the gradient in one form; returns false, having done nothing, if there is no such matmul.
-    fn run(&self, form: Epilogue, d_x: &mut CudaSliceMut<'_>) -> Result<bool> {
+    /// Computes the gradient in one form, and in some the sums of its columns in `d_bias`; returns false, having done nothing, if there is
+    /// no such matmul.
+    fn run(&self, form: Epilogue, d_x: &mut CudaSliceMut<'_>, d_bias: Option<CudaSlice<'_>>) -> Result<bool> {
         let &InputGradient { gpu, d_y, weight, through, aux, accumulate, .. } = self;
         let scales = Scales { alpha: 1.0, beta: if accumulate { 1.0 } else { 0.0 } };
         let shape = self.shape(form, d_x.dtype());
         if form != Epilogue::None {
-            return matmul(gpu, shape, scales, d_y, weight, d_x.reborrow(), None, aux);
+            let d_bias = d_bias.filter(|_| form.takes_bias());
+            return matmul(gpu, shape, scales, d_y, weight, d_x.reborrow(), d_bias, aux);
         }
         matmul(gpu, shape, scales, d_y, weight, d_x.reborrow(), None, None)?;
         if let Some(through) = through {
@@ -459,9 +508,20 @@ impl InputGradient<'_> {
         Ok(true)
     }
 
-    /// Time in one form, µs, with the gradient in scratch.
-    fn time(&self, form: Epilogue, d_x: &CudaSliceMut<'_>) -> Result<f64> {
+    /// Time in one form, µs, with the gradient in scratch. Where sums of its columns are wanted, plus the time of the gradients of the layer
+    /// before, which depends on whether they are there: of a layer as wide as its output, since its input is not at hand.
+    fn time(&self, form: Epilogue, d_x: &CudaSliceMut<'_>, d_bias: Option<&CudaSliceMut<'_>>) -> Result<f64> {
+        let &InputGradient { gpu, layer, through, .. } = self;
         let mut d_x = Scratch::like(d_x)?;
-        self.gpu.time_us(|| self.run(form, &mut d_x.slice()?).map(|_| ()))
+        let mut sums = d_bias.map(Scratch::like).transpose()?;
+        let us = gpu.time_us(|| {
+            let sums = sums.as_mut().map(Scratch::slice).transpose()?;
+            self.run(form, &mut d_x.slice()?, sums.as_ref().map(CudaSliceMut::as_ref)).map(|_| ())
+        })?;
+        let (Some(Through { saved, .. }), Some(_)) = (through, d_bias) else { return Ok(us) };
+        let before = Layer { out_features: layer.in_features, ..layer };
+        let d_y = d_x.slice()?;
+        let gradient = WeightGradient { gpu, layer: before, d_y: d_y.as_ref(), x: saved, accumulate: false };
+        Ok(us + TimedGradient::new(gradient, true)?.us(form.takes_bias())?)
     }
 }

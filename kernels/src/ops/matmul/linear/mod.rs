@@ -10,6 +10,8 @@ mod operand_tests;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
+
 use super::addmm::addmm;
 use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
@@ -218,7 +220,7 @@ pub fn linear_backward_weight(
 }
 
 /// Input of an activation's derivative, which is fused with a matmul.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 #[doc(hidden)]
 pub struct ThroughActivation<'a> {
     /// The activation that computed the layer's input.
@@ -227,6 +229,18 @@ pub struct ThroughActivation<'a> {
     pub saved: TensorRef<'a>,
     /// For ReLU on a GPU, the mask that [`linear_forward`] wrote.
     pub relu_mask: Option<TensorRef<'a>>,
+    /// Memory for the gradient of the bias of the layer with that activation, which the matmul computes on a GPU where this is faster.
+    pub d_bias: Option<BiasBefore<'a>>,
+}
+
+/// Memory for the gradient of a bias that may be computed before its layer's turn.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct BiasBefore<'a> {
+    /// `Σ_n d_x[n]`, `[I]`, of the dtype of `d_x`.
+    pub d: TensorMut<'a>,
+    /// Set if it was computed.
+    pub is_written: &'a Cell<bool>,
 }
 
 /// `d_x = d_y·weight`, or `+=` if `accumulate`, then times `f'` if `through` gives the activation `f` that computed x.
@@ -275,20 +289,31 @@ pub fn linear_backward_input(
             None => Ok(()),
         };
     };
+    let mut d_bias = None;
     let through = match through {
-        Some(ThroughActivation { activation, saved, relu_mask }) => {
+        Some(ThroughActivation { activation, saved, relu_mask, d_bias: before }) => {
             check::same_kind(OP, &[d_x_op, saved.operand("saved")])?;
             check::shape(OP, saved.operand("saved"), d_x.shape())?;
             if let Some(mask) = relu_mask {
                 check_mask(OP, d_x_op, mask, n_rows, in_features)?;
             }
             let relu_mask = relu_mask.map(TensorRef::cuda).transpose()?;
+            if let Some(BiasBefore { d, .. }) = &before {
+                check::same_kind(OP, &[d_x_op, d.operand("d_bias")])?;
+                check::shape(OP, d.operand("d_bias"), Shape::vector(in_features))?;
+            }
+            d_bias = before;
             Some(cuda::Through { activation, saved: saved.cuda()?, relu_mask })
         }
         None => None,
     };
     let layer = cuda::Layer { mode, n_rows, in_features, out_features };
-    cuda::backward_input(gpu, layer, d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?, through, accumulate)
+    let (d_bias, is_written) = d_bias.map(|BiasBefore { d, is_written }| (d, is_written)).unzip();
+    let d_bias = d_bias.map(TensorMut::into_cuda).transpose()?;
+    let (d_y, weight, d_x) = (d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?);
+    let has_sums = cuda::backward_input(gpu, layer, d_y, weight, d_x, through, d_bias, accumulate)?;
+    is_written.inspect(|is_written| is_written.set(has_sums));
+    Ok(())
 }
 
 /// Checks that the mask is i64, on the same device, and long enough.

@@ -82,7 +82,7 @@ fn two_layers<T: Element>(
         SavedForBackward::Output => &y,
     };
     let relu_mask = is_masked.then(|| mask.view());
-    let through = Some(ThroughActivation { activation, saved: saved.view(), relu_mask });
+    let through = Some(ThroughActivation { activation, saved: saved.view(), relu_mask, d_bias: None });
     let workspace = scratch.view_mut();
     linear_backward_input(mode, d_y.view(), weight.view(), d_x.view_mut(), through, false, workspace)
         .unwrap();
@@ -140,7 +140,8 @@ fn accumulated(device: Device) -> [Vec<f32>; 3] {
     let scratch_view = scratch.view_mut();
     linear_backward_weight(mode, d_y.view(), x.view(), d_weight_view, d_bias_view, true, scratch_view)
         .unwrap();
-    let through = ThroughActivation { activation: Activation::GeluTanh, saved: x.view(), relu_mask: None };
+    let (activation, saved) = (Activation::GeluTanh, x.view());
+    let through = ThroughActivation { activation, saved, relu_mask: None, d_bias: None };
     let scratch_view = scratch.view_mut();
     linear_backward_input(mode, d_y.view(), weight.view(), d_x.view_mut(), Some(through), true, scratch_view)
         .unwrap();
@@ -163,4 +164,82 @@ fn what_is_timed_writes_to_scratch() {
             }
         }
     }
+}
+
+/// Gradients through the activation before a layer of 136 outputs, with the gradient of the bias before it where the matmul computes it.
+fn through<T: Element>(device: Device, activation: Activation) -> (Vec<f64>, Option<Vec<f64>>) {
+    let (rows, width, next) = (16, 136, 24);
+    let on = |dims: &[usize], seed| Moved::new(&random::<T>(dims.iter().product(), seed), dims, 0, device);
+    let (x, weight, d_y, next_weight) =
+        (on(&[rows, next], 1), on(&[width, next], 2), on(&[rows, next], 3), on(&[next, width], 4));
+    let [mut y, mut pre, mut d_x] = [0; 3].map(|_| Moved::nan(&[rows, width], T::DTYPE, 0, device));
+    let mut d_bias = Moved::nan(&[width], T::DTYPE, 0, device);
+    let mut mask = Tensor::zeros(&[relu_mask_len(rows, width)], DType::I64, device).unwrap();
+    let sums = if check::is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
+    let lens =
+        [(next, width), (width, next)].map(|(i, o)| linear_workspace_len(rows, i, o, T::DTYPE, device));
+    let mut scratch = Tensor::zeros(&[lens[0].max(lens[1])], sums, device).unwrap();
+    let has_mask = activation == Activation::Relu && device != Device::Cpu;
+    let output = LinearOutput {
+        y: y.view_mut(),
+        pre_activation: (!has_mask).then(|| pre.view_mut()),
+        relu_mask: has_mask.then(|| mask.view_mut()),
+        workspace: scratch.view_mut(),
+    };
+    let mode = MatmulMode::Tf32;
+    linear_forward(mode, x.view(), weight.view(), None, Some(activation), output).unwrap();
+    let saved = if activation == Activation::Relu { &y } else { &pre };
+    let is_written = Cell::new(false);
+    let through = ThroughActivation {
+        activation,
+        saved: saved.view(),
+        relu_mask: has_mask.then(|| mask.view()),
+        d_bias: Some(BiasBefore { d: d_bias.view_mut(), is_written: &is_written }),
+    };
+    let (d_y, next_weight, d_x_view) = (d_y.view(), next_weight.view(), d_x.view_mut());
+    linear_backward_input(mode, d_y, next_weight, d_x_view, Some(through), false, scratch.view_mut())
+        .unwrap();
+    (d_x.values::<T>(), is_written.get().then(|| d_bias.values::<T>()))
+}
+
+/// Makes the form with the gradient of the bias the choice for the matmuls of [`through`].
+fn choose_sums_of_columns(gpu: &'static Gpu) {
+    let in_form = |line: &str| {
+        let mut fields: Vec<_> = line.split(' ').collect();
+        if let ["Form", "DReluBiasGradient" | "DGeluBiasGradient", "16", "136", "24", ..] = fields[..] {
+            fields[15] = "1";
+        }
+        fields.join(" ") + "\n"
+    };
+    let text = gpu.export_matmul_choices().unwrap();
+    let (name, lines) = text.split_once('\n').unwrap();
+    let lines: String = lines.lines().map(in_form).collect();
+    assert!(gpu.import_matmul_choices(&format!("{name}\n{lines}")).unwrap());
+}
+
+#[test]
+fn a_derivative_sums_its_columns_only_where_that_was_chosen() {
+    fn check<T: Element>(rtol: f64) {
+        for device in devices() {
+            let Device::Cuda(index) = device else { continue };
+            let gpu = Gpu::get(index).unwrap();
+            for activation in [Activation::Relu, Activation::GeluTanh] {
+                let (want, none) = through::<T>(Device::Cpu, activation);
+                assert!(none.is_none());
+                assert!(through::<T>(device, activation).1.is_none(), "nothing is chosen yet");
+                gpu.choose_matmuls(|| through::<T>(device, activation));
+                choose_sums_of_columns(gpu);
+                let (got, sums) = through::<T>(device, activation);
+                let largest = want.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+                assert_close(&got, &want, rtol * largest, 0.0);
+                // Of 16 rows.
+                let sums = sums.expect("the form is chosen");
+                let want: Vec<f64> = (0..136).map(|c| want.iter().skip(c).step_by(136).sum()).collect();
+                assert_close(&sums, &want, 16.0 * rtol * largest, 0.0);
+            }
+        }
+    }
+    // Factors of 11 and of 8 bits.
+    check::<f32>(2e-3);
+    check::<half::bf16>(0.02);
 }

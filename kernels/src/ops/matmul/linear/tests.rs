@@ -99,6 +99,7 @@ fn fused_forms_agree_with_their_parts() {
                         activation,
                         saved: saved.view(),
                         relu_mask: mask.map(Tensor::view),
+                        d_bias: None,
                     };
                     let mut none = Tensor::zeros(&[0], DType::F32, device).unwrap();
                     let (d_y, w, none) = (d_y.view(), w.view(), none.view_mut());
