@@ -332,7 +332,8 @@ impl Work {
             }
         }
         // The newest alone counts, however slow the bucket is.
-        if let Some(sent) = self.copy_newest(&steps)?.filter(|sent| Some(*sent) != self.sent) {
+        // The last pass has brought more than it.
+        if let Some(sent) = self.copy_newest(&steps)?.filter(|sent| is_last || Some(*sent) != self.sent) {
             self.sent = Some(sent);
             self.prune(&steps, sent.0)?;
         }

@@ -107,3 +107,16 @@ fn folders_of_others_stop_no_mirror() {
         assert_eq!(complete(there), [38]);
     });
 }
+
+#[test]
+fn no_more_checkpoints_are_kept_than_asked() {
+    with_work(|work, there| {
+        work.keep = 2;
+        copy_step(28, there);
+        fs::remove_dir_all(work.home.join(checkpoint(28))).unwrap();
+        work.pass(false).unwrap();
+        assert_eq!(complete(there), [28, 38], "both are of the two newest there");
+        work.pass(true).unwrap();
+        assert_eq!(complete(there), [35, 38]);
+    });
+}
