@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use ddp_kernels::cuda::BesideMatmuls;
 use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::all_ranks::{AllRanks, reborrow};
@@ -96,34 +95,13 @@ impl Network {
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         accumulate: bool,
-        all_ranks: Option<&mut dyn AllRanks>,
+        mut all_ranks: Option<&mut dyn AllRanks>,
         sink: &mut S,
     ) -> Result<(), S::Error> {
-        let (n_rows, _) = x.shape().rows_cols();
+        let (n_rows, n_features) = x.shape().rows_cols();
         if n_rows != self.forward_rows {
             return Err(KernelError::Backward { n_rows, forward_rows: self.forward_rows }.into());
         }
-        let beside = self.beside.take();
-        let done = self.backward_beside(x, dropout, accumulate, all_ranks, sink, beside.as_ref());
-        // Also after an error: a capture must join its streams.
-        let joined = beside.as_ref().map_or(Ok(()), BesideMatmuls::join);
-        self.beside = beside;
-        done?;
-        Ok(joined?)
-    }
-
-    /// The pass, with the gradients of weights `beside` those of inputs, if so requested.
-    fn backward_beside<S: GradientSink>(
-        &mut self,
-        x: TensorRef<'_>,
-        dropout: Option<DropoutStep<'_>>,
-        accumulate: bool,
-        mut all_ranks: Option<&mut dyn AllRanks>,
-        sink: &mut S,
-        beside: Option<&BesideMatmuls>,
-    ) -> Result<(), S::Error> {
-        let (n_rows, n_features) = x.shape().rows_cols();
-        let join = || beside.map_or(Ok(()), BesideMatmuls::join);
         let matmul_mode = self.precision().matmul_mode();
         let Buffers { master_weights, compute_weights, values, own, gradients, shares, workspace } =
             &mut self.buffers;
@@ -155,7 +133,6 @@ impl Network {
                 dropout,
                 skip: skip.map(|skip| head(skip, n_rows, n_outputs)).transpose()?,
                 all_ranks: reborrow(&mut all_ranks),
-                beside,
             };
             layer.backward(head(d_y, n_rows, n_outputs)?, pass)?;
             if n_taken.get() < params.len() {
@@ -163,7 +140,6 @@ impl Network {
                 return Err(KernelError::GradientsNotTaken { layer, n_taken, n_params }.into());
             }
             if let (Some(shift), Some(flat), true) = (&backward.cancelled, &mut flat, dropout.is_some()) {
-                join()?;
                 // Of the sum over all rows rounding errors would be left, of which Adam makes steps of full size.
                 let shift = flat.reborrow().range(shift.start - start, shift.end - start)?;
                 ops::fill(shift, ops::Pattern::Line { start: 0.0, step: 0.0 })?;
@@ -196,8 +172,6 @@ impl Network {
                 layer.backward_input(d_y, head(d_x, n_rows, in_features)?, pass)?;
                 sink.progress()?;
             }
-            // The gradient of the layer before takes the place of this layer's.
-            join()?;
         }
         Ok(())
     }

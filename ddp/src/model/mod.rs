@@ -50,7 +50,6 @@ pub use flop::Flop;
 pub use gradcheck::{GradcheckOptions, gradcheck};
 pub(crate) use gradient_sums::fingerprint_of;
 pub use gradient_sums::{GradientSums, PassRows, RowsOfStep};
-pub(crate) use layer::has_small_products;
 pub use layer::{Layer, LayerKind, RegisteredBuffer};
 pub use layout::ParamLayout;
 pub use loss_head::{LossFunction, LossHead};

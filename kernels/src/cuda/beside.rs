@@ -1,13 +1,9 @@
-//! Work beside the compute stream: on a second or third stream, from points that the compute stream has reached, until the compute stream
-//! waits for it.
+//! Work beside the compute stream: on a second stream, from points that the compute stream has reached, until the compute stream waits
+//! for it.
 
-use std::cell::Cell;
-
-use super::blas::WORKSPACE_BYTES;
 use super::event::Event;
-use super::gpu::{Gpu, Side, on_side};
-use super::memory::DeviceBuffer;
-use crate::{MemoryUse, Result};
+use super::gpu::{Gpu, IS_BESIDE};
+use crate::Result;
 
 /// Points of the compute stream from which work on a second stream begins. The second stream has the priority of the compute stream, and
 /// is that of collectives without a priority: for a world of one rank.
@@ -66,8 +62,16 @@ impl Beside {
         index: usize,
         work: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
+        struct Ends;
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                IS_BESIDE.set(false);
+            }
+        }
         self.gpu.beside().wait(&self.points[index])?;
-        on_side(Side::Second, work)
+        let _ends = Ends;
+        IS_BESIDE.set(true);
+        work()
     }
 
     /// Makes the compute stream wait for all work beside it. In a capture also after an error of that work: the graph must join its streams.
@@ -80,59 +84,8 @@ impl Beside {
     }
 }
 
-/// Matmuls beside those of the compute stream: on a third stream, with scratch memory of their own, each from where it is enqueued until
-/// [`BesideMatmuls::join`]. Small products leave multiprocessors free, for which two are faster than one after the other.
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct BesideMatmuls {
-    gpu: &'static Gpu,
-    workspace: DeviceBuffer,
-    begin: Event,
-    end: Event,
-    is_open: Cell<bool>,
-}
-
-impl BesideMatmuls {
-    /// Bytes of the scratch memory.
-    pub const WORKSPACE_BYTES: usize = WORKSPACE_BYTES;
-
-    /// Allocates the scratch memory; not within a capture.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::OutOfMemory`]; [`crate::KernelError::Cuda`].
-    pub fn new(gpu: &'static Gpu) -> Result<Self> {
-        let workspace = DeviceBuffer::new(gpu, WORKSPACE_BYTES, MemoryUse::Workspace)?;
-        let (begin, end) = (Event::untimed(gpu)?, Event::untimed(gpu)?);
-        Ok(BesideMatmuls { gpu, workspace, begin, end, is_open: Cell::new(false) })
-    }
-
-    /// Enqueues one matmul of `work` beside the compute stream, after what is enqueued there so far; while matmuls are chosen by time, on it.
-    pub(crate) fn matmul<R>(&self, work: impl FnOnce() -> Result<R>) -> Result<R> {
-        if self.gpu.is_choosing() {
-            return work();
-        }
-        self.begin.record(self.gpu.compute())?;
-        self.gpu.third().wait(&self.begin)?;
-        self.is_open.set(true);
-        on_side(Side::Third { workspace: self.workspace.ptr() }, work)
-    }
-
-    /// Makes the compute stream wait for the matmuls beside it, if there are any. In a capture also after an error.
-    ///
-    /// # Errors
-    /// [`crate::KernelError::Cuda`].
-    pub fn join(&self) -> Result<()> {
-        if !self.is_open.take() {
-            return Ok(());
-        }
-        self.end.record(self.gpu.third())?;
-        self.gpu.compute().wait(&self.end)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::gpu::SIDE;
     use super::*;
     use crate::ops::testing::devices;
     use crate::{Device, KernelError};
@@ -146,7 +99,7 @@ mod tests {
             beside.reached(0).unwrap();
             let out_of_range = KernelError::OutOfRange { op: "test", start: 0, end: 1, len: 0 };
             assert!(beside.after(0, || Err(out_of_range)).is_err());
-            assert_eq!(SIDE.get(), Side::Compute);
+            assert!(!IS_BESIDE.get());
             beside.join().unwrap();
         }
     }
