@@ -179,12 +179,21 @@ impl Curve {
         true
     }
 
+    /// The loss of the initial weights: the first mean, as a single mini-batch says little; but where the first rates are so high that the
+    /// loss explodes, the first loss.
+    fn first_loss(&self) -> f64 {
+        let mean = |of: &[Point]| of.iter().map(|point| point.loss).sum::<f64>() / of.len() as f64;
+        let window = &self.losses[..2 * self.reach + 1];
+        let explodes = mean(&window[self.reach + 1..]) > 10.0 * mean(&window[..self.reach]).abs();
+        if explodes { self.losses[0].loss } else { self.points[0].loss }
+    }
+
     /// The rate at which the loss falls fastest, and a tenth of that at which it is lowest; `None` if it does not fall below that of the
     /// initial weights.
     fn suggestions(&self) -> Option<(f64, f64)> {
         let lowest = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
         let losses = self.points.iter().map(|point| point.loss).enumerate();
-        let (minimum, _) = losses.min_by(lowest).filter(|(_, loss)| *loss < self.points[0].loss)?;
+        let (minimum, _) = losses.min_by(lowest).filter(|(_, loss)| *loss < self.first_loss())?;
         // Rates have the same ratio, so differences are slopes over the logarithm: between means that share no loss, or noise decides.
         let span = (2 * self.reach + 2).min(minimum + 1);
         let slopes =
@@ -278,6 +287,14 @@ mod tests {
             assert!(curve.add(1e-5 * 2_f64.powi(i as i32), loss));
         }
         assert!(curve.suggestions().is_some());
+    }
+
+    #[test]
+    fn a_loss_that_explodes_at_once_falls_below_nothing() {
+        let mut curve = Curve::new(20);
+        let losses = [2.3, 4e5, 3e5, 2e5, 1e4, 3e3, 400.0, 60.0, 30.0, 28.0];
+        assert!(losses.iter().all(|loss| curve.add(5.0, *loss)));
+        assert_eq!(curve.suggestions(), None);
     }
 
     #[test]
