@@ -4,10 +4,26 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::disk::{Disk as _, OsDisk};
+
+/// Held while a probe has files.
+static UNDER_WAY: Mutex<()> = Mutex::new(());
+
+/// Waits until no probe of this process is under way, for a second at most.
+pub(crate) fn wait_until_over() {
+    for _ in 0..200 {
+        if UNDER_WAY.try_lock().is_ok() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// A call that failed.
 #[derive(Debug)]
@@ -33,6 +49,7 @@ impl FailedCall {
 /// The first call that failed.
 pub(crate) fn probe(folder: &Path, name: &str) -> Result<(), FailedCall> {
     let (before, after) = (folder.join(name), folder.join(format!("{name}.renamed")));
+    let _under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
     let probed = try_calls(&before, &after);
     // At most one of them is there.
     let _ = fs::remove_dir_all(&before);

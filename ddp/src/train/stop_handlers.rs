@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::exit_code;
 use crate::report::notes::{LOG_FILE, STOPPING};
+use crate::storage::probe;
 use crate::storage::unfinished::Unfinished;
 use crate::train::stop_signals::{LAUNCHER_ENDED, Stage, StopSignals, name, unsaved};
 
@@ -198,6 +199,8 @@ impl StopSignals {
     /// Ends all ranks of a run that has not taken a step.
     fn end_unsaved(&self, signal: i32, rank: usize, world_size: usize) -> ! {
         let reason = unsaved(name(signal));
+        // Of the main thread, which leaves its files where the process ends meanwhile.
+        probe::wait_until_over();
         if rank == 0 {
             info!(target: STOPPING, "{reason}");
         } else {
