@@ -33,7 +33,7 @@
 //!
 #![doc = include_str!("../README.md")]
 //!
-//! Global state: the umask of a run (`run.file_mode`), the rank and the share of the cores of a thread or process, the thread pool, the table of GPUs, host memory kept for the next result of a
+//! Global state: the umask of a run (`run.file_mode`), the rank, the number of ranks and the share of the cores of a thread or process, whether the output folder is being tried, the thread pool, the table of GPUs, host memory kept for the next result of a
 //! tensor operation, with its account, the last known limit on host memory, page-locked memory kept for the next of its size, the handler of faults in mapped files, and the connections by
 //! which ranks without MPI end together.
 //! The program adds the panic hook and the subscriber of events.

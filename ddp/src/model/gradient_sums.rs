@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use ddp_comm::World;
 use ddp_kernels::ops::{self, LossSums, Pattern, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, Device, KernelError, MemoryUse, Tensor, TensorRef};
 
@@ -11,78 +10,15 @@ use super::loss_head::LossHead;
 use super::network::Network;
 use super::param::ParamEntry;
 use super::pass::DropoutStep;
+use super::pass_rows::{MICRO_BATCH_BITS, PassRows, RowsOfStep, check_weights};
 use crate::config::precision::Precision;
-use crate::data::loader::TensorBatch;
-
-/// Rows of one pass, by their parts; `(&x, &y)`, `(&x, &y, &weights)` and a [`TensorBatch`] are rows too.
-#[derive(Debug, Clone, Copy)]
-pub struct RowsOfStep<'a> {
-    /// Features, `[B, n_features]`.
-    pub x: TensorRef<'a>,
-    /// Targets, `[B]` or `[B, K]`.
-    pub y: TensorRef<'a>,
-    /// Weights of the rows, `[B]` f32.
-    pub weights: Option<TensorRef<'a>>,
-    /// Place of the first row in the global batch, on which the masks of dropout depend.
-    pub first_row: u64,
-}
-
-/// Rows of one pass, and the number of ranks of which each has a share of the step.
-#[derive(Debug, Clone, Copy)]
-pub struct PassRows<'a> {
-    pub(super) rows: RowsOfStep<'a>,
-    n_ranks: usize,
-    /// Whether a loader says so; else they may be of all ranks of the world.
-    is_divided: bool,
-    /// Whether the program says where in the global batch they are.
-    is_placed: bool,
-}
-
-impl<'a> From<RowsOfStep<'a>> for PassRows<'a> {
-    fn from(rows: RowsOfStep<'a>) -> Self {
-        PassRows { rows, n_ranks: 1, is_divided: false, is_placed: true }
-    }
-}
-
-impl<'a> From<(&'a Tensor, &'a Tensor)> for PassRows<'a> {
-    fn from((x, y): (&'a Tensor, &'a Tensor)) -> Self {
-        // Each rank has its own rows, so its masks start at its own place.
-        let first_row = (World::own_rank().0 as u64) << RANK_BITS;
-        let rows = RowsOfStep { x: x.view(), y: y.view(), weights: None, first_row };
-        PassRows { rows, n_ranks: World::own_world_size(), is_divided: false, is_placed: false }
-    }
-}
-
-impl<'a> From<(&'a Tensor, &'a Tensor, &'a Tensor)> for PassRows<'a> {
-    fn from((x, y, weights): (&'a Tensor, &'a Tensor, &'a Tensor)) -> Self {
-        let pair = PassRows::from((x, y));
-        PassRows { rows: RowsOfStep { weights: Some(weights.view()), ..pair.rows }, ..pair }
-    }
-}
-
-impl<'a> From<&'a TensorBatch> for PassRows<'a> {
-    fn from(TensorBatch { x, y, weights, first_row, n_ranks, .. }: &'a TensorBatch) -> Self {
-        let rows = RowsOfStep {
-            x: x.view(),
-            y: y.view(),
-            weights: weights.as_ref().map(Tensor::view),
-            first_row: *first_row as u64,
-        };
-        PassRows { rows, n_ranks: *n_ranks, is_divided: true, is_placed: false }
-    }
-}
-
-/// Rows of a pass that has no place in a global batch, per rank, and of all ranks, per micro-batch: masks of dropout do not repeat below
-/// these powers of two.
-const RANK_BITS: u32 = 24;
-const MICRO_BATCH_BITS: u32 = 36;
 
 /// The sums of losses and of gradients since the last step, flat in the layout of the model.
 ///
 /// [`Network::loss_and_gradients`] adds the rows of a micro-batch, [`GradientSums::all_reduce`] adds the sums of the other ranks, and
 /// [`Optimizer::step`](crate::optim::Optimizer::step) updates by their mean and begins anew. So a step is the same, however its rows are
-/// divided. Without `all_reduce`, each rank trains a model of its own, which rows of a loader of several ranks need
-/// [`GradientSums::without_other_ranks`] for.
+/// divided. On several ranks a step without `all_reduce` is an error, unless each trains a model of its own:
+/// [`GradientSums::without_other_ranks`].
 ///
 /// ```
 /// use ddp::nn::{GradientSums, LossHead, Precision, Sequential, Sizes};
@@ -507,21 +443,6 @@ pub(crate) fn fingerprint_of(model: &Network) -> Result<Option<i64>, KernelError
     let mut sum = Tensor::zeros(&[1], DType::I64, weights.device())?;
     ops::fingerprint(weights.view(), sum.view_mut())?;
     Ok(Some(sum.item()?))
-}
-
-/// Checks weights of rows in host memory.
-pub(super) fn check_weights(weights: TensorRef<'_>) -> Result<(), KernelError> {
-    if weights.device() != Device::Cpu || weights.dtype() != DType::F32 {
-        return Ok(());
-    }
-    let values = weights.to_vec::<f32>()?;
-    match values.iter().position(|weight| !(weight.is_finite() && *weight >= 0.0)) {
-        Some(row) => {
-            let problem = format!("the weight of row {row} is {}", values[row]);
-            Err(KernelError::misuse("loss", problem, "weights are finite numbers of 0 or above"))
-        }
-        None => Ok(()),
-    }
 }
 
 impl Network {

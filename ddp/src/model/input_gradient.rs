@@ -4,9 +4,9 @@ use ddp_kernels::ops::{LossSums, STEP_SUMS_LEN, SumsOutput};
 use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
 
 use super::backward::LocalGradients;
-use super::gradient_sums::{PassRows, RowsOfStep, check_weights};
 use super::loss_head::LossHead;
 use super::network::Network;
+use super::pass_rows::{PassRows, RowsOfStep, check_weights};
 use super::plan::Plan;
 use crate::config::precision::Precision;
 

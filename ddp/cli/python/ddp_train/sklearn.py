@@ -407,7 +407,7 @@ def _told_of_memory(folder: str) -> Iterator[None]:
         yield
     except ddp_train.TrainError as error:
         lines = [line for line in str(error).split("\n") if not (line.startswith("`ddp-train ") and folder in line)]
-        hint = "hint: make texts or numbers of the column, for predictions those of training"
+        hint = "hint: convert the column to texts or numbers, for predictions in the same way as for training"
         lines = [hint if line.startswith("hint: ") and "`data.categorical`" in line else line for line in lines]
         raise type(error)(error.status, "\n".join(lines)) from None
 

@@ -69,11 +69,16 @@ impl Graph {
     /// The sum of `x`, read as `[outer, len, inner]`, along `len`: `[outer, inner]`.
     pub(super) fn sum_along(&mut self, x: Id, layout: [usize; 3]) -> Result<Id> {
         let [outer, len, inner] = layout;
-        // Sums of columns are in f32, side by side; a single one would stop at 2^24 ones.
-        if outer != 1 || inner == 1 {
+        if outer != 1 {
             return self.reduce(ReduceOp::Sum, x, layout);
         }
         let dtype = self.dtype(x);
+        if inner == 1 && dtype.is_float() {
+            // Sums of columns are in f32, side by side; a single one would stop at 2^24 ones. Rounded once, at the end.
+            let exact = self.convert(x, wide(dtype));
+            let sum = self.reduce(ReduceOp::Sum, exact, layout)?;
+            return Ok(self.convert(sum, dtype));
+        }
         if !dtype.is_float() {
             return Err(self.unsupported("sum", [Arg::Node(x); 2], "floats"));
         }
