@@ -115,6 +115,9 @@ def another_format_trains_alike(trial, base, draw):
     law = "another format trains alike"
     files = table.write(trial.folder / f"as-{name}", trial.program.binary, name)
     sets = [f"data.train={json.dumps(files['train'])}", 'data.format="auto"', 'data.delimiter="auto"', 'data.decimal="auto"']
+    if name != "csv":
+        # Other formats have no header to set.
+        sets.append('data.header="auto"')
     if "eval" in files:
         sets.append(f"data.eval={json.dumps(files['eval'])}")
     if name == "csv" and table.delimiter != ",":
