@@ -20,6 +20,18 @@ impl World {
         self.tensor_group().all_reduce(ReduceOp::Sum, tensor.view_mut())
     }
 
+    /// The mean of a float tensor over the ranks, in place. Collective.
+    ///
+    /// # Errors
+    /// Same as [`World::all_reduce`]; [`KernelError::DTypeUnsupported`](ddp_kernels::KernelError::DTypeUnsupported) for integers.
+    ///
+    /// Source: `torch.distributed.all_reduce` with `ReduceOp.AVG`.
+    pub fn all_reduce_mean(&self, tensor: &mut Tensor) -> Result<()> {
+        self.all_reduce(tensor)?;
+        *tensor = tensor.div(self.world_size() as f64)?;
+        Ok(())
+    }
+
     /// Copies the tensor of rank `root` to all ranks. Collective.
     ///
     /// # Errors

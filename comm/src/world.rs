@@ -233,6 +233,11 @@ impl World {
         self.group.world_size()
     }
 
+    /// [`World::world_size`], as MPI calls it.
+    pub fn size(&self) -> usize {
+        self.world_size()
+    }
+
     /// This rank's number among the ranks of its host.
     pub fn local_rank(&self) -> LocalRank {
         self.local_rank

@@ -1,12 +1,12 @@
 //! Trains dense networks data parallel: on every GPU of a job, or on the cores of a machine, to the same model.
 //!
 //! ```
-//! use ddp::nn::{Activation, GradientSums, LossHead, Sequential, Sizes};
+//! use ddp::nn::{GradientSums, LossHead, Sequential, Sizes};
 //! use ddp::optim::Optimizer;
 //! use ddp::prelude::*;
 //!
 //! let device = Device::cuda(0).available_or_cpu();
-//! let layers = Sequential::new(4).linear(32).activation(Activation::Relu).linear(1);
+//! let layers = Sequential::new(4).linear(32).relu().linear(1);
 //! let mut model = layers.build(Sizes::new(64, device), 0)?;
 //! let (mut optimizer, mut grads) = (Optimizer::adamw(&model, 1e-2)?, GradientSums::for_model(&model)?);
 //! let x = Tensor::randn(&[64, 4], DType::F32, device, 1)?;

@@ -1,10 +1,10 @@
 //! Layers, models and losses: the names of [`mod@crate::model`] and [`crate::config`] that a program needs.
 //!
 //! ```
-//! use ddp::nn::{Activation, Sequential, Sizes};
+//! use ddp::nn::{Sequential, Sizes};
 //! use ddp::prelude::*;
 //!
-//! let layers = Sequential::new(4).linear(8).activation(Activation::Relu).linear(2);
+//! let layers = Sequential::new(4).linear(8).relu().linear(2);
 //! let mut model = layers.build(Sizes::new(16, Device::Cpu), 0)?;
 //! let x = Tensor::randn(&[16, 4], DType::F32, Device::Cpu, 1)?;
 //! assert_eq!(model.forward(&x)?.shape().dims(), [16, 2]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::labels::LabelVocabulary;
 use crate::data::datasets::dataset::{RowLayout, TargetLayout, numbered_columns};
-use crate::data::datasets::resident::{ResidentRows, Targets};
+use crate::data::datasets::resident::{Targets, TensorDataset};
 
 /// Rows of 64 pixels in `0..=16` and one label; the training rows first.
 static DIGITS: &[u8] = include_bytes!("digits.bin");
@@ -18,15 +18,15 @@ const N_TRAIN_ROWS: usize = 1438;
 const N_CLASSES: usize = 10;
 
 /// Training and test rows of `builtin:digits`; a pixel is a feature in [0, 1].
-pub fn digits() -> (ResidentRows, ResidentRows) {
+pub fn digits() -> (TensorDataset, TensorDataset) {
     let (train, test) = DIGITS.split_at(N_TRAIN_ROWS * ROW_BYTES);
     (rows_of(train), rows_of(test))
 }
 
-fn rows_of(bytes: &[u8]) -> ResidentRows {
+fn rows_of(bytes: &[u8]) -> TensorDataset {
     let (rows, _) = bytes.as_chunks::<ROW_BYTES>();
     let pixels = rows.iter().flat_map(|row| &row[..N_PIXELS]);
-    ResidentRows {
+    TensorDataset {
         features: pixels.map(|&pixel| f32::from(pixel) / 16.0).collect(),
         targets: Targets::Labels(rows.iter().map(|row| i64::from(row[N_PIXELS])).collect()),
         weights: None,
@@ -54,7 +54,7 @@ mod tests {
             assert!(labels.iter().all(|label| (0..10).contains(label)));
         }
         // The sum of all pixels of load_digits.
-        let sum = |part: &ResidentRows| part.features.iter().map(|x| f64::from(x * 16.0)).sum::<f64>();
+        let sum = |part: &TensorDataset| part.features.iter().map(|x| f64::from(x * 16.0)).sum::<f64>();
         assert_eq!(sum(&train) + sum(&test), 561_718.0);
     }
 }

@@ -10,8 +10,8 @@ use crate::data::datasets::batch::BatchMut;
 use crate::data::error::Result;
 use crate::data::saved_preprocessor::SavedPreprocessor;
 use crate::data::{
-    Dataset, EmbeddingSpec, HeadTargets, LabelVocabulary, Loaded, Normalizer, ResidentRows, RowLayout,
-    TargetLayout, Targets, numbered_columns,
+    Dataset, EmbeddingSpec, HeadTargets, LabelVocabulary, Loaded, Normalizer, RowLayout, TargetLayout,
+    Targets, TensorDataset, numbered_columns,
 };
 
 /// Columns of numbers: an odd number, so that rows are not aligned.
@@ -63,7 +63,7 @@ pub fn made_up_rows(config: &Config, n_rows: usize) -> Result<Loaded> {
         ..SavedPreprocessor::identity(names)
     };
     let train: Arc<dyn Dataset> =
-        Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() });
+        Arc::new(TensorDataset { features, targets, weights, layout, source: "made-up rows".to_owned() });
     Ok(loaded(train, preprocessor))
 }
 

@@ -65,7 +65,7 @@ pub use self::order::sampler::{GroupSampler, Sampler};
 pub use self::{
     datasets::batch,
     datasets::dataset::Summary,
-    datasets::resident::{ResidentRows, Targets},
+    datasets::resident::Targets,
     datasets::subset::Subset,
     datasets::target_scale::{OutputUnits, TargetScale},
     embedding_spec::EmbeddingSpec,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{BatchMut, DataError, Dataset, ResidentRows, RowLayout, TargetLayout, numbered_columns};
+use super::{BatchMut, DataError, Dataset, RowLayout, TargetLayout, TensorDataset, numbered_columns};
 
 mod gathered;
 
@@ -12,7 +12,7 @@ pub(crate) use gathered::gathered;
 pub(crate) fn numbered(n_rows: usize) -> Arc<dyn Dataset> {
     let layout = RowLayout::new(numbered_columns(1), TargetLayout::Classes { n_classes: n_rows.max(2) });
     let features = (0..n_rows).map(|row| row as f32).collect();
-    Arc::new(ResidentRows::classes(features, (0..n_rows as i64).collect(), layout))
+    Arc::new(TensorDataset::classes(features, (0..n_rows as i64).collect(), layout))
 }
 
 /// The labels of rows made by [`numbered`].

@@ -67,6 +67,25 @@ impl LossHead {
         Self::on_first_device(loss)
     }
 
+    /// Moves this share, from 0 to below 1, of each label's probability to all classes alike; for cross-entropy and focal loss.
+    ///
+    /// # Errors
+    /// [`KernelError::Misuse`] for another loss, and for another share.
+    ///
+    /// Source: the parameter of that name of `torch.nn.CrossEntropyLoss`.
+    pub fn label_smoothing(self, share: f64) -> Result<Self, KernelError> {
+        const OP: &str = "label_smoothing";
+        let Kind::Config(Loss::CrossEntropy { class_weights, focal_gamma, .. }, _) = self.0 else {
+            let problem = "only cross-entropy and focal loss have labels to smooth";
+            return Err(KernelError::misuse(OP, problem, "`LossHead::cross_entropy()`"));
+        };
+        if !(0.0..1.0).contains(&share) {
+            let problem = format!("the share is {share}");
+            return Err(KernelError::misuse(OP, problem, "a fraction from 0 to below 1"));
+        }
+        Ok(Self::on_first_device(Loss::CrossEntropy { label_smoothing: share, class_weights, focal_gamma }))
+    }
+
     /// Gives the classes of cross-entropy and focal loss weights, with which the mean is a weighted mean, as in PyTorch.
     ///
     /// # Errors

@@ -98,6 +98,36 @@ impl Sequential {
         self.add(LayerConfig::Activation(activation))
     }
 
+    /// Adds `max(x, 0)`: [`Activation::Relu`].
+    #[must_use]
+    pub fn relu(self) -> Self {
+        self.activation(Activation::Relu)
+    }
+
+    /// Adds a Gaussian error linear unit: [`Activation::Gelu`].
+    #[must_use]
+    pub fn gelu(self) -> Self {
+        self.activation(Activation::Gelu)
+    }
+
+    /// Adds `x * sigmoid(x)`: [`Activation::Silu`].
+    #[must_use]
+    pub fn silu(self) -> Self {
+        self.activation(Activation::Silu)
+    }
+
+    /// Adds the hyperbolic tangent: [`Activation::Tanh`].
+    #[must_use]
+    pub fn tanh(self) -> Self {
+        self.activation(Activation::Tanh)
+    }
+
+    /// Adds `1 / (1 + e^-x)`: [`Activation::Sigmoid`].
+    #[must_use]
+    pub fn sigmoid(self) -> Self {
+        self.activation(Activation::Sigmoid)
+    }
+
     /// Adds a layer norm: `norms.{i}.weight` and `norms.{i}.bias`.
     #[must_use]
     pub fn layer_norm(self) -> Self {

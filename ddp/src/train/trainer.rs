@@ -28,7 +28,7 @@ use crate::exchange::shard_plan::Ranks;
 pub use crate::exchange::shard_plan::StateShard;
 pub use crate::model::DropoutStep;
 use crate::model::layer::Sizes;
-use crate::model::{LossHead, Network, Sequential, fingerprint_of};
+use crate::model::{LossHead, Network, PassRows, Sequential, fingerprint_of};
 use crate::optim::loss_scaler::LossScaler;
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
@@ -212,6 +212,19 @@ impl<'w> Trainer<'w> {
     /// The model.
     pub fn model(&self) -> &Network {
         &self.replica.model
+    }
+
+    /// The model, for predictions: [`Network::predict`].
+    pub fn model_mut(&mut self) -> &mut Network {
+        &mut self.replica.model
+    }
+
+    /// The mean loss of rows that are not trained on: [`Network::loss`] by the trainer's own loss, on this rank alone. Waits for the device.
+    ///
+    /// # Errors
+    /// Same as [`Network::loss`].
+    pub fn loss<'a>(&mut self, rows: impl Into<PassRows<'a>>) -> Result<f64> {
+        Ok(self.replica.model.loss(rows, &self.replica.loss)?)
     }
 
     /// The model and its loss, for use outside training. Parameters are frozen before: [`Network::freeze`], [`Optimizer::for_model`],

@@ -12,7 +12,7 @@ use ddp::data::loader::device_feed::DeviceFeed;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
 use ddp::data::order::epoch_order::BlockLayout;
 use ddp::data::order::epoch_proof::RowsHash;
-use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, ResidentRows, RowLayout};
+use ddp::data::{Changes, Dataset, DatasetWrapper, Normalizer, RowLayout, TensorDataset};
 use ddp::model::{ModelSpec, Network};
 use ddp::train::trainer::StepRows as _;
 use ddp_comm::threads;
@@ -25,12 +25,12 @@ use crate::made_up::{N_CLASSES, Setup, Trained, assert_close, row_weights};
 /// The same rows, stored in a shorter format.
 #[derive(Debug)]
 struct Stored {
-    of: Arc<ResidentRows>,
+    of: Arc<TensorDataset>,
     layout: RowLayout,
 }
 
 impl Stored {
-    fn rows(of: Arc<ResidentRows>, dtype: DType) -> Arc<dyn Dataset> {
+    fn rows(of: Arc<TensorDataset>, dtype: DType) -> Arc<dyn Dataset> {
         let layout = RowLayout { dtype, ..of.layout.clone() };
         Arc::new(Stored { of, layout })
     }

@@ -10,7 +10,7 @@ use ddp::data::device_rows::{DeviceRows, DeviceShape};
 use ddp::data::loader::{BatchPlan, DataLoader, LoadedStep, LoaderOptions, Shuffle, TensorBatch};
 use ddp::data::order::partition::RankPartition;
 use ddp::data::{
-    DataError, Dataset, GroupSampler, ResidentRows, RowLayout, Sampler, TargetLayout, Targets, TensorDataset,
+    DataError, Dataset, GroupSampler, RowLayout, Sampler, TargetLayout, Targets, TensorDataset,
     numbered_columns,
 };
 use ddp::model::layer::Sizes;
@@ -184,7 +184,7 @@ fn batches_know_their_places_and_weights() {
     let (features, targets) = (values.clone(), Targets::Values(values.clone()));
     let source = "made up".to_owned();
     let rows: Arc<dyn Dataset> =
-        Arc::new(ResidentRows { features, targets, weights: Some(values), layout, source });
+        Arc::new(TensorDataset { features, targets, weights: Some(values), layout, source });
     threads::run(2, |world| {
         let plan = BatchPlan { shuffle: Shuffle::Off, n_epochs: Some(1), ..BatchPlan::new(GLOBAL_ROWS) };
         let mut loader =

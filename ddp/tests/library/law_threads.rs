@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::made_up::{Setup, assert_close, losses, row_weights};
 use ddp::config::OptimizerKind;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions, PartitionKind, Shuffle};
-use ddp::data::{Dataset, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns};
+use ddp::data::{Dataset, RowLayout, TargetLayout, Targets, TensorDataset, numbered_columns};
 use ddp::train::trainer::{StepRows, TrainerOptions};
 use ddp_comm::{World, threads};
 use ddp_kernels::Device;
@@ -118,7 +118,7 @@ fn numbered(n_rows: usize) -> Arc<dyn Dataset> {
     layout.has_weights = true;
     let labels = Targets::Labels((0..n_rows as i64).collect());
     let source = "numbers".to_owned();
-    Arc::new(ResidentRows {
+    Arc::new(TensorDataset {
         features: numbers.clone(),
         targets: labels,
         weights: Some(numbers),

@@ -11,7 +11,7 @@ use ddp::config::{ElementLoss, EvalMetric, HeadLoss, JudgeMetric, Loss, MetricSe
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
 use ddp::data::{
-    Dataset, HeadTargets, LabelVocabulary, ResidentRows, RowLayout, TargetLayout, Targets, numbered_columns,
+    Dataset, HeadTargets, LabelVocabulary, RowLayout, TargetLayout, Targets, TensorDataset, numbered_columns,
 };
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::report::{EvalMetrics, NamedFigures};
@@ -84,7 +84,7 @@ fn rows(
     };
     let mut layout = RowLayout::new(numbered_columns(n_outputs), target_layout);
     layout.has_weights = weights.is_some();
-    Arc::new(ResidentRows { features: outputs, targets, weights, layout, source: "made-up rows".to_owned() })
+    Arc::new(TensorDataset { features: outputs, targets, weights, layout, source: "made-up rows".to_owned() })
 }
 
 /// A linear layer that returns its input.
@@ -211,7 +211,7 @@ fn heads_have_scikit_learns_metrics_on_1_2_and_3_ranks() {
     let target_layout = TargetLayout::Heads { heads: heads.clone().into() };
     let layout = RowLayout::new(numbered_columns(n_outputs), target_layout);
     let (targets, source) = (Targets::Values(targets), "made-up rows".to_owned());
-    let rows: Arc<dyn Dataset> = Arc::new(ResidentRows { features, targets, weights: None, layout, source });
+    let rows: Arc<dyn Dataset> = Arc::new(TensorDataset { features, targets, weights: None, layout, source });
     for n_ranks in [1, 2, 3] {
         let got = threads::run(n_ranks, |world| {
             let mut model = identity(n_outputs, 8, Device::Cpu);

@@ -9,7 +9,7 @@ use ddp::config::{ClassWeights, ElementLoss, EvalMetric, Loss, OptimizerKind, Ta
 use ddp::data::datasets::dataset::usual_weight;
 use ddp::data::loader::LoaderOptions;
 use ddp::data::order::partition::EvalPartition;
-use ddp::data::{Dataset, ResidentRows, Targets};
+use ddp::data::{Dataset, Targets, TensorDataset};
 use ddp::model::{LossHead, ModelSpec, Network};
 use ddp::report::EvalMetrics;
 use ddp::train::evaluate::evaluate;
@@ -30,7 +30,7 @@ fn one_step(loss: Loss, n_rows: usize) -> Setup {
 }
 
 /// The rows at `indices` of `rows`.
-fn select(rows: &ResidentRows, indices: &[usize], weights: Option<&[f32]>) -> Arc<ResidentRows> {
+fn select(rows: &TensorDataset, indices: &[usize], weights: Option<&[f32]>) -> Arc<TensorDataset> {
     let n_features = rows.layout.n_features();
     let of = |values: &[f32], width: usize| -> Vec<f32> {
         indices.iter().flat_map(|&row| values[row * width..][..width].to_vec()).collect()
@@ -80,7 +80,7 @@ fn a_row_of_weight_2_is_the_row_twice_and_one_of_weight_0_is_none() {
             let rows = weighted.rows();
             let weights = counts.map(|n| n as f32);
             let with_weights = select(&rows, &once, Some(&weights));
-            let train = |setup: &Setup, rows: &Arc<ResidentRows>, world_size| {
+            let train = |setup: &Setup, rows: &Arc<TensorDataset>, world_size| {
                 threads::run(world_size, |world| {
                     let rows: Arc<dyn Dataset> = rows.clone();
                     setup.train_rows(&world, &rows)
@@ -137,7 +137,7 @@ fn a_step_without_weight_leaves_the_weights_alone() {
 }
 
 /// Expected metrics of an evaluation, computed by their formulas from the outputs of all rows.
-fn plain(setup: &Setup, outputs: &[f32], rows: &ResidentRows) -> EvalMetrics {
+fn plain(setup: &Setup, outputs: &[f32], rows: &TensorDataset) -> EvalMetrics {
     let weights: Vec<f64> = rows.weights.iter().flatten().copied().map(f64::from).collect();
     let outputs: Vec<f64> = outputs.iter().map(|&v| f64::from(v)).collect();
     let total: f64 = weights.iter().sum();

@@ -14,7 +14,7 @@ use ddp::config::{
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::{EvalPartition, PartitionKind, RankPartition};
 use ddp::data::{
-    Dataset, HeadTargets, LabelVocabulary, Normalizer, ResidentRows, RowLayout, TargetLayout, Targets,
+    Dataset, HeadTargets, LabelVocabulary, Normalizer, RowLayout, TargetLayout, Targets, TensorDataset,
     numbered_columns,
 };
 use ddp::model::{EmbeddingSpec, LossHead, ModelSpec, Network, ParamLayout};
@@ -248,7 +248,7 @@ impl Setup {
     }
 
     /// The rows, with one label each, or with as many values as there are classes.
-    pub fn rows(&self) -> Arc<ResidentRows> {
+    pub fn rows(&self) -> Arc<TensorDataset> {
         let dims = [self.n_rows, self.spec.n_features()];
         let x = Tensor::randn(&dims, DType::F32, Device::Cpu, 11).unwrap();
         let mut features = x.to_vec::<f32>().unwrap();
@@ -483,7 +483,7 @@ pub fn rows_of(
     n_features: usize,
     targets: Targets,
     weights: Option<Vec<f32>>,
-) -> Arc<ResidentRows> {
+) -> Arc<TensorDataset> {
     let names = (0..N_CLASSES).map(|i| format!("t{i}")).collect();
     let target_layout = match &targets {
         Targets::Labels(_) => TargetLayout::Classes { n_classes: N_CLASSES },
@@ -498,10 +498,10 @@ fn rows_with_layout(
     targets: Targets,
     weights: Option<Vec<f32>>,
     target_layout: TargetLayout,
-) -> Arc<ResidentRows> {
+) -> Arc<TensorDataset> {
     let mut layout = RowLayout::new(numbered_columns(n_features), target_layout);
     layout.has_weights = weights.is_some();
-    Arc::new(ResidentRows { features, targets, weights, layout, source: "made-up rows".to_owned() })
+    Arc::new(TensorDataset { features, targets, weights, layout, source: "made-up rows".to_owned() })
 }
 
 /// Tables with 40 and 3 codes and these widths.

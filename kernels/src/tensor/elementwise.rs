@@ -66,6 +66,28 @@ impl TensorRef<'_> {
         Ok(out)
     }
 
+    fn softplus_of(self, op: &'static str) -> Result<Tensor> {
+        check::dtype(op, self.operand("a"), check::FLOATS, check::FLOATS_NAMES)?;
+        if check::is_short(self.dtype()) {
+            return self.to_dtype(DType::F32)?.view().softplus_of(op)?.to_dtype(self.dtype());
+        }
+        self.maximum(0.0)?.add(self.abs()?.neg()?.exp()?.log1p()?)
+    }
+
+    fn is_close(self, b: TensorRef<'_>, rtol: f64, atol: f64) -> Result<bool> {
+        const OP: &str = "allclose";
+        let (a_op, b_op) = (self.operand("a"), b.operand("b"));
+        check::same_kind(OP, &[a_op, b_op])?;
+        if broadcast_shape(self.shape(), b.shape()).is_none() {
+            return Err(shapes_differ(OP, a_op, b_op));
+        }
+        let (a, b) = (self.to_dtype(DType::F64)?, b.to_dtype(DType::F64)?);
+        let is_near = a.sub(&b)?.abs()?.le(b.abs()?.mul(rtol)?.add(atol)?)?;
+        // Infinite differences are not near, and a limit may be infinite too.
+        let is_near = is_near.logical_and(a.sub(&b)?.isfinite()?)?;
+        is_near.logical_or(a.eq(&b)?)?.all()?.item::<bool>()
+    }
+
     /// Zero where `is_zero` of row and column holds.
     fn triangle(
         self,
@@ -105,6 +127,8 @@ unary! {
     exp => Exp;
     /// The natural logarithm, of floats.
     log => Log;
+    /// `ln(1 + a)`, to all digits of small `a` too; of floats.
+    log1p => Log1p;
     /// The square root, of floats.
     sqrt => Sqrt;
     /// `|a|`. Integers wrap.
@@ -207,6 +231,52 @@ readable! {
     /// Same as [`Tensor::pow`].
     pub fn powf(&self, b: f64) -> Result<Tensor> {
         self.pow(b)
+    }
+
+    /// `a * a`. Integers wrap.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::mul`].
+    pub fn square(&self) -> Result<Tensor> {
+        self.mul(self.as_input())
+    }
+
+    /// `ln(1 + e^a)`, which overflows for no `a`; of floats, 16-bit floats computed in f32.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::exp`].
+    ///
+    /// Source: `torch.nn.functional.softplus` without its threshold.
+    pub fn softplus(&self) -> Result<Tensor> {
+        self.view().softplus_of("softplus")
+    }
+
+    /// Whether each element is neither infinite nor NaN.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::zeros`].
+    pub fn isfinite(&self) -> Result<Tensor> {
+        if self.dtype().is_float() { self.abs()?.lt(f64::INFINITY) } else { self.eq(self.as_input()) }
+    }
+
+    /// Whether each element is infinite, of either sign.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::zeros`].
+    pub fn isinf(&self) -> Result<Tensor> {
+        if self.dtype().is_float() { self.abs()?.eq(f64::INFINITY) } else { self.ne(self.as_input()) }
+    }
+
+    /// Whether `|a - b| <= atol + rtol * |b|` for all elements, or they are equal; NaN is close to nothing.
+    ///
+    /// Compares in f64 and waits for the device. PyTorch's defaults are 1e-5 and 1e-8.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sub`].
+    ///
+    /// Source: `torch.allclose`.
+    pub fn allclose(&self, b: impl AsView, rtol: f64, atol: f64) -> Result<bool> {
+        self.view().is_close(b.as_view(), rtol, atol)
     }
 
     /// Whether each element is NaN.

@@ -69,6 +69,27 @@ readable! {
         self.view().reduced("max", ReduceOp::Max, &axes.into())
     }
 
+    /// The middle of the elements in order, the lower one of two, of all elements or along axes; NaN if there is one. Unlike PyTorch's,
+    /// it returns no indices.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::max`].
+    ///
+    /// Source: `torch.median`.
+    pub fn median(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().middle(&axes.into())
+    }
+
+    /// `ln(sum(e^a))` of all elements, or along axes, which overflows for no `a`; of floats, 16-bit floats computed in f32.
+    ///
+    /// # Errors
+    /// Same as [`Tensor::max`]; [`KernelError::DTypeUnsupported`] for integers.
+    ///
+    /// Source: `torch.logsumexp`.
+    pub fn logsumexp(&self, axes: impl Into<Axes>) -> Result<Tensor> {
+        self.view().log_sum("logsumexp", &axes.into())
+    }
+
     /// The smallest element, or along axes; NaN if there is one.
     ///
     /// # Errors
@@ -255,6 +276,36 @@ impl TensorRef<'_> {
             return differences.view().reduced(op, ReduceOp::Norm, axes)?.div(freedom.sqrt());
         }
         differences.mul(&differences)?.view().reduced(op, ReduceOp::Sum, axes)?.div(freedom)
+    }
+
+    fn middle(self, axes: &Axes) -> Result<Tensor> {
+        const OP: &str = "median";
+        self.along(OP, axes, |x, axis, shape| {
+            let x = if axis.is_none() { x.reshape(&[x.numel()])? } else { x };
+            let axis = axis.unwrap_or(0);
+            let n = x.dims()[axis];
+            if n == 0 {
+                return Err(KernelError::EmptyReduction { op: OP, operand: self.operand("a").into() });
+            }
+            let sorted = x.sort(axis)?.0;
+            // NaN is sorted behind all numbers.
+            let last = sorted.narrow(axis, n - 1, 1)?;
+            let middle = sorted.narrow(axis, (n - 1) / 2, 1)?.where_(last.eq(&last)?, &last)?;
+            middle.into_shape(shape.dims())
+        })
+    }
+
+    fn log_sum(self, op: &'static str, axes: &Axes) -> Result<Tensor> {
+        check::dtype(op, self.operand("a"), check::FLOATS, check::FLOATS_NAMES)?;
+        if check::is_short(self.dtype()) {
+            return self.to_dtype(DType::F32)?.view().log_sum(op, axes)?.to_dtype(self.dtype());
+        }
+        let largest = self.max(keepdim(axes.clone()))?;
+        // Of infinite elements alone the difference is NaN.
+        let shift = largest.masked_fill(largest.isinf()?, 0.0)?;
+        let sum = self.sub(&shift)?.exp()?.sum(axes.clone())?.log()?;
+        let shape = sum.shape();
+        sum.add(shift.into_shape(shape.dims())?)
     }
 
     fn smallest(self, axes: &Axes) -> Result<Tensor> {

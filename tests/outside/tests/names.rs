@@ -259,3 +259,160 @@ fn ranks_send_tensors_to_each_other() -> ddp::Result<()> {
     assert!(matches!(error, CommError::OwnRank { .. }), "{error}");
     Ok(())
 }
+
+fn check_functions(device: Device) -> ddp::Result<()> {
+    let close = |got: Tensor, want: &[f64]| -> ddp::Result<()> {
+        let want = Tensor::from_slice(want, got.dims(), device)?;
+        let dtype = got.dtype();
+        assert!(got.to_dtype(DType::F64)?.allclose(&want, 1e-6, 0.0)?, "{got} in {dtype}, not {want}");
+        Ok(())
+    };
+    let infinite = f64::INFINITY;
+    let x = [-infinite, -100.0, -1.0, 0.0, 1e-7, 1.0, 100.0, infinite];
+    for dtype in [DType::F32, DType::F64] {
+        let x_of = |x: &[f64]| Tensor::from_slice(x, &[x.len()], device)?.to_dtype(dtype);
+        let own = x_of(&x)?;
+        let exact = own.to_dtype(DType::F64)?.to_vec::<f64>()?;
+        // In f32 e^-100 is subnormal.
+        let softplus: Vec<f64> = exact.iter().map(|x| x.max(0.0) + (-x.abs()).exp().ln_1p()).collect();
+        close(own.narrow(0, 2, 6)?.softplus()?, &softplus[2..])?;
+        assert!(
+            own.softplus()?.to_dtype(DType::F64)?.to_vec::<f64>()?[..2]
+                .iter()
+                .all(|y| (0.0..1e-40).contains(y))
+        );
+        let small = x_of(&[-1.0, -0.5, -1e-10, 0.0, 1e-10, 3e-4, 2.0, infinite])?;
+        let of_small = small.to_dtype(DType::F64)?.to_vec::<f64>()?;
+        close(small.log1p()?, &of_small.iter().map(|x| x.ln_1p()).collect::<Vec<_>>())?;
+        assert!(x_of(&[-1.5])?.log1p()?.isnan()?.item::<bool>()?);
+        assert_eq!(own.isfinite()?.to_vec::<bool>()?, [false, true, true, true, true, true, true, false]);
+        assert_eq!(own.isinf()?.to_dtype(DType::I64)?.sum(None)?.item::<i64>()?, 2);
+        // What would overflow, nothing but minus infinity, and an axis that stays.
+        let rows = x_of(&[1000.0, 1000.0, -infinite, -infinite, 0.0, infinite])?.into_shape(&[3, 2])?;
+        close(rows.logsumexp(1)?, &[1000.0 + 2f64.ln(), -infinite, infinite])?;
+        assert_eq!(rows.narrow(0, 0, 1)?.logsumexp(keepdim(1))?.dims(), [1, 1]);
+        let odd = x_of(&[3.0, -1.0, 2.0, 5.0, f64::NAN, 4.0])?;
+        assert_eq!(odd.narrow(0, 0, 4)?.median(None)?.to_dtype(DType::F64)?.item::<f64>()?, 2.0);
+        let of_rows = odd.reshape(&[2, 3])?.median(1)?.to_dtype(DType::F64)?.to_vec::<f64>()?;
+        assert!(of_rows[0] == 2.0 && of_rows[1].is_nan(), "{of_rows:?}");
+        assert!(own.allclose(&own, 0.0, 0.0)? && !odd.allclose(&odd, 1.0, 1.0)?);
+        assert!(!x_of(&[1.0])?.allclose(x_of(&[1.001])?, 1e-4, 0.0)?);
+
+        // The derivatives, at 0 too.
+        let x = Var::new(x_of(&[-2.0, 0.0, 0.5, 30.0])?)?;
+        let values = [-2.0f64, 0.0, 0.5, 30.0];
+        let gradient = |y: Var| -> ddp::Result<Tensor> { Ok(y.sum(None).backward()?[&x].clone()) };
+        let each = |f: fn(f64) -> f64| values.map(f);
+        close(gradient(x.softplus())?, &each(|x| 1.0 / (1.0 + (-x).exp())))?;
+        close(gradient(x.square())?, &each(|x| 2.0 * x))?;
+        close(
+            gradient(x.abs().log1p())?,
+            &each(|x| if x == 0.0 { 0.0 } else { x.signum() / (1.0 + x.abs()) }),
+        )?;
+        let [sines, cosines] = [gradient(x.cos())?.neg()?, gradient(x.sin())?];
+        let unit = sines.square()?.add(&cosines.square()?)?;
+        assert!(unit.allclose(unit.ones_like()?, 1e-5, 0.0)?);
+        assert_eq!(cosines.narrow(0, 1, 1)?.to_dtype(DType::F64)?.item::<f64>()?, 1.0);
+        close(gradient(x.round() + x.floor() * x.ceil().detach())?, &[0.0; 4])?;
+        let sum: f64 = values.iter().map(|x| x.exp()).sum();
+        close(x.logsumexp(None).tensor()?, &[sum.ln()])?;
+        close(gradient(x.logsumexp(0))?, &values.map(|x| x.exp() / sum))?;
+    }
+    let whole = tensor![3, -4].to(device)?;
+    assert_eq!(whole.square()?.to_vec::<i64>()?, [9, 16]);
+    assert!(whole.isfinite()?.all()?.item::<bool>()? && !whole.isinf()?.any()?.item::<bool>()?);
+    assert!(whole.allclose(&whole, 0.0, 0.0)? && whole.softplus().is_err() && whole.logsumexp(0).is_err());
+    assert!(tensor![0.0].to(device)?.narrow(0, 0, 0)?.median(None).is_err());
+    Ok(())
+}
+
+#[test]
+fn functions_have_the_names_of_pytorch() -> ddp::Result<()> {
+    check_functions(Device::Cpu)
+}
+
+#[test]
+fn gpu_functions_have_the_names_of_pytorch() -> ddp::Result<()> {
+    if Device::cuda_is_available() { check_functions(Device::cuda(0)) } else { Ok(()) }
+}
+
+/// Losses, layers, loaders and worlds by the names that are typed first.
+#[test]
+fn losses_layers_and_loaders_by_their_names() -> ddp::Result<()> {
+    let layers = |f: fn(Sequential) -> Sequential| f(Sequential::new(3).linear(4)).linear(3);
+    let named: [(fn(Sequential) -> Sequential, Activation); 5] = [
+        (Sequential::relu, Activation::Relu),
+        (Sequential::gelu, Activation::Gelu),
+        (Sequential::silu, Activation::Silu),
+        (Sequential::tanh, Activation::Tanh),
+        (Sequential::sigmoid, Activation::Sigmoid),
+    ];
+    let x = Tensor::randn(&[8, 3], DType::F32, "cpu", 1)?;
+    let labels = x.argmax(1)?;
+    let sizes = Sizes::new(8, Device::Cpu);
+    for (f, activation) in named {
+        let one = layers(f).build(sizes, 1)?.forward(&x)?.to_tensor()?;
+        let other = Sequential::new(3)
+            .linear(4)
+            .activation(activation)
+            .linear(3)
+            .build(sizes, 1)?
+            .forward(&x)?
+            .to_tensor()?;
+        assert_eq!(one.to_vec::<f32>()?, other.to_vec::<f32>()?);
+    }
+    let mut model = layers(Sequential::relu).build(sizes, 1)?;
+    let outputs = model.forward(&x)?.to_tensor()?;
+    let absolute = outputs.sub(&x)?.abs()?.mean(None)?.item::<f32>()?;
+    assert!((model.loss((&x, &x), &LossHead::l1())? - f64::from(absolute)).abs() < 1e-6);
+    // With the share 0.3 of three classes the label keeps 0.8, and the others have 0.1 each.
+    let log = outputs.log_softmax(1)?;
+    let target = labels.one_hot(3)?.to_dtype(DType::F32)?.mul(0.7)?.add(0.1)?;
+    let smoothed = log.mul(&target)?.sum(None)?.item::<f32>()? / -8.0;
+    let loss = LossHead::cross_entropy().label_smoothing(0.3)?;
+    assert!((model.loss((&x, &labels), &loss)? - f64::from(smoothed)).abs() < 1e-6);
+    let error = with_hint(&LossHead::cross_entropy().label_smoothing(1.0).unwrap_err());
+    assert!(error.contains("the share is 1") && error.contains("below 1"), "{error}");
+    assert!(LossHead::mse().label_smoothing(0.1).is_err());
+
+    let rows = || {
+        TensorDataset::new(
+            &Tensor::randn(&[10, 3], DType::F32, "cpu", 1)?,
+            &tensor![0., 1., 2., 3., 4., 5., 6., 7., 8., 9.],
+        )
+    };
+    let loader = rows()?.batches(4).on("cpu")?;
+    assert_eq!(loader.len(), 3);
+    assert_eq!(rows()?.batches(4).drop_last().on("cpu")?.len(), 2);
+    let sums = ddp::launch(2, |world| -> ddp::Result<(Vec<f32>, usize)> {
+        let mut x = Tensor::full(&[2], 3.0 * world.rank().0 as f32, DType::F32, Device::Cpu)?;
+        world.all_reduce_mean(&mut x)?;
+        assert!(world.all_reduce_mean(&mut tensor![1, 2]).is_err());
+        Ok((x.to_vec()?, world.size()))
+    })?;
+    assert_eq!(sums, [(vec![1.5; 2], 2), (vec![1.5; 2], 2)]);
+    Ok(())
+}
+
+#[test]
+fn a_trainer_has_a_model_and_a_loss() -> ddp::Result<()> {
+    let world = World::single();
+    let x = Tensor::randn(&[8, 3], DType::F32, "cpu", 1)?;
+    let y = x.sum(keepdim(1))?;
+    let optimizer = ddp::optim::OptimizerConfig::new(ddp::optim::OptimizerKind::Sgd, 0.1);
+    let layers = Sequential::new(3).linear(4).relu().linear(1);
+    let options = ddp::train::TrainerOptions::default();
+    let mut trainer = Trainer::for_layers(
+        &world,
+        layers,
+        Sizes::new(8, Device::Cpu),
+        LossHead::mse(),
+        &optimizer,
+        options,
+    )?;
+    let loss = trainer.loss((&x, &y))?;
+    let predicted = trainer.model_mut().predict(&x)?;
+    let error = predicted.sub(&y)?.square()?.mean(None)?.item::<f32>()?;
+    assert!((loss - f64::from(error)).abs() < 1e-6, "{loss} {error}");
+    Ok(())
+}

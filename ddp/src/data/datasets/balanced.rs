@@ -99,13 +99,13 @@ impl DatasetWrapper for BalancedRows {
 mod tests {
     use super::*;
     use crate::data::datasets::dataset::{RowLayout, TargetLayout};
-    use crate::data::datasets::resident::{ResidentRows, Targets};
+    use crate::data::datasets::resident::{Targets, TensorDataset};
 
     fn rows(classes: &[i64], n_classes: usize) -> BalancedRows {
         let layout = RowLayout::new(vec!["x".to_owned()], TargetLayout::Classes { n_classes });
         let features = (0..classes.len()).map(|row| row as f32).collect();
         let targets = Targets::Labels(classes.to_vec());
-        let whole = ResidentRows { features, targets, weights: None, layout, source: "test".to_owned() };
+        let whole = TensorDataset { features, targets, weights: None, layout, source: "test".to_owned() };
         BalancedRows::new(Arc::new(whole)).unwrap()
     }
 

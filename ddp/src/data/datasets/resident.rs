@@ -12,7 +12,7 @@ use crate::storage::fingerprint::Fingerprint;
 
 /// Rows in host memory, row-major.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ResidentRows {
+pub struct TensorDataset {
     /// `[N, features]`.
     pub features: Vec<f32>,
     /// Targets of the rows.
@@ -34,7 +34,7 @@ pub enum Targets {
     Values(Vec<f32>),
 }
 
-impl ResidentRows {
+impl TensorDataset {
     /// Rows with a class index each: `features` `[N, features of layout]`, `labels` `[N]`.
     ///
     /// # Panics
@@ -43,7 +43,7 @@ impl ResidentRows {
         assert!(layout.n_features() > 0, "rows have features");
         assert_eq!(features.len(), labels.len() * layout.n_features(), "a row of features a label");
         let source = "rows in memory".to_owned();
-        ResidentRows { features, targets: Targets::Labels(labels), weights: None, layout, source }
+        TensorDataset { features, targets: Targets::Labels(labels), weights: None, layout, source }
     }
 
     /// The rows as slices.
@@ -161,7 +161,7 @@ impl<'a> RowsInMemory<'a> {
     }
 }
 
-impl Dataset for ResidentRows {
+impl Dataset for TensorDataset {
     fn len(&self) -> usize {
         self.view().len()
     }

@@ -7,7 +7,7 @@ use ddp_kernels::KeyedPermutation;
 
 use crate::config::Fold;
 use crate::data::datasets::dataset::Dataset;
-use crate::data::datasets::resident::ResidentRows;
+use crate::data::datasets::resident::TensorDataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
 use crate::storage::fingerprint::Fingerprint;
@@ -180,7 +180,7 @@ impl Bits {
     }
 }
 
-impl ResidentRows {
+impl TensorDataset {
     /// Splits into (the other rows, `fraction` of the rows), drawn by `seed`: both keep the rows' order.
     ///
     /// # Errors

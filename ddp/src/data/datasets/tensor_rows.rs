@@ -3,14 +3,11 @@
 use ddp_kernels::{DType, Device, Tensor};
 
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
-use crate::data::datasets::resident::{ResidentRows, Targets};
+use crate::data::datasets::resident::{Targets, TensorDataset};
 use crate::data::error::{DataError, Result};
 use crate::data::tensor_rows_error::TensorRowsError;
 
-/// Rows from tensors of a program, in memory: [`ResidentRows::new`].
-pub type TensorDataset = ResidentRows;
-
-impl ResidentRows {
+impl TensorDataset {
     /// Number of rows.
     #[expect(clippy::len_without_is_empty, reason = "`Dataset` has it")]
     pub fn len(&self) -> usize {
@@ -60,7 +57,7 @@ impl ResidentRows {
                 return Err(wrong("targets", targets, expected));
             }
         };
-        Ok(ResidentRows {
+        Ok(TensorDataset {
             features: host_features,
             targets,
             weights: None,
@@ -84,7 +81,7 @@ impl ResidentRows {
     /// ```
     ///
     /// # Errors
-    /// See [`ResidentRows::new`].
+    /// See [`TensorDataset::new`].
     pub fn from_fn<T>(
         records: &[T],
         n_features: usize,

@@ -263,12 +263,12 @@ mod tests {
 
     use crate::data::datasets::wrapper::*;
     use crate::data::testing::gathered;
-    use crate::data::{ResidentRows, TargetLayout, numbered_columns};
+    use crate::data::{TargetLayout, TensorDataset, numbered_columns};
 
     /// Rows that answer every method in their own way. Clippy refuses a new method of `Dataset` that they do not state.
     #[derive(Debug)]
     struct Probe {
-        rows: ResidentRows,
+        rows: TensorDataset,
         announced: Mutex<Vec<Range<usize>>>,
     }
 
@@ -355,7 +355,7 @@ mod tests {
     fn probe() -> Probe {
         let layout = RowLayout::new(numbered_columns(1), TargetLayout::Classes { n_classes: 2 });
         Probe {
-            rows: ResidentRows::classes(vec![0.5, 1.5, 2.5], vec![0, 1, 0], layout),
+            rows: TensorDataset::classes(vec![0.5, 1.5, 2.5], vec![0, 1, 0], layout),
             announced: Mutex::default(),
         }
     }

@@ -130,6 +130,8 @@ pub struct DataLoader {
     current: Option<HostBatch>,
     /// Batches whose copies to the GPU may not be over.
     in_flight: std::collections::VecDeque<HostBatch>,
+    /// Batches of an epoch, unless they are ranges that are drawn as they come.
+    epoch_len: Option<usize>,
     /// Row numbers on the GPU, if it computes them.
     device_order: Option<DeviceOrder>,
     /// Rows that were handed out since [`DataLoader::take_rows_hash`], without those that a GPU numbered.
@@ -244,7 +246,8 @@ impl DataLoader {
             }
             _ => None,
         };
-        Self::start(rows, Box::new(jobs), max_rows, device_order, options)
+        let epoch_len = Some(jobs.n_rows.div_ceil(plan.global_rows));
+        Self::start(rows, Box::new(jobs), epoch_len, max_rows, device_order, options)
     }
 
     /// Passes over this rank's parts of the rows, in their own order: evaluation.
@@ -257,8 +260,9 @@ impl DataLoader {
         partition: EvalPartition,
         options: LoaderOptions,
     ) -> Result<Self> {
-        let jobs = passes(world, dataset.len(), partition);
-        Self::start(Rows::Host(dataset), Box::new(jobs), partition.max_rows, None, options)
+        let jobs = || passes(world, dataset.len(), partition);
+        let (epoch_len, jobs) = (Some(jobs().count()), Box::new(jobs()));
+        Self::start(Rows::Host(dataset), jobs, epoch_len, partition.max_rows, None, options)
     }
 
     /// Loads ranges of rows in the order of `ranges`, in batches of at most `max_rows`, none across two ranges.
@@ -272,12 +276,22 @@ impl DataLoader {
         options: LoaderOptions,
     ) -> Result<Self> {
         let jobs = ranges(dataset.len(), of_rows, max_rows);
-        Self::start(Rows::Host(dataset), Box::new(jobs), max_rows, None, options)
+        Self::start(Rows::Host(dataset), Box::new(jobs), None, max_rows, None, options)
+    }
+
+    /// Number of steps of an epoch, in each of which every rank gets a batch; of an evaluation, the number of this rank's batches.
+    ///
+    /// # Panics
+    /// For a loader of [`DataLoader::ranges`], which are drawn as they come.
+    #[expect(clippy::len_without_is_empty, reason = "a loader has steps, or is an error")]
+    pub fn len(&self) -> usize {
+        self.epoch_len.expect("ranges of rows are drawn as they come")
     }
 
     fn start(
         rows: Rows,
         jobs: Box<dyn Iterator<Item = Job> + Send>,
+        epoch_len: Option<usize>,
         max_rows: usize,
         device_order: Option<DeviceOrder>,
         options: LoaderOptions,
@@ -317,6 +331,7 @@ impl DataLoader {
             source,
             current: None,
             in_flight: std::collections::VecDeque::new(),
+            epoch_len,
             device_order,
             rows_hash: RowsHash::default(),
             times_copies: true,

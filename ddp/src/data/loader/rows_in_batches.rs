@@ -7,7 +7,7 @@ use ddp_kernels::Device;
 
 use super::{BatchPlan, DataLoader, LoaderOptions, Shuffle};
 use crate::data::datasets::dataset::Dataset;
-use crate::data::datasets::resident::ResidentRows;
+use crate::data::datasets::resident::TensorDataset;
 use crate::data::datasets::subset::Subset;
 use crate::data::error::Result;
 
@@ -21,7 +21,7 @@ pub struct RowsInBatches<'a> {
     world: Option<&'a World>,
 }
 
-impl ResidentRows {
+impl TensorDataset {
     /// Loads the rows in steps of `batch_size` rows.
     ///
     /// ```
@@ -47,7 +47,7 @@ impl ResidentRows {
 }
 
 impl Subset {
-    /// Same as [`ResidentRows::batches`].
+    /// Same as [`TensorDataset::batches`].
     pub fn batches<'a>(self, batch_size: usize) -> RowsInBatches<'a> {
         RowsInBatches::new(Arc::new(self), batch_size)
     }

@@ -208,12 +208,26 @@ impl Graph {
         let [a, b] = args;
         let (y, gradient) = (Arg::Node(id), Arg::Node(d));
         let zero = Arg::Number(0.0);
-        if matches!(op, MapOp::Neg | MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Abs) {
+        if op.is_unary() {
             let Arg::Node(x) = a else { unreachable!("an operation of a value") };
             let own = match op {
                 MapOp::Neg => self.map_one(MapOp::Neg, d)?,
                 MapOp::Exp => self.map(MapOp::Mul, gradient, y)?,
                 MapOp::Log => self.map(MapOp::Div, gradient, a)?,
+                MapOp::Log1p => {
+                    let sum = self.map(MapOp::Add, a, Arg::Number(1.0))?;
+                    self.map(MapOp::Div, gradient, Arg::Node(sum))?
+                }
+                MapOp::Sin => {
+                    let slope = self.map_one(MapOp::Cos, x)?;
+                    self.map(MapOp::Mul, gradient, Arg::Node(slope))?
+                }
+                MapOp::Cos => {
+                    let slope = self.map_one(MapOp::Sin, x)?;
+                    let own = self.map(MapOp::Mul, gradient, Arg::Node(slope))?;
+                    self.map_one(MapOp::Neg, own)?
+                }
+                MapOp::Floor | MapOp::Ceil | MapOp::Round => self.map(MapOp::Mul, gradient, zero)?,
                 MapOp::Sqrt => {
                     let half = self.map(MapOp::Mul, gradient, Arg::Number(0.5))?;
                     self.map(MapOp::Div, Arg::Node(half), y)?

@@ -3,7 +3,7 @@
 use ddp_kernels::ops::{Activation, CompareOp, MapOp, Pattern};
 use ddp_kernels::{DType, Device, KernelError, Shape};
 
-use super::graph::{Arg, Op};
+use super::graph::{Arg, Op, wide};
 use super::shapes::{self, numel};
 use super::var::{Term, Var};
 
@@ -52,10 +52,22 @@ unary! {
     exp => Exp;
     /// The natural logarithm.
     log => Log;
+    /// `ln(1 + a)`, to all digits of small `a` too.
+    log1p => Log1p;
     /// The square root.
     sqrt => Sqrt;
     /// `|a|`; its derivative at 0 is 0.
     abs => Abs;
+    /// The sine of radians.
+    sin => Sin;
+    /// The cosine of radians.
+    cos => Cos;
+    /// The next whole number below or at `a`; its derivative is 0.
+    floor => Floor;
+    /// The next whole number above or at `a`; its derivative is 0.
+    ceil => Ceil;
+    /// The nearest whole number, and the even one of two that are equally near; its derivative is 0.
+    round => Round;
 }
 
 macro_rules! binary {
@@ -142,6 +154,21 @@ impl Var {
     pub fn sign(&self) -> Var {
         let [above, below] = [self.gt(0.0), self.lt(0.0)].map(|is| is.to_dtype(self.dtype()));
         above - below
+    }
+
+    /// `a * a`.
+    pub fn square(&self) -> Var {
+        self.mul(self)
+    }
+
+    /// `ln(1 + e^a)`, which overflows for no `a`; short formats are computed in f32.
+    ///
+    /// Source: `torch.nn.functional.softplus` without its threshold.
+    pub fn softplus(&self) -> Var {
+        // Halves of `a` and `|a|` have the derivative 1/2 at 0; of an infinite `a` below 0 their sum would be NaN.
+        let x = self.to_dtype(wide(self.dtype())).maximum(-1e30);
+        let size = x.abs();
+        ((&x + &size) * 0.5 + (-size).exp().log1p()).to_dtype(self.dtype())
     }
 
     /// `min(max(a, low), high)`.

@@ -174,7 +174,17 @@ impl Graph {
     /// `op(a, b)`, elementwise with broadcasting.
     pub(super) fn map(&mut self, op: MapOp, a: Arg, b: Arg) -> Result<Id> {
         let ([a, b], dims, dtype) = self.elementwise(op.name(), a, b)?;
-        let needs_float = matches!(op, MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow);
+        let needs_float = matches!(
+            op,
+            MapOp::Exp
+                | MapOp::Log
+                | MapOp::Log1p
+                | MapOp::Sqrt
+                | MapOp::Sin
+                | MapOp::Cos
+                | MapOp::Div
+                | MapOp::Pow
+        );
         if dtype == DType::Bool || needs_float && !dtype.is_float() {
             let takes = if needs_float { "floats" } else { "all but bool" };
             return Err(self.unsupported(op.name(), [a, b], takes));

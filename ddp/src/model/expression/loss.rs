@@ -53,6 +53,14 @@ impl LossHead {
     pub fn expression(f: impl Fn(&Var, &Var) -> Var + Send + Sync + 'static) -> Self {
         LossHead::other(ExpressionLoss { f: Box::new(f), programs: Mutex::default() })
     }
+
+    /// Mean absolute error.
+    ///
+    /// Source: `torch.nn.L1Loss`.
+    #[doc(alias("mae"))]
+    pub fn l1() -> Self {
+        Self::expression(|outputs, targets| (outputs - targets).abs().mean(1))
+    }
 }
 
 /// Properties of a batch, except for its number of rows, on which the operations depend.

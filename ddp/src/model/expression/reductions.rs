@@ -93,6 +93,21 @@ impl Var {
         self.reduce(ReduceOp::Min, &axes.into())
     }
 
+    /// `ln(sum(e^a))` of all elements, or along axes, which overflows for no `a`; short formats are computed in f32.
+    ///
+    /// Source: `torch.logsumexp`.
+    pub fn logsumexp(&self, axes: impl Into<Axes>) -> Var {
+        let axes = axes.into();
+        let x = self.to_dtype(wide(self.dtype()));
+        let shift = |axes: Axes| {
+            let largest = x.detach().max(axes);
+            // Of infinite elements alone the difference is NaN.
+            largest.masked_fill(largest.abs().eq(f64::INFINITY), 0.0)
+        };
+        let sum = (&x - shift(keepdim(axes.clone()))).exp().sum(axes.clone()).log();
+        (sum + shift(axes)).to_dtype(self.dtype())
+    }
+
     /// The Euclidean norm, or along axes; its gradient at 0 is 0.
     pub fn norm(&self, axes: impl Into<Axes>) -> Var {
         self.reduce(ReduceOp::Norm, &axes.into())

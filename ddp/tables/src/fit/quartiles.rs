@@ -221,7 +221,7 @@ fn for_values(
 
 #[cfg(test)]
 mod tests {
-    use ddp::data::{ResidentRows, RowLayout, TargetLayout, numbered_columns};
+    use ddp::data::{RowLayout, TargetLayout, TensorDataset, numbered_columns};
 
     use crate::fit::quartiles::*;
 
@@ -252,7 +252,7 @@ mod tests {
             let columns = |column| (0..n_rows).map(move |row| value(row, column)).collect::<Vec<f32>>();
             let features = (0..4 * n_rows).map(|i| value(i / 4, i % 4)).collect();
             let layout = RowLayout::new(numbered_columns(4), TargetLayout::Classes { n_classes: 2 });
-            let rows = ResidentRows::classes(features, vec![0; n_rows], layout);
+            let rows = TensorDataset::classes(features, vec![0; n_rows], layout);
             for world_size in 1..=3 {
                 let of_ranks = ddp_comm::threads::run(world_size, |world| {
                     let stats = scan::column_stats(&rows, 0..n_rows).unwrap();

@@ -100,7 +100,7 @@ impl DatasetWrapper for ScaledTargets {
 
 #[cfg(test)]
 mod tests {
-    use ddp::data::{OutputUnits, ResidentRows, TargetLayout, Targets, numbered_columns};
+    use ddp::data::{OutputUnits, TargetLayout, Targets, TensorDataset, numbered_columns};
     use ddp_kernels::{DType, Device, Tensor};
 
     use crate::fit::scaled_targets::*;
@@ -135,7 +135,7 @@ mod tests {
         let mut layout =
             RowLayout::new(numbered_columns(1), TargetLayout::Values { names: numbered_columns(1) });
         layout.has_weights = true;
-        let rows = ResidentRows {
+        let rows = TensorDataset {
             features: vec![1.0, 2.0],
             targets: Targets::Values(vec![10.0, 30.0]),
             weights: Some(vec![1.0, 5.0]),

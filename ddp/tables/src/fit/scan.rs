@@ -316,14 +316,14 @@ mod tests {
     use std::sync::Mutex;
     use std::thread;
 
-    use ddp::data::{Changes, DatasetWrapper, ResidentRows, RowLayout, TargetLayout, numbered_columns};
+    use ddp::data::{Changes, DatasetWrapper, RowLayout, TargetLayout, TensorDataset, numbered_columns};
     use ddp_kernels::cpu::threads::join_pool;
 
     use crate::fit::scan::*;
 
     /// Rows that record the size of each request.
     #[derive(Debug)]
-    struct Watched(ResidentRows, Mutex<Vec<usize>>);
+    struct Watched(TensorDataset, Mutex<Vec<usize>>);
 
     impl DatasetWrapper for Watched {
         const CHANGES: Changes = Changes::Features;
@@ -345,7 +345,7 @@ mod tests {
         {
             let layout = RowLayout::new(numbered_columns(n_columns), TargetLayout::Classes { n_classes: 2 });
             let features = (0..n_rows * n_columns).map(|i| (i / n_columns) as f32).collect();
-            let rows = ResidentRows::classes(features, vec![0; n_rows], layout);
+            let rows = TensorDataset::classes(features, vec![0; n_rows], layout);
             let rows = Watched(rows, Mutex::default());
             let stats = column_stats(&rows, 0..n_rows).unwrap();
             assert_eq!(*rows.1.lock().unwrap(), want, "{n_columns} columns");
@@ -362,9 +362,9 @@ mod tests {
             if let Some((at, value)) = changed {
                 features[at] = value;
             }
-            ResidentRows::classes(features, (0..n_rows as i64).map(|i| i % 2).collect(), layout)
+            TensorDataset::classes(features, (0..n_rows as i64).map(|i| i % 2).collect(), layout)
         };
-        let scan = |world_size: usize, rows: &ResidentRows| {
+        let scan = |world_size: usize, rows: &TensorDataset| {
             let of_ranks = ddp_comm::threads::run(world_size, |world| Scan::of(rows, &world).unwrap());
             assert!(of_ranks.iter().all(|scan| *scan == of_ranks[0]));
             of_ranks[0].clone()

@@ -173,13 +173,13 @@ impl DatasetWrapper for Recoded {
 #[cfg(test)]
 mod tests {
     use ddp::data::vocabulary::CategoryColumn;
-    use ddp::data::{ResidentRows, TargetLayout, Targets, numbered_columns};
+    use ddp::data::{TargetLayout, Targets, TensorDataset, numbered_columns};
 
     use super::*;
 
     /// Rows with one category, a target that is exact in f64 only, and rows that were left out.
     #[derive(Debug)]
-    struct ExactTargets(ResidentRows);
+    struct ExactTargets(TensorDataset);
 
     impl DatasetWrapper for ExactTargets {
         const CHANGES: Changes = Changes::Nothing;
@@ -204,7 +204,7 @@ mod tests {
         let mut layout = RowLayout::new(names.clone(), TargetLayout::Values { names });
         let vocabulary = Vocabulary::new("city".to_owned(), vec!["Bern".to_owned(), "Rome".to_owned()]);
         layout.categories = vec![CategoryColumn { column: 0, vocabulary }];
-        let rows = ExactTargets(ResidentRows {
+        let rows = ExactTargets(TensorDataset {
             features: vec![1.0, 1.0, 2.0],
             targets: Targets::Values(vec![1.7e9; 3]),
             weights: None,

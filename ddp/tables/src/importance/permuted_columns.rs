@@ -125,7 +125,7 @@ impl DatasetWrapper for PermutedColumns {
 
 #[cfg(test)]
 mod tests {
-    use ddp::data::{ResidentRows, RowLayout, TargetLayout, Targets};
+    use ddp::data::{RowLayout, TargetLayout, Targets, TensorDataset};
 
     use crate::importance::permuted_columns::*;
     use crate::testing::gathered;
@@ -138,7 +138,7 @@ mod tests {
         let row =
             |i: usize| [i as f32, 10.0 * i as f32, if i.is_multiple_of(5) { f32::NAN } else { i as f32 }];
         let numbers = |factor: f32| (0..n).map(|i| factor * i as f32).collect::<Vec<_>>();
-        Arc::new(ResidentRows {
+        Arc::new(TensorDataset {
             features: (0..n).flat_map(row).collect(),
             targets: Targets::Values(numbers(1.0)),
             weights: Some(numbers(0.5)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ddp::config::Task;
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::LabelVocabulary;
-use ddp::data::{ResidentRows, TargetLayout, digits};
+use ddp::data::{TargetLayout, TensorDataset, digits};
 
 use crate::arrays::same_columns;
 use crate::error::TableError;
@@ -22,7 +22,7 @@ const N_CLASSES: usize = 10;
 /// # Errors
 /// [`TableError::BuiltinUnknown`], or [`TableError::BuiltinTargets`] if `spec` asks for targets that the set
 /// does not have.
-pub(crate) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<ResidentRows> {
+pub(crate) fn read(name: &str, spec: &SourceSpec<'_>) -> Result<TensorDataset> {
     if name != "digits" {
         return Err(DataError::from(TableError::BuiltinUnknown {
             name: name.to_owned(),
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    fn read_with(name: &str, sets: &[&str]) -> Result<ResidentRows> {
+    fn read_with(name: &str, sets: &[&str]) -> Result<TensorDataset> {
         let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = Config::load(None, &sets).unwrap();
         read(name, &SourceSpec::train(&config.data))

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ddp::config::DataConfig;
 use ddp::data::datasets::batch::BatchMut;
 use ddp::data::vocabulary::{CategoryColumn, Vocabulary};
-use ddp::data::{DataError, Dataset, ResidentRows, RowLayout, TargetLayout, Targets};
+use ddp::data::{DataError, Dataset, RowLayout, TargetLayout, Targets, TensorDataset};
 
 use crate::error::TableError;
 use crate::fit::preprocess::ColumnCodes;
@@ -345,7 +345,7 @@ impl StreamedRows {
         bad_rows.sort_unstable();
         let block = StreamedBlock {
             rows: ExactRows {
-                rows: ResidentRows {
+                rows: TensorDataset {
                     features: std::mem::take(&mut rows.features),
                     targets: Targets::Values(Vec::new()),
                     weights: None,

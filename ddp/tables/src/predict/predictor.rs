@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ddp::config::Task;
 use ddp::data::loader::device_feed::DeviceFeed;
 use ddp::data::loader::{DataLoader, LoaderOptions};
-use ddp::data::{Dataset, HeadOutputs, OutputUnits, ResidentRows, RowLayout, TargetLayout, Targets};
+use ddp::data::{Dataset, HeadOutputs, OutputUnits, RowLayout, TargetLayout, Targets, TensorDataset};
 use ddp::model::Network;
 use ddp_comm::{Stop, World};
 use ddp_kernels::Device;
@@ -128,7 +128,7 @@ impl Predictor {
         layout.has_missing = true;
         let source = "rows in memory".to_owned();
         let targets = Targets::Values(Vec::new());
-        let rows = ResidentRows { features, targets, weights: None, layout, source };
+        let rows = TensorDataset { features, targets, weights: None, layout, source };
         ExactRows { rows, exact, exact_targets: ExactColumns::new(0, false) }
     }
 

@@ -276,7 +276,7 @@ fn shares(counts: &[usize], fraction: f64) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use ddp::data::{ResidentRows, RowLayout, numbered_columns};
+    use ddp::data::{RowLayout, TensorDataset, numbered_columns};
     use proptest::prelude::*;
 
     use crate::split::class_rows::*;
@@ -286,7 +286,7 @@ mod tests {
     fn rows_of(classes: &[i64], n_classes: usize) -> Arc<dyn Dataset> {
         let layout = RowLayout::new(numbered_columns(1), TargetLayout::Classes { n_classes });
         let features = (0..classes.len()).map(|row| row as f32).collect();
-        Arc::new(ResidentRows::classes(features, classes.to_vec(), layout))
+        Arc::new(TensorDataset::classes(features, classes.to_vec(), layout))
     }
 
     /// Numbers and classes of the rows.

@@ -1,7 +1,7 @@
 //! Rows of a table in memory, with the exact values of columns whose digits f32 does not hold.
 
 use ddp::data::datasets::dataset::Dataset;
-use ddp::data::datasets::resident::{ResidentRows, Targets};
+use ddp::data::datasets::resident::{Targets, TensorDataset};
 use ddp::data::datasets::wrapper::{Changes, DatasetWrapper};
 use ddp::data::error::Result;
 
@@ -10,7 +10,7 @@ use crate::table::exact_columns::ExactColumns;
 /// Rows of f32, and exact values of their features and targets.
 #[derive(Debug)]
 pub(crate) struct ExactRows {
-    pub(crate) rows: ResidentRows,
+    pub(crate) rows: TensorDataset,
     pub(crate) exact: ExactColumns,
     /// Of targets that are values.
     pub(crate) exact_targets: ExactColumns,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp::config::table_options::Decimal;
 use ddp::data::datasets::dataset::Dataset;
 #[cfg(test)]
-use ddp::data::datasets::resident::ResidentRows;
+use ddp::data::datasets::resident::TensorDataset;
 use ddp::data::datasets::subset::with_targets;
 use ddp::data::error::{DataError, Result};
 use ddp::report::visible::shell_word;
@@ -117,7 +117,7 @@ pub(crate) fn read_all(
     files: &[PathBuf],
     format: &TableFormat,
     spec: &SourceSpec<'_>,
-) -> Result<ResidentRows> {
+) -> Result<TensorDataset> {
     Ok(read_tables(files, format, spec)?.finish(files, spec)?.0.rows)
 }
 

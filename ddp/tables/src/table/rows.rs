@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ddp::config::Task;
 use ddp::data::datasets::dataset::{RowLayout, TargetLayout};
-use ddp::data::datasets::resident::{ResidentRows, Targets};
+use ddp::data::datasets::resident::{Targets, TensorDataset};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::{MAX_CLASSES, TaskChoice};
 use ddp::data::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
@@ -349,7 +349,7 @@ impl TableRows {
             self.exact_targets.finish(values);
         }
         let source = spec.source.to_owned();
-        let rows = ResidentRows { features: self.features, targets, weights: self.weights, layout, source };
+        let rows = TensorDataset { features: self.features, targets, weights: self.weights, layout, source };
         let (exact, exact_targets) = (self.exact, self.exact_targets);
         Ok((ExactRows { rows, exact, exact_targets }, without_target))
     }

@@ -16,7 +16,7 @@ use ddp::config::table_options::Decimal;
 use ddp::data::column_kind::{self, ColumnKind};
 use ddp::data::datasets::batch::{Batch, BatchMut};
 use ddp::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
-use ddp::data::datasets::resident::{ResidentRows, RowsInMemory, TargetSlice, Targets};
+use ddp::data::datasets::resident::{RowsInMemory, TargetSlice, Targets, TensorDataset};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::{LabelVocabulary, TaskChoice};
 use ddp::data::vocabulary::CategoryColumn;
@@ -84,7 +84,7 @@ pub(crate) fn publish(
 ) -> Result<(SharedRows, Vec<usize>)> {
     let ExactRows { rows, exact, exact_targets } = rows;
     let fingerprint = rows.fingerprint()?;
-    let ResidentRows { features, targets, weights, layout, source } = rows;
+    let TensorDataset { features, targets, weights, layout, source } = rows;
     let without: Vec<u64> = without_target.iter().map(|row| *row as u64).collect();
     let arrays = Arrays {
         features: &features,

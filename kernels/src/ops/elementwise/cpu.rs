@@ -42,13 +42,14 @@ fn each<A: Copy, B>(a: &[A], b: &[A], out: &mut [B], f: impl Fn(A, A) -> B) {
 }
 
 macro_rules! float {
-    ($t:ident, $log:path, $sin:path, $cos:path) => {
+    ($t:ident, $log:path, $log1p:path, $sin:path, $cos:path) => {
         impl Number for $t {
             fn map(op: MapOp, a: &[Self], b: &[Self], out: &mut [Self]) {
                 match op {
                     MapOp::Neg => each(a, b, out, |a, _| -a),
                     MapOp::Exp => each(a, b, out, |a, _| Float::exp(a)),
                     MapOp::Log => each(a, b, out, |a, _| $log(a)),
+                    MapOp::Log1p => each(a, b, out, |a, _| $log1p(a)),
                     MapOp::Sqrt => each(a, b, out, |a, _| Float::sqrt(a)),
                     MapOp::Abs => each(a, b, out, |a, _| Float::abs(a)),
                     MapOp::Add => each(a, b, out, |a, b| a + b),
@@ -71,8 +72,8 @@ macro_rules! float {
         }
     };
 }
-float!(f32, log_f32, sin_f32, cos_f32);
-float!(f64, f64::ln, f64::sin, f64::cos);
+float!(f32, log_f32, log1p_f32, sin_f32, cos_f32);
+float!(f64, f64::ln, f64::ln_1p, f64::sin, f64::cos);
 
 #[inline(always)]
 fn sin_f32(x: f32) -> f32 {
@@ -92,6 +93,22 @@ fn log_f32(x: f32) -> f32 {
     Float::ln(scaled) + shift
 }
 
+/// `ln(1 + x)`: the logarithm of the rounded sum, times what the rounding took from its argument's distance to 1.
+///
+/// Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, problem 1.5.
+#[inline(always)]
+fn log1p_f32(x: f32) -> f32 {
+    let sum = 1.0 + x;
+    let log = log_f32(sum);
+    if sum == 1.0 {
+        x
+    } else if sum == f32::INFINITY {
+        log
+    } else {
+        log * (x / (sum - 1.0))
+    }
+}
+
 macro_rules! integer {
     ($t:ident, $abs:expr) => {
         impl Number for $t {
@@ -107,6 +124,7 @@ macro_rules! integer {
                     MapOp::Floor | MapOp::Ceil | MapOp::Round => each(a, b, out, |a, _| a),
                     MapOp::Exp
                     | MapOp::Log
+                    | MapOp::Log1p
                     | MapOp::Sqrt
                     | MapOp::Div
                     | MapOp::Pow

@@ -69,6 +69,8 @@ __device__ __noinline__ float sine(float a) { return sinf(a); }
 __device__ __noinline__ double sine(double a) { return sin(a); }
 __device__ __noinline__ float cosine(float a) { return cosf(a); }
 __device__ __noinline__ double cosine(double a) { return cos(a); }
+__device__ __noinline__ float log_1p(float a) { return log1pf(a); }
+__device__ __noinline__ double log_1p(double a) { return log1p(a); }
 
 // The operation is chosen once for all N elements; the results replace x.
 #define EACH(value)                                     \
@@ -98,7 +100,8 @@ template <int N, class M> __device__ __forceinline__ void apply(int op, M* x, co
         case 13: EACH(cosine(a))
         case 14: EACH(floor(a))
         case 15: EACH(ceil(a))
-        default: EACH(rint(a))
+        case 16: EACH(rint(a))
+        default: EACH(log_1p(a))
     }
 }
 // Unsigned arithmetic wraps.

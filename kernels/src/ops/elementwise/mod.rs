@@ -53,12 +53,14 @@ crate::named_enum! {
         Ceil = "ceil",
         /// The nearest whole number; the even one of two that are equally near.
         Round = "round",
+        /// `ln(1 + a)`, also of small `a`, of floats.
+        Log1p = "log1p",
     }
 }
 
 impl MapOp {
     /// Whether it ignores its second operand.
-    fn is_unary(self) -> bool {
+    pub fn is_unary(self) -> bool {
         !matches!(
             self,
             MapOp::Add | MapOp::Sub | MapOp::Mul | MapOp::Div | MapOp::Pow | MapOp::Maximum | MapOp::Minimum
@@ -68,9 +70,14 @@ impl MapOp {
     /// The supported dtypes, and their names in messages.
     fn takes(self) -> (&'static [DType], &'static str) {
         match self {
-            MapOp::Exp | MapOp::Log | MapOp::Sqrt | MapOp::Div | MapOp::Pow | MapOp::Sin | MapOp::Cos => {
-                (check::FLOATS, check::FLOATS_NAMES)
-            }
+            MapOp::Exp
+            | MapOp::Log
+            | MapOp::Log1p
+            | MapOp::Sqrt
+            | MapOp::Div
+            | MapOp::Pow
+            | MapOp::Sin
+            | MapOp::Cos => (check::FLOATS, check::FLOATS_NAMES),
             MapOp::Maximum | MapOp::Minimum => (&DType::ALL, "all"),
             MapOp::Neg
             | MapOp::Abs

@@ -32,6 +32,7 @@ fn definition(op: MapOp, a: f64, b: f64) -> f64 {
         MapOp::Neg => -a,
         MapOp::Exp => a.exp(),
         MapOp::Log => a.ln(),
+        MapOp::Log1p => a.ln_1p(),
         MapOp::Sqrt => a.sqrt(),
         MapOp::Abs => a.abs(),
         MapOp::Add => a + b,
@@ -49,10 +50,11 @@ fn definition(op: MapOp, a: f64, b: f64) -> f64 {
     }
 }
 
-const ALL: [MapOp; 17] = [
+const ALL: [MapOp; 18] = [
     MapOp::Neg,
     MapOp::Exp,
     MapOp::Log,
+    MapOp::Log1p,
     MapOp::Sqrt,
     MapOp::Abs,
     MapOp::Add,

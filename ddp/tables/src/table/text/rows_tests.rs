@@ -3,7 +3,7 @@
 use std::{fs, io};
 
 use ddp::config::{Config, DataFormat, Task};
-use ddp::data::datasets::resident::{ResidentRows, Targets};
+use ddp::data::datasets::resident::{Targets, TensorDataset};
 use ddp::data::{Summary, TargetLayout};
 
 use super::*;
@@ -18,7 +18,7 @@ fn columns(names: &[&str]) -> Vec<String> {
 }
 
 /// Reads a file with these `--set` arguments.
-fn read_with(path: &Path, sets: &[String]) -> Result<ResidentRows> {
+fn read_with(path: &Path, sets: &[String]) -> Result<TensorDataset> {
     let config = Config::load(None, sets).unwrap();
     let source = path.display().to_string();
     let spec = SourceSpec { source: &source, ..SourceSpec::train(&config.data) };
@@ -26,7 +26,7 @@ fn read_with(path: &Path, sets: &[String]) -> Result<ResidentRows> {
     read_all(&[path.to_owned()], csv, &spec)
 }
 
-fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>) -> Result<ResidentRows> {
+fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>) -> Result<TensorDataset> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");
     fs::write(&path, bytes).unwrap();
@@ -35,12 +35,12 @@ fn read_bytes(bytes: &[u8], task: Task, targets: &[&str], classes: Option<usize>
     read_with(&path, &sets)
 }
 
-fn classes_of(text: &str) -> Result<ResidentRows> {
+fn classes_of(text: &str) -> Result<TensorDataset> {
     read_bytes(text.as_bytes(), Task::Classification, &["label"], None)
 }
 
 #[track_caller]
-fn assert_refused(result: Result<ResidentRows>, parts: &[&str]) {
+fn assert_refused(result: Result<TensorDataset>, parts: &[&str]) {
     let error = result.expect_err("refused");
     let message = ddp_kernels::hint::with_hint(&error);
     assert!(!error.is_failure(), "{message}");
@@ -87,7 +87,7 @@ fn numbers_are_the_nearest_f32() {
 }
 
 /// Rows of a file with 70 rows of `usual` and the cell `last` of column `x` in the one after them.
-fn after_usual_rows(header: &str, usual: &str, last: &str, sets: &[&str]) -> Result<ResidentRows> {
+fn after_usual_rows(header: &str, usual: &str, last: &str, sets: &[&str]) -> Result<TensorDataset> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.csv");
     fs::write(&path, format!("{header}\n{}{last}\n", format!("{usual}\n").repeat(70))).unwrap();
