@@ -52,8 +52,8 @@ pub(crate) mod testing;
 pub use self::builtin::digits;
 pub use self::datasets::batch::{Batch, BatchMut};
 pub use self::datasets::dataset::{Dataset, RowLayout, TargetLayout, numbered_columns};
+pub use self::datasets::resident::TensorDataset;
 pub use self::datasets::subset::split;
-pub use self::datasets::tensor_rows::TensorDataset;
 pub use self::datasets::wrapper::{Changes, DatasetWrapper};
 pub use self::error::DataError;
 pub use self::loader::{

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use ddp::data::{
     BatchMut, BatchPlan, DataError, DataLoader, Dataset, LoaderOptions, RowLayout, TargetLayout,
-    numbered_columns,
+    TensorDataset, numbered_columns,
 };
 use ddp::distributed::CommError;
 use ddp::nn::{Activation, Expression, GradientSums, Init, LossHead, ParamKind, Sequential, Sizes, Var};
-use ddp::optim::Optimizer;
+use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
 use ddp::prelude::*;
+use ddp::train::{Trainer, TrainerOptions};
 use ddp::with_hint;
 
 /// Rows of a program, with the three methods that they need.
@@ -339,8 +340,9 @@ fn gpu_functions_have_the_names_of_pytorch() -> ddp::Result<()> {
 /// Losses, layers, loaders and worlds by the names that are typed first.
 #[test]
 fn losses_layers_and_loaders_by_their_names() -> ddp::Result<()> {
-    let layers = |f: fn(Sequential) -> Sequential| f(Sequential::new(3).linear(4)).linear(3);
-    let named: [(fn(Sequential) -> Sequential, Activation); 5] = [
+    type Add = fn(Sequential) -> Sequential;
+    let layers = |add: Add| add(Sequential::new(3).linear(4)).linear(3);
+    let named: [(Add, Activation); 5] = [
         (Sequential::relu, Activation::Relu),
         (Sequential::gelu, Activation::Gelu),
         (Sequential::silu, Activation::Silu),
@@ -350,8 +352,8 @@ fn losses_layers_and_loaders_by_their_names() -> ddp::Result<()> {
     let x = Tensor::randn(&[8, 3], DType::F32, "cpu", 1)?;
     let labels = x.argmax(1)?;
     let sizes = Sizes::new(8, Device::Cpu);
-    for (f, activation) in named {
-        let one = layers(f).build(sizes, 1)?.forward(&x)?.to_tensor()?;
+    for (add, activation) in named {
+        let one = layers(add).build(sizes, 1)?.forward(&x)?.to_tensor()?;
         let other = Sequential::new(3)
             .linear(4)
             .activation(activation)
@@ -399,9 +401,9 @@ fn a_trainer_has_a_model_and_a_loss() -> ddp::Result<()> {
     let world = World::single();
     let x = Tensor::randn(&[8, 3], DType::F32, "cpu", 1)?;
     let y = x.sum(keepdim(1))?;
-    let optimizer = ddp::optim::OptimizerConfig::new(ddp::optim::OptimizerKind::Sgd, 0.1);
+    let optimizer = OptimizerConfig::new(OptimizerKind::Sgd, 0.1);
     let layers = Sequential::new(3).linear(4).relu().linear(1);
-    let options = ddp::train::TrainerOptions::default();
+    let options = TrainerOptions::default();
     let mut trainer = Trainer::for_layers(
         &world,
         layers,
