@@ -58,7 +58,7 @@ pub struct Summary {
     pub(crate) n_bytes: u64,
     /// Rows without a prediction.
     pub n_bad_rows: u64,
-    /// Number of them whose outputs are NaN.
+    /// Number of them whose outputs are NaN, or infinite values of regression.
     pub n_nan: u64,
     /// Counts of values that differ from those of training, by column.
     pub counts: Vec<(String, ColumnCounts)>,
@@ -196,7 +196,7 @@ pub fn run(
 }
 
 /// Predicts this rank's blocks and passes them with their numbers to `write`; returns the number of rows without a prediction, and of
-/// those whose outputs are NaN.
+/// those whose outputs are NaN or infinite.
 fn write_blocks(
     pass: Pass<'_>,
     mut votes: Option<&mut Votes>,
@@ -213,11 +213,16 @@ fn write_blocks(
         let mut is_valid = vec![true; n_rows];
         of.bad_rows.iter().for_each(|&row| is_valid[row] = false);
         let outputs = of.outputs.chunks_exact(predicted.n_outputs);
-        for (is_valid, outputs) in is_valid.iter_mut().zip(outputs) {
-            if *is_valid && outputs.iter().any(|x| x.is_nan()) {
-                *is_valid = false;
-                n_bad[1] += 1;
-            }
+        let mut is_number: Vec<bool> = outputs.map(|row| !row.iter().any(|x| x.is_nan())).collect();
+        let values = predicted.values(of.outputs);
+        // The logarithm of a rate may be finite, and the rate too large.
+        for column in &values {
+            let Values::Numbers(numbers) = column else { continue };
+            is_number.iter_mut().zip(numbers).for_each(|(is_number, x)| *is_number &= x.is_finite());
+        }
+        for (is_valid, is_number) in is_valid.iter_mut().zip(is_number) {
+            n_bad[1] += u64::from(*is_valid && !is_number);
+            *is_valid &= is_number;
         }
         let mut block = Block { n_rows, columns: Vec::new(), is_valid: Vec::new() };
         if let Some(read) = &of.table {
@@ -228,7 +233,7 @@ fn write_blocks(
             n_bad[0] += is_valid.iter().filter(|is_valid| !**is_valid).count() as u64;
             block.is_valid = is_valid;
         }
-        block.columns.extend(predicted.values(of.outputs));
+        block.columns.extend(values);
         write(of.number, &block)
     })?;
     Ok(n_bad)

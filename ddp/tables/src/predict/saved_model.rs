@@ -1,6 +1,5 @@
 //! A trained model on disk: its file, config, preprocessing, and the weights to evaluate or predict with.
 
-use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -287,17 +286,15 @@ fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)>
     }
 }
 
-/// Whether the run in this folder has saved checkpoints since its model was written, and did not end again.
+/// Whether the run in this folder has gone on since it wrote its model, and did not end again: it begins by removing its end. Dates of files
+/// say nothing, because copies have others.
 pub fn has_gone_on(run: &Path) -> bool {
-    let written = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-    let store = CheckpointStore::for_run(run);
-    let newest = store.steps().ok().and_then(|steps| steps.last().copied());
-    let saved = newest.and_then(|step| written(&store.step_folder(step).join(MANIFEST_FILE)));
-    let model = written(&run.join(MODEL_FILE));
-    let has_gone_on = model.is_some() && !run.join(DONE_FILE).exists() && saved > model;
+    let has_ended = run.join(DONE_FILE).exists() || !run.join(MODEL_FILE).exists();
+    let has_gone_on =
+        !has_ended && CheckpointStore::for_run(run).steps().is_ok_and(|steps| !steps.is_empty());
     if has_gone_on {
         info!(
-            "the run in `{}` has gone on since it wrote its model: its newest checkpoint is used",
+            "the run in `{}` has gone on since it wrote its model, and has no `{DONE_FILE}` again: its newest checkpoint is used",
             run.display()
         );
     }

@@ -29,13 +29,34 @@ fn rows_whose_outputs_are_nan_have_no_prediction() {
         let proba = if task == "regression" { "" } else { "--proba" };
         let line = format!("predict --checkpoint run --data new.csv --out out.csv --device cpu {proba}");
         let said = run_line_ok(folder.path(), &line).stderr;
-        assert!(said.contains("1 row: NaN outputs"), "{said}");
+        assert!(said.contains("1 row: NaN or infinite outputs"), "{said}");
         let text = fs::read_to_string(folder.path().join("out.csv")).unwrap();
         let written: Vec<&str> = text.lines().collect();
         let got = written[3].trim_matches('"');
         assert!(got.chars().all(|c| c == ','), "{task}: {got}");
         assert!(written.len() == 7 && written[2].len() > 2 && written[4].len() > 2, "{text}");
     }
+}
+
+/// The model's output, the logarithm of a rate, is a number; the rate is beyond all of them.
+#[test]
+fn a_rate_beyond_all_numbers_is_no_prediction() {
+    let folder = temp_dir();
+    let rows = (0..100).map(|i| format!("{i},{}\n", i / 20)).collect::<String>();
+    write(folder.path(), "rows.csv", &format!("x,n\n{rows}"));
+    let line = "train rows.csv --target n --out run --epochs 20 --device cpu --quiet --set data.task=regression --set model.hidden=[]";
+    run_line_ok(
+        folder.path(),
+        &format!("{line} --set loss.kind=poisson --set optimizer.lr=0.1 --set data.eval=none"),
+    );
+    write(folder.path(), "new.csv", "x\n50\n1e9\n60\n");
+    let said =
+        run_line_ok(folder.path(), "predict --checkpoint run --data new.csv --out out.csv --device cpu")
+            .stderr;
+    assert!(said.contains("1 row: NaN or infinite outputs"), "{said}");
+    let text = fs::read_to_string(folder.path().join("out.csv")).unwrap();
+    let numbers: Vec<Option<f64>> = text.lines().skip(1).map(|line| line.parse().ok()).collect();
+    assert!(matches!(numbers[..], [Some(_), None, Some(_)]), "{text}");
 }
 
 #[test]

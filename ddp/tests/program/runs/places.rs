@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::{run, run_line, run_line_ok, single, temp_dir};
 
@@ -65,6 +66,11 @@ fn a_run_that_has_gone_on_stands_for_its_newest_checkpoint() {
     let after = run_line_ok(folder.path(), "eval --checkpoint b");
     assert!(after.stdout.contains("b/checkpoints/step-450/model.safetensors"), "{after:?}");
     assert!(after.stderr.contains("has gone on since it wrote its model"), "{after:?}");
+    // Also in a copy, whose files have other dates.
+    let copies = Command::new("cp").args(["-r", "b", "copy"]).current_dir(folder.path()).status();
+    assert!(copies.unwrap().success());
+    let copied = run_line_ok(folder.path(), "eval --checkpoint copy");
+    assert!(copied.stdout.contains("copy/checkpoints/step-450/model.safetensors"), "{copied:?}");
     let exported = run_line_ok(folder.path(), "checkpoint export b --out x.safetensors");
     assert!(exported.stdout.contains("step 450") || exported.stderr.contains("step 450"), "{exported:?}");
     run_line_ok(folder.path(), "train --resume b -q");

@@ -132,7 +132,7 @@ pub fn predict(world: &World, log: &Log, args: &PredictArgs, unfinished: Unfinis
 /// Reports values that differ from those of training, and outputs that are none.
 fn report(summary: &Summary) {
     if summary.n_nan > 0 {
-        warn!("{}: NaN outputs", count(summary.n_nan, "row"));
+        warn!("{}: NaN or infinite outputs", count(summary.n_nan, "row"));
     }
     let columns = |count: fn(&ColumnCounts) -> u64| -> Vec<(String, u64)> {
         let counts = summary.counts.iter().map(|(name, counts)| (name.clone(), count(counts)));

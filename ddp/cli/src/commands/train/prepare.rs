@@ -240,7 +240,8 @@ fn load_config(
     resumed: Option<&Resumed>,
 ) -> Result<Config, Stop> {
     let mut overrides = args.overrides();
-    overrides.sets.extend(args.safe.then(without_all).into_iter().flatten());
+    // What is set by name comes after it.
+    overrides.sets.splice(0..0, args.safe.then(without_all).into_iter().flatten());
     let short = |key, flag, raw: String, value| ShortForm { key, flag, raw, value };
     overrides.shorts.extend(
         args.comm_dtype

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ddp::checkpoint::{MANIFEST_FILE, step_name, step_of};
+use ddp::run_folder::done::DONE_FILE;
 use ddp::run_folder::folder::{CHECKPOINTS, MODEL_FILE, REPORT_FILE};
 
 /// The reason why a source cannot be read, and what to do.
@@ -55,11 +56,13 @@ impl Take {
         let names: BTreeSet<String> = objects.iter().map(|(name, _)| below(name)).collect();
         let complete = complete_checkpoints(names.iter().map(String::as_str));
         let newest = complete.into_iter().rfind(|step| *step < end);
-        let has_model = names.contains(MODEL_FILE);
+        // A run that has gone on since it wrote its model has no end again: see `has_gone_on`.
+        let has_model = names.contains(MODEL_FILE) && (names.contains(DONE_FILE) || newest.is_none());
         let is_chosen =
             |name: &str| match (name.split_once(CHECKPOINTS).filter(|(before, _)| before.is_empty()), self) {
                 (None, Take::Start) => !name.contains('/') && ![REPORT_FILE, OWNER].contains(&name),
                 (Some(_), Take::Model) if has_model => false,
+                (None, Take::Model) if name == MODEL_FILE => has_model,
                 (Some(_), Take::Model | Take::Start) => {
                     newest.is_some_and(|step| name.starts_with(&checkpoint(step)))
                 }
@@ -137,7 +140,13 @@ mod tests {
         let newest = ["checkpoints/step-10/model.safetensors", "checkpoints/step-10/manifest.json"];
         let start = chosen(Take::Start, &[MODEL_FILE]);
         assert_eq!(start, [&["config.toml", MODEL_FILE], &newest[..]].concat());
-        assert!(!chosen(Take::Model, &[MODEL_FILE]).iter().any(|name| name.starts_with(CHECKPOINTS)));
+        let ended = chosen(Take::Model, &[MODEL_FILE, DONE_FILE]);
+        assert!(
+            !ended.iter().any(|name| name.starts_with(CHECKPOINTS)) && ended.contains(&MODEL_FILE.to_owned())
+        );
+        let gone_on = chosen(Take::Model, &[MODEL_FILE]);
+        assert!(newest.iter().all(|name| gone_on.iter().any(|of| of == name)), "{gone_on:?}");
+        assert!(!gone_on.contains(&MODEL_FILE.to_owned()), "{gone_on:?}");
         assert!(newest.iter().all(|name| chosen(Take::Model, &[]).iter().any(|of| of == name)));
         assert!(!chosen(Take::Run, &[]).contains(&steps[2]), "it is not complete");
         assert_eq!(chosen(Take::Lists, &[]).len(), run.len() + 4);
