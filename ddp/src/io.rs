@@ -17,7 +17,7 @@
 //! Source: <https://github.com/huggingface/safetensors>, "Format".
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use ddp_kernels::{IntoDevice, Tensor};
@@ -28,12 +28,12 @@ pub use crate::storage::named_tensors::NamedTensors;
 use crate::storage::tensor_file::{self, TensorToWrite, Values, dtype_name};
 use crate::storage::user_file::{self, FileError, LFS_NAME, LFS_POINTER};
 
-/// Reads all tensors of a safetensors file to a device, in the order of the file.
+/// Reads all tensors of a safetensors file to a device, by name.
 ///
 /// # Errors
 /// [`Error::File`](crate::Error::File) for a file that is missing, not complete or holds a type that no tensor holds;
 /// [`Error::Kernel`](crate::Error::Kernel) from the copies to the device.
-pub fn read_safetensors(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>> {
+pub fn read_safetensors(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<BTreeMap<String, Tensor>> {
     let (path, device) = (path.as_ref(), device.into_device()?);
     let name = path.display().to_string();
     let read = tensor_file::read_all(name, user_file::open("tensor file", path)?);

@@ -48,6 +48,7 @@ pub use storage::tensor::Tensor;
 pub use storage::view::{AsView, TensorMut, TensorRef};
 pub use tensor::axes::{Axes, Axis, keepdim};
 pub use tensor::create::{Literal, Span};
+pub use tensor::rows::PartSizes;
 pub use tensor::slice::{Slice, Slices};
 
 // For the crates above.

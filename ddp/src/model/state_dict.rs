@@ -1,5 +1,7 @@
 //! The weights and saved buffers of a model by name, as in PyTorch's `state_dict`.
 
+use std::collections::BTreeMap;
+
 use ddp_kernels::{IntoDevice, KernelError, Tensor, TensorRef, ops};
 
 use super::{ModelError, Network};
@@ -30,12 +32,12 @@ impl Network {
             .collect()
     }
 
-    /// Copies all parameters to `device`, f32, in forward order, and then all saved buffers: what a safetensors file holds and
+    /// Copies all parameters to `device`, f32, and all saved buffers, by name: what a safetensors file holds and
     /// [`Network::load_state_dict`] reads.
     ///
     /// # Errors
     /// [`KernelError`] for a device that is unavailable or out of memory.
-    pub fn state_dict(&self, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>, KernelError> {
+    pub fn state_dict(&self, device: impl IntoDevice) -> Result<BTreeMap<String, Tensor>, KernelError> {
         let device = device.into_device()?;
         let copy = |(name, values): (&str, TensorRef<'_>)| {
             let mut copy = Tensor::zeros(values.shape().dims(), values.dtype(), device)?;
@@ -179,16 +181,15 @@ mod tests {
     #[test]
     fn weights_survive_a_round_trip_in_any_order() {
         let mut from = network(Precision::F32);
-        let mut state = from.state_dict(Device::Cpu).unwrap();
+        let state = from.state_dict(Device::Cpu).unwrap();
         let names: Vec<_> = state.iter().map(|(name, tensor)| (&name[..], tensor.dims().to_vec())).collect();
         let want = [
-            ("layers.0.weight", vec![4, 3]),
             ("layers.0.bias", vec![4]),
-            ("layers.1.weight", vec![2, 4]),
+            ("layers.0.weight", vec![4, 3]),
             ("layers.1.bias", vec![2]),
+            ("layers.1.weight", vec![2, 4]),
         ];
         assert_eq!(names, want);
-        state.reverse();
         // The compute weights are updated too.
         let mut other = network(Precision::Bf16);
         other.initialize(9).unwrap();

@@ -29,6 +29,7 @@ mod first_pass;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ddp_kernels::ops::{
@@ -365,11 +366,12 @@ impl Optimizer {
     /// [`KernelError`] for a device that is unavailable or out of memory.
     ///
     /// Source: `torch.optim.Optimizer.state_dict`.
-    pub fn state_dict(&self, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>, KernelError> {
+    pub fn state_dict(&self, device: impl IntoDevice) -> Result<BTreeMap<String, Tensor>, KernelError> {
         let device = device.into_device()?;
-        let mut state = vec![(N_STEPS.to_owned(), Tensor::from_slice(&[self.n_steps as i64], &[1], device)?)];
+        let n_steps = Tensor::from_slice(&[self.n_steps as i64], &[1], device)?;
+        let mut state = BTreeMap::from([(N_STEPS.to_owned(), n_steps)]);
         for (name, values) in self.state() {
-            state.push((name.to_owned(), values.to(device)?));
+            state.insert(name.to_owned(), values.to(device)?);
         }
         Ok(state)
     }

@@ -133,6 +133,40 @@ impl Schedule {
         Ok(Schedule { base_lr, warmup_steps, warmup_start, decay, total_steps })
     }
 
+    /// The rate `lr` in all steps.
+    pub fn constant(lr: f64) -> Self {
+        Schedule {
+            base_lr: lr,
+            warmup_steps: 0.0,
+            warmup_start: 1.0,
+            decay: Decay::Constant,
+            total_steps: f64::INFINITY,
+        }
+    }
+
+    /// Half a cosine from `lr` to 0 over `n_steps` steps.
+    ///
+    /// ```
+    /// use ddp::optim::Schedule;
+    /// let schedule = Schedule::cosine(0.1, 100).warmup(10);
+    /// assert!(schedule.lr(0) < 0.01 && schedule.lr(10) == 0.1 && schedule.lr(99) < 1e-4);
+    /// ```
+    pub fn cosine(lr: f64, n_steps: usize) -> Self {
+        Schedule { decay: Decay::Cosine { end: 0.0 }, total_steps: n_steps as f64, ..Schedule::constant(lr) }
+    }
+
+    /// A line from `lr` to 0 over `n_steps` steps.
+    pub fn linear(lr: f64, n_steps: usize) -> Self {
+        Schedule { decay: Decay::Linear { end: 0.0 }, ..Schedule::cosine(lr, n_steps) }
+    }
+
+    /// The same after a linear rise over the first `n_steps` steps, of which none has the rate 0; what follows ends as early as before.
+    #[must_use]
+    pub fn warmup(self, n_steps: usize) -> Self {
+        let warmup_steps = n_steps as f64;
+        Schedule { warmup_steps, warmup_start: 1.0 / (warmup_steps + 1.0), ..self }
+    }
+
     /// Whether the run ends before its warm-up does.
     pub fn ends_in_warmup(&self) -> bool {
         self.warmup_steps > self.total_steps

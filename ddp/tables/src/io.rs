@@ -4,6 +4,7 @@
 //! written atomically, and readers check what a header declares before they believe it. A tensor without dimensions is written
 //! with one of length 1, since the readers take arrays.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -32,11 +33,11 @@ pub fn read_npy(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<Tenso
     tensor(path, "its array", &array, device)
 }
 
-/// Reads all arrays of a NumPy archive, in the order of the file.
+/// Reads all arrays of a NumPy archive, by name.
 ///
 /// # Errors
 /// Same as [`read_npy`].
-pub fn read_npz(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<Vec<(String, Tensor)>> {
+pub fn read_npz(path: impl AsRef<Path>, device: impl IntoDevice) -> Result<BTreeMap<String, Tensor>> {
     let device = device.into_device()?;
     let (bytes, budget) = (Bytes::map(path.as_ref())?, MemoryBudget::new(u64::MAX));
     named(path.as_ref(), &*npz::open(&bytes, &budget)?, device)
@@ -83,7 +84,7 @@ pub fn write_npz<N: AsRef<str>>(path: impl AsRef<Path>, tensors: &[(N, &Tensor)]
     Ok(write_atomic_with(path, |file| npz::write_archive(file, arrays).map(|_| ()))?)
 }
 
-fn named(path: &Path, arrays: &dyn NamedArrays, device: Device) -> Result<Vec<(String, Tensor)>> {
+fn named(path: &Path, arrays: &dyn NamedArrays, device: Device) -> Result<BTreeMap<String, Tensor>> {
     let read = |name: String| {
         let tensor = tensor(path, &name, &arrays.array(&name)?, device)?;
         Ok((name, tensor))

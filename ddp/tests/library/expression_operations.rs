@@ -321,10 +321,7 @@ fn every_operation_has_the_value_that_it_has_on_tensors_on_cpu_and_gpu() {
                 model.forward(&x).unwrap();
                 let got = model.outputs().unwrap().to_tensor().unwrap();
                 let params = model.state_dict(device).unwrap();
-                let param = |name: &str| {
-                    let (_, values) = params.iter().find(|(own, _)| own == name).unwrap();
-                    values.to_dtype(format).unwrap().to_dtype(DType::F64).unwrap()
-                };
+                let param = |name: &str| params[name].to_dtype(format).unwrap().to_dtype(DType::F64).unwrap();
                 let (x, w, m) = (x.to_dtype(DType::F64).unwrap(), param("tested.w"), param("tested.m"));
                 let want = (case.of_tensors)(&x, &w, &m).unwrap();
                 assert_near(case.name, precision, &got, &want, tolerance);

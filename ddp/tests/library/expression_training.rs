@@ -159,7 +159,7 @@ impl Run<'_> {
             checkpoints.save(&trainer, n_used)?;
         }
         let weights = trainer.model().state_dict(Device::Cpu)?;
-        let weights = weights.iter().flat_map(|(_, values)| values.to_vec::<f32>().unwrap()).collect();
+        let weights = weights.values().flat_map(|values| values.to_vec::<f32>().unwrap()).collect();
         Ok(Trained { losses, weights, n_graphs: trainer.n_graphs() })
     }
 

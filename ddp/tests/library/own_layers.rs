@@ -254,8 +254,8 @@ impl Run<'_> {
             weights: trainer
                 .model()
                 .state_dict(Device::Cpu)?
-                .iter()
-                .flat_map(|(_, t)| t.to_vec().unwrap())
+                .values()
+                .flat_map(|t| t.to_vec().unwrap())
                 .collect(),
             averaged: averaged.unwrap().into_iter().filter(|v| *v != 0.0).collect(),
             mean: trainer.model().named_buffers().into_iter().map(buffer).next().unwrap(),
@@ -419,13 +419,13 @@ fn buffers_move_to_a_gpu_and_are_part_of_the_state_dict() {
         assert_eq!(names(moved.named_buffers()), ["center.mean", "center.ones"]);
         assert_eq!(names(moved.saved_buffers()), ["center.mean"]);
         let mut state = moved.state_dict(device).unwrap();
-        let (name, mean) = state.last_mut().unwrap();
-        assert_eq!((&name[..], mean.to_vec::<f32>().unwrap()), ("center.mean", vec![2.5; WIDTH]));
+        let mean = state.get_mut("center.mean").unwrap();
+        assert_eq!(mean.to_vec::<f32>().unwrap(), vec![2.5; WIDTH]);
         *mean = mean.full_like(7.0).unwrap();
         let mut other = model();
         other.load_state_dict(&state, true).unwrap();
         assert_eq!(other.saved_buffers()[0].1.to_vec::<f32>().unwrap(), vec![7.0; WIDTH]);
-        state.pop();
+        state.remove("center.mean");
         let error = other.load_state_dict(&state, true).unwrap_err().to_string();
         assert!(error.contains("center.mean: missing"), "{error}");
     }

@@ -15,7 +15,7 @@ use ddp::prelude::*;
 
 const N_ROWS: usize = 2048;
 const GLOBAL_BATCH: usize = 64;
-const N_EPOCHS: u64 = 8;
+const N_EPOCHS: usize = 8;
 
 /// Trains on this rank; returns the mean loss of each epoch.
 fn train(world: &World) -> ddp::Result<Vec<f64>> {

@@ -183,7 +183,7 @@ readable! {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn full_like(&self, value: f64) -> Result<Tensor> {
+    pub fn full_like(&self, value: impl Into<f64>) -> Result<Tensor> {
         self.new_full(self.dims(), value)
     }
 
@@ -223,7 +223,7 @@ readable! {
     ///
     /// # Errors
     /// Same as [`Tensor::zeros`].
-    pub fn new_full(&self, dims: &[usize], value: f64) -> Result<Tensor> {
+    pub fn new_full(&self, dims: &[usize], value: impl Into<f64>) -> Result<Tensor> {
         Tensor::full(dims, value, self.dtype(), self.device())
     }
 }

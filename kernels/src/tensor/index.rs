@@ -165,6 +165,14 @@ readable! {
         Ok(self.view().ordered("argsort", axis.into(), false, None)?.1)
     }
 
+    /// The indices of [`Tensor::sort_descending`].
+    ///
+    /// # Errors
+    /// Same as [`Tensor::sort`].
+    pub fn argsort_descending(&self, axis: impl Into<Axis>) -> Result<Tensor> {
+        Ok(self.view().ordered("argsort_descending", axis.into(), true, None)?.1)
+    }
+
     /// The `k` largest elements along the last axis, the largest first, and their indices, as [`Tensor::sort`]. Of equal elements the
     /// first ones are taken.
     ///

@@ -28,7 +28,7 @@ mod elementwise;
 mod operators;
 mod reduce;
 mod matmul;
-mod rows;
+pub(crate) mod rows;
 pub(crate) mod slice;
 mod index;
 mod transfer;

@@ -1,5 +1,7 @@
 //! Slices along an axis, and joining.
 
+use std::ops::Range;
+
 use crate::base::check;
 use crate::ops::{Walk, strided_copy};
 use crate::{AsView, Axis, KernelError, Result, Shape, Tensor, TensorRef};
@@ -15,14 +17,23 @@ readable! {
         self.view().narrowed("narrow", axis.into(), start, len)
     }
 
-    /// Parts of `size` elements along `axis`, of which the last may be shorter; copies.
+    /// Parts along `axis`, copies: of one size, of which the last may be shorter, or of these sizes, which are all elements.
+    ///
+    /// ```
+    /// use ddp_kernels::tensor;
+    /// let x = tensor![[1, 2, 3, 4, 5]];
+    /// let dims = |parts: Vec<ddp_kernels::Tensor>| parts.iter().map(|part| part.dims()[1]).collect::<Vec<_>>();
+    /// assert_eq!(dims(x.split(2, 1)?), [2, 2, 1]);
+    /// assert_eq!(dims(x.split([1, 4], 1)?), [1, 4]);
+    /// # Ok::<(), ddp_kernels::KernelError>(())
+    /// ```
     ///
     /// # Errors
-    /// [`KernelError::Axis`]; [`KernelError::OutOfRange`] for a size of 0; as [`Tensor::zeros`].
+    /// [`KernelError::Axis`]; [`KernelError::OutOfRange`] for a size of 0, and for sizes that are not all elements; as [`Tensor::zeros`].
     ///
     /// Source: `torch.split`.
-    pub fn split(&self, size: usize, axis: impl Into<Axis>) -> Result<Vec<Tensor>> {
-        self.view().parts("split", size, axis.into())
+    pub fn split(&self, sizes: impl Into<PartSizes>, axis: impl Into<Axis>) -> Result<Vec<Tensor>> {
+        self.view().parts("split", &sizes.into(), axis.into())
     }
 
     /// At most `n` parts along `axis`, all of one length but the last, which may be shorter; copies.
@@ -44,7 +55,7 @@ readable! {
         let axis = axis.into();
         let (_, len, _) = self.view().around(OP, axis)?;
         let size = if n == 0 { 0 } else { len.div_ceil(n).max(1) };
-        self.view().parts(OP, size, axis)
+        self.view().parts(OP, &size.into(), axis)
     }
 
     /// Element `index` of the first axis: a view of that row, without its dimension.
@@ -54,6 +65,65 @@ readable! {
     pub fn row(&self, index: usize) -> Result<TensorRef<'_>> {
         let dims = self.dims().get(1..).unwrap_or_default();
         self.view().rows(index, index.saturating_add(1))?.reshape(dims)
+    }
+}
+
+/// The sizes of parts: all the same, or each its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartSizes {
+    /// All but the last, which has what is left.
+    Same(usize),
+    /// Together all elements.
+    Each(Vec<usize>),
+}
+
+impl PartSizes {
+    /// The parts of `n` elements.
+    ///
+    /// # Errors
+    /// The number of elements of the parts, if they are not all elements; 0 for a size of 0.
+    pub fn ranges(&self, n: usize) -> std::result::Result<Vec<Range<usize>>, usize> {
+        match self {
+            PartSizes::Same(0) => Err(0),
+            // Of nothing one empty part, as in PyTorch.
+            PartSizes::Same(size) => {
+                Ok((0..n.div_ceil(*size).max(1)).map(|i| i * size..n.min((i + 1) * size)).collect())
+            }
+            PartSizes::Each(sizes) => {
+                let mut end = 0;
+                let parts = sizes.iter().map(|size| {
+                    let start = end;
+                    end += size;
+                    start..end
+                });
+                let parts = parts.collect();
+                if end == n { Ok(parts) } else { Err(end) }
+            }
+        }
+    }
+}
+
+impl From<usize> for PartSizes {
+    fn from(size: usize) -> Self {
+        PartSizes::Same(size)
+    }
+}
+
+impl From<&[usize]> for PartSizes {
+    fn from(sizes: &[usize]) -> Self {
+        PartSizes::Each(sizes.to_vec())
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for PartSizes {
+    fn from(sizes: [usize; N]) -> Self {
+        PartSizes::Each(sizes.to_vec())
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for PartSizes {
+    fn from(sizes: &[usize; N]) -> Self {
+        PartSizes::Each(sizes.to_vec())
     }
 }
 
@@ -76,15 +146,10 @@ impl TensorRef<'_> {
         Ok(out)
     }
 
-    fn parts(self, op: &'static str, size: usize, axis: Axis) -> Result<Vec<Tensor>> {
+    fn parts(self, op: &'static str, sizes: &PartSizes, axis: Axis) -> Result<Vec<Tensor>> {
         let (_, n, _) = self.around(op, axis)?;
-        if size == 0 {
-            return Err(KernelError::OutOfRange { op, start: 0, end: 0, len: n });
-        }
-        // Of nothing one empty part, as in PyTorch.
-        let n_parts = n.div_ceil(size).max(1);
-        let part = |i: usize| self.narrowed(op, axis, i * size, size.min(n - i * size));
-        (0..n_parts).map(part).collect()
+        let parts = sizes.ranges(n).map_err(|end| KernelError::OutOfRange { op, start: 0, end, len: n })?;
+        parts.into_iter().map(|part| self.narrowed(op, axis, part.start, part.len())).collect()
     }
 
     /// The number of elements before, along and after `axis`.

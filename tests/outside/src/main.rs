@@ -211,7 +211,7 @@ fn files(device: Device) -> Result<(), Box<dyn Error>> {
         ddp_tables::io::read_npz(folder.join("x.npz"), device)?,
         io::read_safetensors(folder.join("x.safetensors"), device)?,
     ] {
-        let (_, read) = read.into_iter().find(|(name, _)| name == "mask").ok_or("no mask")?;
+        let read = &read["mask"];
         assert_eq!((read.device(), read.to_vec::<bool>()?), (device, vec![true, false, false, true]));
     }
     std::fs::remove_dir_all(&folder)?;

@@ -100,8 +100,8 @@ fn model(device: Device) -> Result<(), ddp::Error> {
     let report = model.load_state_dict(&state, true)?;
     assert!(report.missing.is_empty() && report.unexpected.is_empty());
     let (mut other, removed) = (state, state_name(&model)?);
-    other.retain(|(name, _)| *name != removed);
-    other.push(("stray".to_owned(), Tensor::zeros(&[1], DType::F32, Device::Cpu)?));
+    other.remove(&removed);
+    other.insert("stray".to_owned(), Tensor::zeros(&[1], DType::F32, Device::Cpu)?);
     let report = model.load_state_dict(&other, false)?;
     assert_eq!((report.missing, report.unexpected), (vec![removed.clone()], vec!["stray".to_owned()]));
     let message = model.load_state_dict(&other, true).unwrap_err().to_string();

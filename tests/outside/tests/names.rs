@@ -9,7 +9,10 @@ use ddp::data::{
 };
 use ddp::distributed::CommError;
 use ddp::nn::{Activation, Expression, GradientSums, Init, LossHead, ParamKind, Sequential, Sizes, Var};
-use ddp::optim::{Optimizer, OptimizerConfig, OptimizerKind};
+use ddp::optim::{
+    Optimizer, OptimizerConfig, OptimizerKind, ParamGroup, Schedule, ScheduleConfig, ScheduleShape, Span,
+    Warmup,
+};
 use ddp::prelude::*;
 use ddp::train::{Trainer, TrainerOptions};
 use ddp::with_hint;
@@ -416,5 +419,64 @@ fn a_trainer_has_a_model_and_a_loss() -> ddp::Result<()> {
     let predicted = trainer.model_mut().predict(&x)?;
     let error = predicted.sub(&y)?.square()?.mean(None)?.item::<f32>()?;
     assert!((loss - f64::from(error)).abs() < 1e-6, "{loss} {error}");
+    Ok(())
+}
+
+/// Sizes of parts, rows of a split, groups, schedules and maps, as they are typed.
+#[test]
+fn arguments_take_the_forms_that_are_typed() -> ddp::Result<()> {
+    let x = tensor![[3., 1., 2.], [0., 5., 4.]];
+    assert_eq!(x.argsort_descending(1)?.to_vec::<i64>()?, [0, 2, 1, 1, 2, 0]);
+    assert_eq!(x.full_like(2.5f32)?.sum(None)?.item::<f32>()?, 15.0);
+    assert_eq!(x.new_full(&[1], 3)?.item::<f32>()?, 3.0);
+    let error = x.split([1, 1], 1).unwrap_err().to_string();
+    assert!(error.contains("split") && error.contains('3'), "{error}");
+    assert!(x.split(0, 1).is_err());
+
+    // A variable takes a tensor or a reference, and parts of it have gradients.
+    let w = Var::new(&x)?;
+    let parts = w.split([1, 2], 1);
+    let loss = (&parts[0] * 2.0).sum(None) + parts[1].square().sum(None);
+    assert_eq!(loss.item::<f32>()?, 6.0 + 1.0 + 4.0 + 25.0 + 16.0);
+    assert_eq!(loss.backward()?[&w].to_vec::<f32>()?, [2.0, 2.0, 4.0, 2.0, 10.0, 8.0]);
+
+    let rows = TensorDataset::new(
+        &Tensor::randn(&[10, 3], DType::F32, "cpu", 1)?,
+        &tensor![0, 1, 2, 0, 1, 2, 0, 1, 2, 0],
+    )?;
+    let (all, labels) = (rows.x()?, rows.y()?);
+    let (train, test) = rows.split(0.3, 1)?;
+    assert_eq!(
+        (train.x()?.dims(), test.x()?.dims(), test.y()?.dtype()),
+        (&[7, 3][..], &[3, 3][..], DType::I64)
+    );
+    let sum = |x: Tensor| x.to_dtype(DType::F64)?.sum(None)?.item::<f64>();
+    let parts = sum(train.x()?)? + sum(test.x()?)?;
+    assert!((parts - sum(all)?).abs() < 1e-6 && sum(train.y()?)? + sum(test.y()?)? == sum(labels)?);
+    assert_eq!(RowLayout::values(2, 1).targets.n_outputs(), 1);
+    assert_eq!(RowLayout::classes(2, 5).targets.n_outputs(), 5);
+
+    let mut model = Sequential::new(3).linear(4).relu().linear(1).build(Sizes::new(8, Device::Cpu), 1)?;
+    let state = model.state_dict("cpu")?;
+    assert_eq!(state["layers.0.weight"].dims(), [4, 3]);
+    model.load_state_dict(&state, true)?;
+    let groups = vec![ParamGroup::new("layers.0.*").lr_scale(0.0).weight_decay(0.0)];
+    let config = OptimizerConfig { groups, ..OptimizerConfig::new(OptimizerKind::Sgd, 0.1) };
+    let (mut optimizer, mut grads) =
+        (Optimizer::for_model(&config, &model)?, GradientSums::for_model(&model)?);
+    let x = Tensor::randn(&[8, 3], DType::F32, "cpu", 1)?;
+    model.loss_and_gradients((&x, &x.sum(keepdim(1))?), &LossHead::mse(), &mut grads)?;
+    optimizer.step(&mut model, &mut grads)?;
+    let after = model.state_dict("cpu")?;
+    let moved = |name: &str| Ok::<_, KernelError>(!after[name].allclose(&state[name], 0.0, 0.0)?);
+    assert!(!moved("layers.0.weight")? && moved("layers.1.weight")?, "{:?}", after.keys());
+
+    let schedule = Schedule::cosine(0.1, 100).warmup(10);
+    let warmup = Warmup { length: Span::Steps(10), start: None };
+    let shape = ScheduleShape::Cosine { final_fraction: 0.0 };
+    let config = ScheduleConfig { warmup, shape };
+    assert_eq!(schedule, Schedule::new(&config, 0.1, Some(100))?);
+    let line = Schedule::linear(1.0, 10);
+    assert!((line.lr(5) - 0.5).abs() < 1e-12 && Schedule::constant(0.2).lr(1_000_000) == 0.2);
     Ok(())
 }

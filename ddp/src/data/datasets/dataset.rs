@@ -166,25 +166,32 @@ pub(crate) fn targets_of_gathered<D: Dataset + ?Sized>(
     dataset.gather(rows, BatchMut { x: x.view_mut(), targets: out, weights })
 }
 
-/// [`Dataset::fingerprint`] for datasets that do not state one: of the layout and of a sample of rows.
-fn fingerprint_of_gathered<D: Dataset + ?Sized>(dataset: &D) -> Result<u64> {
-    const MAX_ROWS: usize = 64;
-    let (layout, len) = (dataset.layout(), dataset.len());
-    let n = MAX_ROWS.min(len);
-    let rows: Vec<usize> = (0..n).map(|i| if n < 2 { i } else { (len - 1) / (n - 1) * i }).collect();
+/// Features, targets and weights of these rows in host memory; zeros for weights that they lack.
+pub(super) fn gathered<D: Dataset + ?Sized>(dataset: &D, rows: &[usize]) -> Result<[Tensor; 3]> {
+    let (layout, n) = (dataset.layout(), rows.len());
     let zeros = |dims: &[usize], dtype| Tensor::zeros(dims, dtype, Device::Cpu);
     let mut x = zeros(&[n, layout.n_features()], layout.dtype)?;
     let mut targets = zeros(&layout.targets.dims(n), layout.targets.dtype())?;
     let mut weights = zeros(&[n], DType::F32)?;
     if n > 0 {
         let weights = if layout.has_weights { Some(weights.view_mut()) } else { None };
-        dataset.gather(&rows, BatchMut { x: x.view_mut(), targets: targets.view_mut(), weights })?;
+        dataset.gather(rows, BatchMut { x: x.view_mut(), targets: targets.view_mut(), weights })?;
     }
+    Ok([x, targets, weights])
+}
+
+/// [`Dataset::fingerprint`] for datasets that do not state one: of the layout and of a sample of rows.
+fn fingerprint_of_gathered<D: Dataset + ?Sized>(dataset: &D) -> Result<u64> {
+    const MAX_ROWS: usize = 64;
+    let (layout, len) = (dataset.layout(), dataset.len());
+    let n = MAX_ROWS.min(len);
+    let rows: Vec<usize> = (0..n).map(|i| if n < 2 { i } else { (len - 1) / (n - 1) * i }).collect();
+    let parts = gathered(dataset, &rows)?;
     let mut hash = Fingerprint::default();
     hash.number(len as u64);
     layout.features.iter().for_each(|name| hash.text(name));
     layout.targets.add_to(&mut hash);
-    for part in [&x, &targets, &weights] {
+    for part in &parts {
         hash.bytes(part.view().as_bytes("fingerprint", "rows")?);
     }
     Ok(hash.finish())
@@ -378,6 +385,17 @@ impl RowLayout {
             target_scale: None,
             left_out: Vec::new(),
         }
+    }
+
+    /// Features without names, `f0`, `f1` and so on, and so many values as targets, `target0` and so on.
+    pub fn values(n_features: usize, n_targets: usize) -> Self {
+        let names = (0..n_targets).map(|i| format!("target{i}")).collect();
+        RowLayout::new(numbered_columns(n_features), TargetLayout::Values { names })
+    }
+
+    /// Features without names, and a class of so many as target.
+    pub fn classes(n_features: usize, n_classes: usize) -> Self {
+        RowLayout::new(numbered_columns(n_features), TargetLayout::Classes { n_classes })
     }
 
     /// Number of feature columns.

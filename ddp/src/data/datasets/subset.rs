@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ddp_kernels::KeyedPermutation;
+use ddp_kernels::{KeyedPermutation, Tensor};
 
 use crate::config::Fold;
-use crate::data::datasets::dataset::Dataset;
+use crate::data::datasets::dataset::{Dataset, gathered};
 use crate::data::datasets::resident::TensorDataset;
 use crate::data::datasets::wrapper::{Changes, DatasetWrapper};
 use crate::data::error::{DataError, Result};
@@ -30,6 +30,31 @@ pub struct Subset {
     /// Rows of the source that were left out because they have no target, if it is another number than the dataset's.
     n_without_target: Option<usize>,
 }
+
+macro_rules! tensors {
+    ($($rows:ty),*) => {$(
+        impl $rows {
+            /// The features of all rows, `[N, n_features]`, a copy in host memory.
+            ///
+            /// # Errors
+            /// [`DataError`] if rows cannot be read or memory is short.
+            pub fn x(&self) -> Result<Tensor> {
+                let [x, ..] = gathered(self, &Vec::from_iter(0..Dataset::len(self)))?;
+                Ok(x)
+            }
+
+            /// The targets of all rows, `[N]` class indices in i64 or `[N, K]` values in f32, a copy in host memory.
+            ///
+            /// # Errors
+            /// Same as `x`.
+            pub fn y(&self) -> Result<Tensor> {
+                let [_, y, _] = gathered(self, &Vec::from_iter(0..Dataset::len(self)))?;
+                Ok(y)
+            }
+        }
+    )*};
+}
+tensors!(TensorDataset, Subset);
 
 /// The rows except those `without_target`, whose numbers ascend.
 pub fn with_targets(dataset: Arc<dyn Dataset>, without_target: &[usize]) -> Arc<dyn Dataset> {

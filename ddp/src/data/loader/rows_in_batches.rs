@@ -60,8 +60,8 @@ impl<'a> RowsInBatches<'a> {
     }
 
     /// Ends after `n` epochs.
-    pub fn epochs(mut self, n: u64) -> Self {
-        self.plan.n_epochs = Some(n);
+    pub fn epochs(mut self, n: usize) -> Self {
+        self.plan.n_epochs = Some(n as u64);
         self
     }
 

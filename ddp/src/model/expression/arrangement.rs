@@ -1,7 +1,7 @@
 //! Shapes of values: views, permutations, parts and joins; products of matrices.
 
 use ddp_kernels::hint::with_hint;
-use ddp_kernels::{Axis, KernelError, Shape, Slices};
+use ddp_kernels::{Axis, KernelError, PartSizes, Shape, Slices};
 
 use super::graph::{Arg, Op};
 use super::shapes::{self, numel};
@@ -83,16 +83,16 @@ impl Var {
         })
     }
 
-    /// Parts of `size` elements along `axis`; the last one has what is left.
+    /// Parts along `axis`: of one size, of which the last one has what is left, or of these sizes.
     ///
     /// # Panics
-    /// If `size` is 0, or there is no such axis.
-    pub fn split(&self, size: usize, axis: impl Into<Axis>) -> Vec<Var> {
-        assert!(size > 0, "split: parts have elements");
+    /// For a size of 0, sizes that are not all elements, and an axis that is not there.
+    pub fn split(&self, sizes: impl Into<PartSizes>, axis: impl Into<Axis>) -> Vec<Var> {
         match self.axis("split", axis) {
             Ok(axis) => {
-                let n = self.dims()[axis];
-                (0..n).step_by(size).map(|start| self.narrow(axis, start, size.min(n - start))).collect()
+                let (n, sizes) = (self.dims()[axis], sizes.into());
+                let parts = sizes.ranges(n).unwrap_or_else(|_| panic!("split: {sizes:?} of {n} elements"));
+                parts.into_iter().map(|part| self.narrow(axis, part.start, part.len())).collect()
             }
             // Parts that are not there could not be indexed.
             Err(error) => panic!("{}", with_hint(&error)),

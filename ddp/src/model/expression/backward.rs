@@ -1,11 +1,12 @@
 //! Variables outside a model, and the gradients of what is computed from them.
 
+use std::borrow;
 use std::cell::RefCell;
 use std::ops::Index;
 use std::rc::Rc;
 
 use ddp_kernels::ops::MatmulMode;
-use ddp_kernels::{DType, KernelError, MemoryUse, Tensor};
+use ddp_kernels::{DType, HostValue, KernelError, MemoryUse, Tensor};
 
 use super::apart::{Apart, Mark};
 use super::constants::Constants;
@@ -65,7 +66,8 @@ impl Var {
     /// [`KernelError::DTypeUnsupported`] for values that are not floats.
     ///
     /// Source: `torch.tensor(.., requires_grad=True)`.
-    pub fn new(values: Tensor) -> Result<Var> {
+    pub fn new(values: impl borrow::Borrow<Tensor>) -> Result<Var> {
+        let values = borrow::Borrow::<Tensor>::borrow(&values).clone();
         if !values.dtype().is_float() {
             let operand = values.view().operand("values").into();
             return Err(KernelError::DTypeUnsupported { op: "Var::new", operand, takes: "floats" });
@@ -83,6 +85,14 @@ impl Var {
             return Ok(constants.kept()[index].1.clone());
         }
         Ok(compute(graph, self.id, &constants, &[])?.0)
+    }
+
+    /// The number that a value of one element is, as [`Tensor::item`].
+    ///
+    /// # Errors
+    /// Same as [`Var::tensor`] and [`Tensor::item`].
+    pub fn item<T: HostValue>(&self) -> Result<T> {
+        self.tensor()?.item()
     }
 
     /// The gradients of this value, of one element, with respect to all variables that it is computed from.

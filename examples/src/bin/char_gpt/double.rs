@@ -20,7 +20,7 @@ pub(crate) fn losses(
     let sizes = Sizes { max_rows: n_rows, device, precision: Precision::F64 };
     let mut model = transformer(vocab, false)?.build(sizes, 0)?;
     let mut state = initial.state_dict(device)?;
-    for (_, values) in &mut state {
+    for values in state.values_mut() {
         *values = values.to_dtype(DType::F64)?;
     }
     model.load_state_dict(&state, true)?;

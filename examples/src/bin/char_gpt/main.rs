@@ -99,8 +99,8 @@ fn adamw() -> OptimizerConfig {
 /// Initializes embeddings with 0.02 times standard normal numbers, as in GPT-2.
 fn shrink_embeddings(model: &mut Network) -> ddp::Result<()> {
     let mut state = model.state_dict(Device::cpu())?;
-    state.retain(|(name, _)| name.starts_with("embedding."));
-    for (_, values) in &mut state {
+    state.retain(|name, _| name.starts_with("embedding."));
+    for values in state.values_mut() {
         *values = &*values * 0.02;
     }
     model.load_state_dict(&state, false)?;

@@ -68,7 +68,7 @@ pub fn find_lr(world: &World, log: &Log, args: &FindLrArgs) -> Result<(), Stop> 
     let (mut loader, _) = world.collective_result(loader)?;
     let n_group_schedules = plan.schedule.group_lrs(0).len();
     let mut curve = Curve::new(*steps);
-    let rates = rates(*from, *to, *steps);
+    let rates = [vec![0.0; curve.width()], rates(*from, *to, *steps)].concat();
     let diverged = test(world, &mut trainer, &mut loader, &rates, n_group_schedules, &mut curve)?;
     let no_rate = CommandError::NoRate { from: *from, to: *to };
     let Some((steepest_lr, tenth_of_minimum_lr)) = curve.suggestions() else { return Err(no_rate.into()) };
@@ -104,7 +104,8 @@ fn rates(from: f64, to: f64, steps: usize) -> Vec<f64> {
     (0..steps).map(|step| from * (to / from).powf(step as f64 / last)).collect()
 }
 
-/// Trains one step at each rate until the loss diverges; returns whether it did. All ranks see the same losses.
+/// Trains one step at each rate until the loss diverges; returns whether it did. At the rate 0 the weights stay the initial ones. All ranks
+/// see the same losses.
 fn test(
     world: &World,
     trainer: &mut Trainer<'_>,
@@ -151,6 +152,8 @@ fn is_finite(result: Result<(), TrainError>) -> Result<bool> {
 struct Curve {
     /// Losses on each side of a point in its mean.
     reach: usize,
+    /// Losses of the initial weights, at the rate 0.
+    initial: Vec<f64>,
     losses: Vec<Point>,
     points: Vec<Point>,
     lowest: f64,
@@ -160,13 +163,23 @@ impl Curve {
     /// An empty curve of a test of so many steps.
     fn new(n_steps: usize) -> Self {
         let reach = (n_steps / 20).max(1);
-        Curve { reach, losses: Vec::with_capacity(n_steps), points: Vec::new(), lowest: f64::INFINITY }
+        let (losses, points) = (Vec::with_capacity(n_steps), Vec::new());
+        Curve { reach, initial: Vec::new(), losses, points, lowest: f64::INFINITY }
+    }
+
+    /// Number of losses of a mean.
+    fn width(&self) -> usize {
+        2 * self.reach + 1
     }
 
     /// Adds the loss of one step; returns whether the test goes on.
     fn add(&mut self, lr: f64, loss: f64) -> bool {
+        if lr == 0.0 {
+            self.initial.push(loss);
+            return loss.is_finite();
+        }
         self.losses.push(Point { lr, loss });
-        let Some(first) = self.losses.len().checked_sub(2 * self.reach + 1) else { return loss.is_finite() };
+        let Some(first) = self.losses.len().checked_sub(self.width()) else { return loss.is_finite() };
         let window = &self.losses[first..];
         let mean = window.iter().map(|point| point.loss).sum::<f64>() / window.len() as f64;
         // Losses of densities may be negative.
@@ -184,7 +197,8 @@ impl Curve {
     fn suggestions(&self) -> Option<(f64, f64)> {
         let lowest = |a: &(usize, f64), b: &(usize, f64)| a.1.total_cmp(&b.1);
         let losses = self.points.iter().map(|point| point.loss).enumerate();
-        let (minimum, _) = losses.min_by(lowest).filter(|(_, loss)| *loss < self.losses[0].loss)?;
+        let initial = self.initial.iter().sum::<f64>() / self.initial.len() as f64;
+        let (minimum, _) = losses.min_by(lowest).filter(|(_, loss)| *loss < initial)?;
         // Rates have the same ratio, so differences are slopes over the logarithm: between means that share no loss, or noise decides.
         let span = (2 * self.reach + 2).min(minimum + 1);
         let slopes =
@@ -236,6 +250,7 @@ mod tests {
             let x = lr.log10();
             (2.0 / (1.0 + (2.0 * (x + 3.0)).exp()) + 0.5 + (4.0 * (x - 0.0)).exp()) * scale
         };
+        curve.initial = vec![loss(1e-9)];
         let rates = rates(1e-7, 10.0, 100);
         let n = rates.iter().take_while(|lr| curve.add(**lr, loss(**lr))).count();
         (curve, n)
@@ -258,6 +273,7 @@ mod tests {
             let noise =
                 Tensor::randn(&[200], DType::F64, Device::Cpu, seed).unwrap().to_vec::<f64>().unwrap();
             let mut of = Curve::new(200);
+            of.initial = vec![2.5];
             for (lr, noise) in rates(1e-7, 10.0, 200).iter().zip(noise) {
                 let x = lr.log10();
                 let loss = 2.0 / (1.0 + (2.0 * (x + 3.0)).exp()) + 0.5 + (4.0 * x).exp();
@@ -270,9 +286,19 @@ mod tests {
         }
     }
 
+    /// The rows of the first mini-batch happen to have a small loss.
+    #[test]
+    fn the_first_mini_batch_does_not_decide_whether_the_loss_falls() {
+        let mut curve = Curve::new(20);
+        assert!([0.2, 1.4, 1.1].iter().all(|loss| curve.add(0.0, *loss)));
+        assert!([0.2, 1.4, 1.1, 0.9, 0.8, 0.6, 0.7, 0.5].iter().all(|loss| curve.add(1e-3, *loss)));
+        assert!(curve.suggestions().is_some());
+    }
+
     #[test]
     fn a_loss_that_explodes_at_once_falls_below_nothing() {
         let mut curve = Curve::new(20);
+        assert!(curve.add(0.0, 2.3));
         let losses = [2.3, 4e5, 3e5, 2e5, 1e4, 3e3, 400.0, 60.0, 30.0, 28.0];
         assert!(losses.iter().all(|loss| curve.add(5.0, *loss)));
         assert_eq!(curve.suggestions(), None);
@@ -281,6 +307,7 @@ mod tests {
     #[test]
     fn a_loss_that_only_grows_or_is_not_finite_gives_none() {
         let mut rising = Curve::new(20);
+        rising.initial = vec![1.0];
         assert!((0..20).all(|i| rising.add(1e-3 * f64::from(i + 1), 1.0 + 0.01 * f64::from(i))));
         assert_eq!(rising.suggestions(), None);
         let mut nan = Curve::new(20);
