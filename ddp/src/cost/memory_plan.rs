@@ -5,11 +5,11 @@
 
 use ddp_comm::{Rank, registered_step_bytes};
 use ddp_kernels::cpu::threads;
-use ddp_kernels::cuda::{FIXED_WORKSPACE_BYTES, Gpu};
+use ddp_kernels::cuda::{BesideMatmuls, FIXED_WORKSPACE_BYTES, Gpu, GpuFeature};
 use ddp_kernels::ops::STEP_SCALARS_LEN;
 use ddp_kernels::{DType, Device, MemoryUse};
 
-use crate::config::{Config, Placement, ZeroStage};
+use crate::config::{Config, Determinism, Placement, ZeroStage};
 use crate::data::device_rows::DeviceShape;
 use crate::data::loader::{DeviceOrder, DeviceTable, LoaderOptions, Shuffle, host_buffer_bytes};
 use crate::data::order::partition::RankPartition;
@@ -17,7 +17,7 @@ use crate::data::{self, Loaded};
 use crate::exchange::plan::ExchangePlan;
 use crate::exchange::rank_exchange::RankExchange;
 use crate::exchange::shard_plan::Ranks;
-use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, layers, loss_bytes};
+use crate::model::{BufferPlan, ModelBytes, ModelSpec, ParamLayout, has_small_products, layers, loss_bytes};
 use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::Result;
@@ -101,6 +101,8 @@ pub struct RankPlan<'a> {
 pub struct MemoryPlan {
     /// Bytes of each [`MemoryKind`], in the order of [`MemoryKind::ALL`].
     pub bytes: [usize; MemoryKind::ALL.len()],
+    /// Scratch memory on the device that is taken only where steps are faster with it and much more is free: part of no sum.
+    pub optional: usize,
 }
 
 impl MemoryPlan {
@@ -150,6 +152,7 @@ impl MemoryPlan {
         // A checkpoint for which training waits is written in place on the CPU, and the copy for the model's file is made after it.
         let state = if is_async || on_gpu { optimizer + state_of_average } else { 0 };
         put(MemoryKind::Snapshot, in_model_file + state);
+        bytes.optional = if plan.may_compute_beside() { BesideMatmuls::WORKSPACE_BYTES } else { 0 };
         bytes
     }
 
@@ -212,6 +215,17 @@ impl RankPlan<'_> {
     fn options(&self) -> TrainerOptions {
         let options = setup::trainer_options(self.config, &self.partition, GraphMode::default());
         TrainerOptions { zero: self.zero, ..options }
+    }
+
+    /// Whether times may decide for gradients of weights beside those of inputs, in steps that are graphs.
+    fn may_compute_beside(&self) -> bool {
+        let RankPlan { config, spec, partition, device, .. } = self;
+        let is_timed = config.train.deterministic == Determinism::Off
+            && !config.train.gpu_without.contains(&GpuFeature::TimedMatmuls);
+        let is_alone = partition.train.world_size == 1 && config.comm.overlap;
+        let layers = layers::from_spec(spec);
+        let layers = layers.iter().map(|layer| &**layer);
+        *device != Device::Cpu && is_alone && is_timed && has_small_products(layers, partition.max_rows)
     }
 
     /// Layout of the parameters, with the padding that sharding needs.

@@ -153,4 +153,9 @@ impl GradientSink for MarkedGradients<'_> {
     fn progress(&mut self) -> Result<(), KernelError> {
         Ok(())
     }
+
+    /// A bucket is marked with the next gradients.
+    fn leaves_finished(&self) -> bool {
+        true
+    }
 }

@@ -4,10 +4,12 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use ddp_kernels::cuda::BesideMatmuls;
 use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::all_ranks::{AllRanks, reborrow};
 use super::buffers::Buffers;
+use super::layer::LayerKind;
 use super::network::{Network, head, view};
 use super::pass::{
     BackwardPass, DropoutStep, GradientPlace, InputGradientPass, ParamGradients, ParamPlace, ParamViews,
@@ -40,6 +42,13 @@ pub trait GradientSink {
     /// # Errors
     /// A failure of a collective in flight.
     fn progress(&mut self) -> Result<(), Self::Error>;
+
+    /// Whether finished gradients are left alone until the next call of [`GradientSink::gradients`] or the end of the pass: a GPU may still
+    /// compute them until then.
+    #[doc(hidden)]
+    fn leaves_finished(&self) -> bool {
+        false
+    }
 }
 
 /// A sink for gradients that are not reduced: of all micro-batches but the last, or on a single rank. `[flat_len]`.
@@ -63,6 +72,10 @@ impl GradientSink for LocalGradients<'_> {
 
     fn progress(&mut self) -> Result<(), KernelError> {
         Ok(())
+    }
+
+    fn leaves_finished(&self) -> bool {
+        true
     }
 }
 
@@ -95,13 +108,35 @@ impl Network {
         x: TensorRef<'_>,
         dropout: Option<DropoutStep<'_>>,
         accumulate: bool,
-        mut all_ranks: Option<&mut dyn AllRanks>,
+        all_ranks: Option<&mut dyn AllRanks>,
         sink: &mut S,
     ) -> Result<(), S::Error> {
-        let (n_rows, n_features) = x.shape().rows_cols();
+        let (n_rows, _) = x.shape().rows_cols();
         if n_rows != self.forward_rows {
             return Err(KernelError::Backward { n_rows, forward_rows: self.forward_rows }.into());
         }
+        let beside = self.beside.take();
+        let of_pass = beside.as_ref().filter(|_| sink.leaves_finished());
+        let done = self.backward_beside(x, dropout, accumulate, all_ranks, sink, of_pass);
+        // Also after an error: a capture must join its streams.
+        let joined = of_pass.map_or(Ok(()), BesideMatmuls::join);
+        self.beside = beside;
+        done?;
+        Ok(joined?)
+    }
+
+    /// The pass, with the gradients of weights `beside` those of inputs, if so requested.
+    fn backward_beside<S: GradientSink>(
+        &mut self,
+        x: TensorRef<'_>,
+        dropout: Option<DropoutStep<'_>>,
+        accumulate: bool,
+        mut all_ranks: Option<&mut dyn AllRanks>,
+        sink: &mut S,
+        beside: Option<&BesideMatmuls>,
+    ) -> Result<(), S::Error> {
+        let (n_rows, n_features) = x.shape().rows_cols();
+        let join = || beside.map_or(Ok(()), BesideMatmuls::join);
         let matmul_mode = self.precision().matmul_mode();
         let Buffers { master_weights, compute_weights, values, own, gradients, shares, workspace } =
             &mut self.buffers;
@@ -121,6 +156,8 @@ impl Network {
             let own_flat = flat.as_mut().map(|flat| (start, flat.reborrow()));
             let grads = with_shares(params, own_flat, shares, backward.shares.clone(), accumulate, &n_taken)?;
             let (d_y, skip) = one_or_two(gradients, *d, *skip);
+            // Other layers may change the gradient of their outputs after a linear layer within them.
+            let of_layer = beside.filter(|_| matches!(layer.kind(), LayerKind::Linear(_)));
             let pass = BackwardPass {
                 x: view(values, *from, x)?,
                 y: view(values, *y, x)?,
@@ -133,6 +170,7 @@ impl Network {
                 dropout,
                 skip: skip.map(|skip| head(skip, n_rows, n_outputs)).transpose()?,
                 all_ranks: reborrow(&mut all_ranks),
+                beside: of_layer,
             };
             layer.backward(head(d_y, n_rows, n_outputs)?, pass)?;
             if n_taken.get() < params.len() {
@@ -140,6 +178,7 @@ impl Network {
                 return Err(KernelError::GradientsNotTaken { layer, n_taken, n_params }.into());
             }
             if let (Some(shift), Some(flat), true) = (&backward.cancelled, &mut flat, dropout.is_some()) {
+                join()?;
                 // Of the sum over all rows rounding errors would be left, of which Adam makes steps of full size.
                 let shift = flat.reborrow().range(shift.start - start, shift.end - start)?;
                 ops::fill(shift, ops::Pattern::Line { start: 0.0, step: 0.0 })?;
@@ -172,6 +211,8 @@ impl Network {
                 layer.backward_input(d_y, head(d_x, n_rows, in_features)?, pass)?;
                 sink.progress()?;
             }
+            // The gradient of the layer before takes the place of this layer's.
+            join()?;
         }
         Ok(())
     }

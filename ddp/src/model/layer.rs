@@ -234,6 +234,17 @@ pub trait Layer: Debug + Send {
     }
 }
 
+/// Most multiplications of a product for which another one beside it is tried: that of 1,024 inputs, outputs and 8,192 rows. Larger ones
+/// fill a GPU.
+const MOST_PRODUCTS: usize = 1 << 33;
+
+/// Whether the products of these layers over `n_rows` rows are so small that gradients of weights may be computed beside those of inputs,
+/// of which the first layer has none.
+pub(crate) fn has_small_products<'a>(layers: impl Iterator<Item = &'a dyn Layer>, n_rows: usize) -> bool {
+    let sizes: Vec<_> = layers.map(Layer::matmul_size).filter(|size| *size > 0).collect();
+    sizes.len() > 1 && sizes.iter().all(|size| size.saturating_mul(n_rows) <= MOST_PRODUCTS)
+}
+
 /// Kind of a layer, with the settings that fusion needs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]

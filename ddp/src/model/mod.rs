@@ -51,6 +51,7 @@ pub use flop::Flop;
 pub use gradcheck::{GradcheckOptions, gradcheck};
 pub use gradient_sums::GradientSums;
 pub(crate) use gradient_sums::fingerprint_of;
+pub(crate) use layer::has_small_products;
 pub use layer::{Layer, LayerKind, RegisteredBuffer};
 pub use layout::ParamLayout;
 pub use loss_head::{LossFunction, LossHead};

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use ddp_kernels::cuda::{BesideMatmuls, Gpu};
 use ddp_kernels::{AsView, DType, Device, IntoDevice, KernelError, Tensor, TensorMut, TensorRef, ops};
 
 use super::buffers::Buffers;
@@ -32,6 +33,8 @@ pub struct Network {
     has_whole_weights: bool,
     /// Rows of the last forward pass.
     pub(super) forward_rows: usize,
+    /// Gradients of weights beside those of inputs, on one GPU.
+    pub(super) beside: Option<BesideMatmuls>,
     /// The step by which a loop without a trainer draws its next masks of dropout.
     pub(super) next_dropout_step: u64,
 }
@@ -90,6 +93,7 @@ impl Network {
             buffers,
             registered,
             forward_rows: 0,
+            beside: None,
             next_dropout_step: 0,
             has_whole_weights: true,
         })
@@ -324,6 +328,26 @@ impl Network {
     pub(crate) fn restore_buffers(&mut self, copies: &[Tensor]) -> Result<()> {
         let pairs = self.registered.iter_mut().zip(copies);
         pairs.into_iter().try_for_each(|(to, from)| ops::copy(from.view(), to.view_mut()))
+    }
+
+    /// Whether a backward pass on a GPU computes the gradients of weights beside those of inputs: with the same bits, and only for a sink that
+    /// [leaves finished gradients alone](super::GradientSink::leaves_finished). Not to be called within a capture.
+    ///
+    /// # Errors
+    /// [`KernelError::OutOfMemory`].
+    pub(crate) fn set_beside(&mut self, is_beside: bool) -> Result<()> {
+        self.beside = match (is_beside, self.beside.take(), self.device()) {
+            (true, None, Device::Cuda(index)) => Some(BesideMatmuls::new(Gpu::get(index)?)?),
+            (true, beside, _) => beside,
+            (false, ..) => None,
+        };
+        Ok(())
+    }
+
+    /// Whether a backward pass computes the gradients of weights beside those of inputs, with [`BesideMatmuls::WORKSPACE_BYTES`].
+    #[doc(hidden)]
+    pub fn is_beside(&self) -> bool {
+        self.beside.is_some()
     }
 
     /// The formats of the flat buffers.

@@ -22,6 +22,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use ddp_kernels::cuda::BesideMatmuls;
 use ddp_kernels::ops::{self, DropoutKey, MatmulMode, ThroughActivation};
 use ddp_kernels::{KernelError, Tensor, TensorMut, TensorRef};
 
@@ -100,6 +101,9 @@ pub struct BackwardPass<'a> {
     pub skip: Option<TensorMut<'a>>,
     /// Exchange of the forward pass.
     pub all_ranks: Option<&'a mut dyn AllRanks>,
+    /// Matmuls beside those that the next layer of the pass waits for.
+    #[doc(hidden)]
+    pub beside: Option<&'a BesideMatmuls>,
 }
 
 /// Arguments of [`super::Layer::backward_input`].

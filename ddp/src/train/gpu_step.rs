@@ -162,7 +162,8 @@ impl GpuStep {
         if self.chosen.insert(unscaled) {
             matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
             if is_first {
-                update_place::choose(replica, self.gpu, || self.inputs(slot), unscaled, self.uses_graphs())?;
+                let (inputs, shape) = (|| self.inputs(slot), shape.untimed());
+                update_place::choose(replica, self.gpu, inputs, shape, self.uses_graphs())?;
             }
         }
         let step = |this: &GpuStep, replica: &mut Replica<'_>, marks: &mut Option<Marks>| {

@@ -202,11 +202,13 @@ impl<'w> Trainer<'w> {
     }
 
     /// Updates the weights on one GPU beside backward, whose matmuls leave `n_free` multiprocessors free for it, or after backward
-    /// (None), in place of what was chosen by time in the first step. For tests.
+    /// (None), and computes the gradients of weights beside those of inputs or between them, in place of what was chosen by time in the
+    /// first step. For tests.
     #[doc(hidden)]
-    pub fn place_update(&mut self, n_free: Option<u32>) {
+    pub fn place_update(&mut self, n_free: Option<u32>, is_beside: bool) -> Result<()> {
         self.replica.update_place =
             n_free.map_or(UpdatePlace::AfterBackward, |n_free| UpdatePlace::BesideBackward { n_free });
+        Ok(self.replica.model.set_beside(is_beside)?)
     }
 
     /// The model.

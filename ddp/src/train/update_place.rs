@@ -1,24 +1,34 @@
 //! Where one GPU updates the weights: after backward, or bucket by bucket on a second stream while backward computes the
-//! gradients of others. An update moves bytes and backward multiplies, so that both can be done in less than the sum of their times; how
-//! much less, and how many multiprocessors matmuls should leave free for it, differs by model and GPU. So whole steps are timed, once, before
-//! the first one, on the state of the run, which is then put back.
+//! gradients of others; and where it computes the gradients of weights: between those of inputs, or beside them on a third stream. An update
+//! moves bytes and backward multiplies, so that both can be done in less than the sum of their times; how much less, and how many
+//! multiprocessors matmuls should leave free for it, differs by model and GPU, and so does what two small products gain beside each
+//! other. So whole steps are timed, once, before the first one, on the state of the run, which is then put back.
 
-use ddp_kernels::cuda::{Gpu, GpuFeature, Graph, Timer};
+use ddp_kernels::cuda::{BesideMatmuls, Gpu, GpuFeature, Graph, Timer};
 use ddp_kernels::{KernelError, MemoryUse, Tensor, memory, ops};
 use tracing::debug;
 
+use crate::model::has_small_products;
 use crate::train::error::{Result, TrainError};
 use crate::train::step::{Replica, StepPurpose, UpdatePlace};
 use crate::train::step_info::StepShape;
 use crate::train::step_inputs::StepInputs;
 
+/// The place of the update, and whether gradients of weights are computed beside those of inputs.
+type Place = (UpdatePlace, bool);
+
 /// The places, the first of which is taken where nothing can be timed.
-const PLACES: [UpdatePlace; 4] = [
-    UpdatePlace::AfterBackward,
-    UpdatePlace::BesideBackward { n_free: 0 },
-    UpdatePlace::BesideBackward { n_free: 8 },
-    UpdatePlace::BesideBackward { n_free: 16 },
+const PLACES: [Place; 6] = [
+    (UpdatePlace::AfterBackward, false),
+    (UpdatePlace::BesideBackward { n_free: 0 }, false),
+    (UpdatePlace::BesideBackward { n_free: 8 }, false),
+    (UpdatePlace::BesideBackward { n_free: 16 }, false),
+    (UpdatePlace::AfterBackward, true),
+    (UpdatePlace::BesideBackward { n_free: 0 }, true),
 ];
+/// Gradients are computed beside others only where as many times their scratch memory is free: what is allocated after the first step, such
+/// as the rows of an evaluation, has room then.
+const FREE_PER_SCRATCH: usize = 8;
 /// Measurements of each place, of which the shortest counts; of steps that take [`LONG_US`] one.
 const N_REPEATS: usize = 5;
 const LONG_US: f64 = 50e3;
@@ -28,11 +38,11 @@ const TOO_LONG_US: f64 = 500e3;
 const REPEAT_US: f64 = 1000.0;
 const MAX_STEPS: f64 = 10.0;
 
-/// Chooses the place for a world of one rank whose exchange has buckets to update, by the time of a whole step, or as an earlier process has
+/// Chooses the place for a world of one rank that may overlap work, by the time of a whole step, or as an earlier process has
 /// chosen. The matmuls of the step were chosen; those for fewer multiprocessors are, here.
 ///
 /// - `inputs`: rows and scalars of the first step
-/// - `shape`: its shape, without a norm and times
+/// - `shape`: its shape, without times
 /// - `in_graph`: whether steps are graphs
 pub(crate) fn choose<'a>(
     replica: &mut Replica<'_>,
@@ -41,8 +51,17 @@ pub(crate) fn choose<'a>(
     shape: StepShape,
     in_graph: bool,
 ) -> Result<()> {
-    let is_chosen = replica.world.world_size() == 1 && replica.updates_buckets(shape, StepPurpose::Update);
+    // Sums along a tree must not depend on times.
+    let options = replica.options;
+    let is_chosen = replica.world.world_size() == 1 && options.overlap && options.micro_shards.is_none();
     if !is_chosen || gpu.is_deterministic() || !gpu.uses(GpuFeature::TimedMatmuls) {
+        return Ok(());
+    }
+    let unscaled = StepShape { loss_scale: None, has_norm: false, ..shape };
+    let updates_buckets = replica.updates_buckets(unscaled, StepPurpose::Update);
+    let shape = if updates_buckets { unscaled } else { shape };
+    let places = places(replica, gpu, updates_buckets, in_graph)?;
+    if places.len() < 2 {
         return Ok(());
     }
     let kept = match Kept::of(replica) {
@@ -52,32 +71,51 @@ pub(crate) fn choose<'a>(
         }
         kept => kept?,
     };
-    let chosen = place(replica, gpu, &inputs, shape, in_graph);
+    let chosen = take_fastest(replica, gpu, &inputs, shape, &places, in_graph);
     // Also a rehearsal changes the statistics of layers.
     kept.put_back(replica)?;
+    match chosen {
+        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => take(replica, PLACES[0])?,
+        chosen => chosen?,
+    }
     memory::empty_cache_of(gpu.device())?;
-    replica.update_place = match chosen {
-        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) => UpdatePlace::AfterBackward,
-        place => place?,
-    };
     gpu.store_matmul_choices()?;
-    debug!("weights are updated {:?}", replica.update_place);
+    let place = (replica.update_place, replica.model.is_beside());
+    debug!("update, and gradients of weights beside others: {place:?}");
     Ok(())
 }
 
-/// The fastest place. Changes the state of the run.
-fn place<'a>(
+/// The places that this run can have.
+fn places(replica: &Replica<'_>, gpu: &Gpu, updates_buckets: bool, in_graph: bool) -> Result<Vec<Place>> {
+    let may_be_beside = in_graph
+        && has_small_products(replica.model.layers(), replica.model.max_rows())
+        && gpu.memory_in_use()?.free / FREE_PER_SCRATCH >= BesideMatmuls::WORKSPACE_BYTES;
+    let is_possible = |(update, is_beside): &Place| {
+        (updates_buckets || *update == UpdatePlace::AfterBackward) && (may_be_beside || !is_beside)
+    };
+    Ok(PLACES.into_iter().filter(is_possible).collect())
+}
+
+/// Lets steps have this place.
+fn take(replica: &mut Replica<'_>, (update, is_beside): Place) -> Result<()> {
+    replica.update_place = update;
+    Ok(replica.model.set_beside(is_beside)?)
+}
+
+/// Takes the fastest place. Changes the state of the run.
+fn take_fastest<'a>(
     replica: &mut Replica<'_>,
     gpu: &'static Gpu,
     inputs: &impl Fn() -> StepInputs<'a>,
     shape: StepShape,
+    places: &[Place],
     in_graph: bool,
-) -> Result<UpdatePlace> {
+) -> Result<()> {
     // Of a run and of what resumes it, whatever the rows of their first steps.
     let max_rows = replica.model.max_rows();
     let (config, n_state) = (replica.optimizer.config(), replica.optimizer.state().len());
     let options = format!(
-        "{PLACES:?} {} {n_state} {:?} {in_graph} {} {}",
+        "{places:?} {} {n_state} {:?} {in_graph} {} {}",
         config.kind,
         replica.model.precision(),
         shape.partition.n_micro_batches(shape.global_rows),
@@ -85,8 +123,8 @@ fn place<'a>(
     );
     let mut best = f64::INFINITY;
     let index = gpu.choose_update(max_rows, replica.model.layout().flat_len(), &options, || {
-        let mut times = Vec::with_capacity(PLACES.len());
-        for place in PLACES {
+        let mut times = Vec::with_capacity(places.len());
+        for &place in places {
             let time = step_us(replica, gpu, inputs, (shape, place), in_graph, best)?;
             times.push(time);
             best = best.min(time.unwrap_or(best));
@@ -96,37 +134,38 @@ fn place<'a>(
         }
         Ok::<_, TrainError>(times)
     })?;
-    let place = PLACES.get(index).copied().unwrap_or(UpdatePlace::AfterBackward);
-    choose_matmuls(replica, gpu, inputs, shape, place)?;
-    Ok(place)
+    choose_matmuls(replica, gpu, inputs, shape, *places.get(index).unwrap_or(&PLACES[0]))
 }
 
-/// Chooses the matmuls of a step with its update in this place, where they were not.
+/// Takes a place, and chooses the matmuls of a step there, where they were not.
 fn choose_matmuls<'a>(
     replica: &mut Replica<'_>,
     gpu: &'static Gpu,
     inputs: &impl Fn() -> StepInputs<'a>,
     shape: StepShape,
-    place: UpdatePlace,
+    place: Place,
 ) -> Result<()> {
-    replica.update_place = place;
-    if let UpdatePlace::BesideBackward { n_free: 1.. } = place {
+    take(replica, place)?;
+    if let UpdatePlace::BesideBackward { n_free: 1.. } = place.0 {
         gpu.choose_matmuls(|| replica.step(inputs(), shape, StepPurpose::Rehearsal))?;
     }
     Ok(())
 }
 
-/// Shortest time of a step in µs with its update in this place; None if no graph can be captured of it. Of a place that is far from the
-/// `best` time, the time of one step.
+/// Shortest time of a step in µs in this place; None if no graph can be captured of it, or its scratch memory does not fit next to the copies
+/// of the state. Of a place that is far from the `best` time, the time of one step.
 fn step_us<'a>(
     replica: &mut Replica<'_>,
     gpu: &'static Gpu,
     inputs: &impl Fn() -> StepInputs<'a>,
-    (shape, place): (StepShape, UpdatePlace),
+    (shape, place): (StepShape, Place),
     in_graph: bool,
     best: f64,
 ) -> Result<Option<f64>> {
-    choose_matmuls(replica, gpu, inputs, shape, place)?;
+    match choose_matmuls(replica, gpu, inputs, shape, place) {
+        Err(TrainError::Kernel(KernelError::OutOfMemory { .. })) if place.1 => return Ok(None),
+        chosen => chosen?,
+    }
     let timer = Timer::new(gpu)?;
     let mut step = || replica.step(inputs(), shape, StepPurpose::Update);
     step()?;

@@ -25,9 +25,33 @@ use crate::{Device, KernelError, Result};
 /// Bytes of host memory of a trial.
 const TRIAL_BYTES: usize = 4096;
 
+/// Stream on which a thread enqueues operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The compute stream.
+    Compute,
+    /// The second stream.
+    Second,
+    /// The third one, with the scratch memory of its matmuls.
+    Third { workspace: sys::CUdeviceptr },
+}
+
 thread_local! {
-    /// Whether this thread enqueues operations on the second stream.
-    pub(super) static IS_BESIDE: Cell<bool> = const { Cell::new(false) };
+    /// Where this thread enqueues operations.
+    pub(super) static SIDE: Cell<Side> = const { Cell::new(Side::Compute) };
+}
+
+/// Runs `work`, whose operations are enqueued on that side.
+pub(super) fn on_side<R>(side: Side, work: impl FnOnce() -> R) -> R {
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            SIDE.set(Side::Compute);
+        }
+    }
+    let _ends = Ends;
+    SIDE.set(side);
+    work()
 }
 
 /// The streams of a device.
@@ -54,6 +78,8 @@ pub struct Gpu {
     /// With the priority of the others.
     communication: Stream,
     copy: Stream,
+    /// Of matmuls beside others, with the priority of the others.
+    third: Stream,
     pub(super) pool: Pool,
     modules: Modules,
     /// Made by the first matmul.
@@ -141,6 +167,7 @@ impl Gpu {
             urgent: Stream::new(context, most),
             communication: Stream::new(context, least)?,
             copy: Stream::new(context, least)?,
+            third: Stream::new(context, least)?,
             pool: Pool::new(index),
             modules: Modules::default(),
             blas: OnceLock::new(),
@@ -284,14 +311,23 @@ impl Gpu {
         }
     }
 
-    /// The stream of all operations; of those [beside](super::Beside) it, the second stream.
+    /// The stream of all operations; of those [beside](super::Beside) it, the second or [third](super::BesideMatmuls) stream.
     pub fn compute(&self) -> &Stream {
-        if IS_BESIDE.get() { &self.communication } else { &self.compute }
+        match SIDE.get() {
+            Side::Compute => &self.compute,
+            Side::Second => &self.communication,
+            Side::Third { .. } => &self.third,
+        }
     }
 
     /// The second stream for operations.
     pub(super) fn beside(&self) -> &Stream {
         &self.communication
+    }
+
+    /// The third stream for operations.
+    pub(super) fn third(&self) -> &Stream {
+        &self.third
     }
 
     /// Blocks until all work enqueued on this device is complete: operations, copies and collectives.

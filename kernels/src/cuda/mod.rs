@@ -65,7 +65,7 @@ mod matmul;
 mod marks;
 pub mod peer;
 
-pub use beside::Beside;
+pub use beside::{Beside, BesideMatmuls};
 pub use blas::MatmulChoice;
 pub use context::Stream;
 pub use device::timed;

@@ -52,7 +52,8 @@ pub(crate) fn linear(case: &Case<'_>) {
     let mut backward = |d_weight: &mut Tensor, d_bias: &mut Option<Tensor>, accumulate| {
         let d_bias = d_bias.as_mut().map(Tensor::view_mut);
         let (d_weight, scratch) = (d_weight.view_mut(), workspace.view_mut());
-        ops::linear_backward_weight(STRICT, d_y, x.view(), d_weight, d_bias, accumulate, scratch).unwrap();
+        ops::linear_backward_weight(STRICT, d_y, x.view(), d_weight, d_bias, accumulate, scratch, None)
+            .unwrap();
     };
     backward(&mut d_weight, &mut d_bias, false);
     case.close("d_weight", &d_weight, atol, rtol);

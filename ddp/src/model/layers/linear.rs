@@ -155,7 +155,7 @@ impl Layer for Linear {
     }
 
     fn backward(&mut self, mut d: TensorMut<'_>, pass: BackwardPass<'_>) -> Result<()> {
-        let BackwardPass { x, y, mut grads, buffers, workspace, matmul_mode, .. } = pass;
+        let BackwardPass { x, y, mut grads, buffers, workspace, matmul_mode, beside, .. } = pass;
         let mut bias = if self.has_bias() { Some(grads.take()?) } else { None };
         let weight = grads.take()?;
         if let (true, Some(d)) = (self.has_bias_gradient.take(), buffers.last())
@@ -188,6 +188,7 @@ impl Layer for Linear {
             d_bias,
             weight.accumulate,
             workspace,
+            beside,
         )
     }
 

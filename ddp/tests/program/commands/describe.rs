@@ -18,8 +18,9 @@ use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{Device, MemoryUse};
 use serde_json::Value;
 
-/// Bytes of each use after two steps according to the GPU's accounting, and according to the plan.
-fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
+/// Bytes of each use after two steps according to the GPU's accounting, and according to the plan; and whether the optional memory of the
+/// plan was taken, which is among them then.
+fn account_and_plan(world: &World, config: &Config) -> ([Vec<usize>; 2], bool) {
     let index = world.rank().0 as u32;
     let (gpu, device) = (Gpu::get(index).unwrap(), Device::Cuda(index));
     let register_buffers = config.comm.register_buffers;
@@ -53,17 +54,21 @@ fn account_and_plan(world: &World, config: &Config) -> [Vec<usize>; 2] {
     let after = gpu.memory_in_use().unwrap().bytes;
     // Scratch memory is kept by the GPU between runs.
     let begun = |of: MemoryUse| if of == MemoryUse::Workspace { 0 } else { before[of as usize] };
+    let takes_optional = trainer.model().is_beside();
+    assert!(planned.optional > 0 || !takes_optional);
     let account = MemoryUse::ALL.into_iter().map(|of| after[of as usize] - begun(of)).collect();
     let of_use = |of: MemoryUse| {
         let kinds = MemoryKind::ALL.into_iter().filter(|kind| kind.memory_use() == Some(of));
-        kinds.map(|kind| planned.of(kind)).sum()
+        let optional = if of == MemoryUse::Workspace && takes_optional { planned.optional } else { 0 };
+        kinds.map(|kind| planned.of(kind)).sum::<usize>() + optional
     };
-    [account, MemoryUse::ALL.into_iter().map(of_use).collect()]
+    ([account, MemoryUse::ALL.into_iter().map(of_use).collect()], takes_optional)
 }
 
 /// Compares both on as many GPUs as ranks, without other work on them.
+/// Returns whether the optional memory was taken.
 #[track_caller]
-fn check(what: &str, config: &Config, world_size: usize) {
+fn check(what: &str, config: &Config, world_size: usize) -> bool {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let end = Barrier::new(world_size);
@@ -72,7 +77,8 @@ fn check(what: &str, config: &Config, world_size: usize) {
         end.wait();
         both
     });
-    for (rank, [account, plan]) in compared.into_iter().enumerate() {
+    let takes_optional = compared.iter().any(|(_, takes_optional)| *takes_optional);
+    for (rank, ([account, plan], _)) in compared.into_iter().enumerate() {
         for ((of, account), plan) in MemoryUse::ALL.into_iter().zip(account).zip(plan) {
             let of = of.name();
             // Means and deviations for normalization, 8 bytes per feature, and the addresses of the embedding tables.
@@ -83,6 +89,7 @@ fn check(what: &str, config: &Config, world_size: usize) {
             );
         }
     }
+    takes_optional
 }
 
 /// Runs with different kinds of buffers; the last one has embeddings.
@@ -168,6 +175,28 @@ fn memory_is_as_described() {
     }
 }
 
+#[test]
+#[allow(clippy::print_stdout)]
+fn optional_memory_is_taken_only_where_it_is_used() {
+    if Gpu::count() == 0 {
+        println!("skipped: needs a GPU");
+        return;
+    }
+    for (sets, may_take) in [
+        (&["train.precision=bf16"][..], true),
+        (&["train.deterministic=world", "train.micro_shards=8"], false),
+        (&["comm.overlap=false"], false),
+    ] {
+        let all = ["data.eval=none", "model.hidden=[64,64]"].iter().chain(sets).map(|set| (*set).to_owned());
+        let config = Config::load(None, &all.collect::<Vec<_>>()).unwrap();
+        let what = sets.join(" ");
+        let takes = check(&what, &config, 1);
+        // Two products beside each other take as long as one on the virtual GPU; on others times decide.
+        let is_virtual = Gpu::get(0).unwrap().info().is_virtual();
+        assert!(takes == may_take || may_take && !is_virtual, "{what}: {takes}");
+    }
+}
+
 /// Whatever the steps in which NCCL takes memory: with 2.21 and a switch, half a GiB for each buffer, and then on request alone.
 #[test]
 #[allow(clippy::print_stdout)]
@@ -210,6 +239,9 @@ fn a_run_on_gpus_that_are_not_there_is_described() {
         .map(|kind| kind["bytes"].as_u64().unwrap())
         .sum::<u64>();
     assert_eq!(stages[0]["total_bytes"], total);
+    assert_eq!(stages[0]["optional_bytes"], 0, "for one rank");
+    let text = run_ok(single(&["describe", "--device", "cuda"])).stdout;
+    assert!(text.contains("\n32.000 MiB more on the device where steps are faster with them"), "{text}");
 
     let text = run_ok(single(&["describe"])).stdout;
     assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB on rank 0 of 1"), "{text}");

@@ -67,13 +67,14 @@ impl Blas {
         }
     }
 
-    /// Enqueues a planned matmul on the compute stream.
+    /// Enqueues a planned matmul on this stream, with the handle's scratch memory, or `workspace` of the same size, which no other stream
+    /// uses meanwhile.
     ///
     /// # Safety
     /// Same as [`Gpu::matmul`](crate::cuda::Gpu::matmul); `plan` belongs to `matmul`.
     pub(in crate::cuda) unsafe fn launch(
         &self,
-        compute: &Stream,
+        (compute, workspace): (&Stream, Option<CUdeviceptr>),
         plan: &Plan,
         matmul: Matmul,
         scales: Scales,
@@ -88,7 +89,7 @@ impl Blas {
             [(&raw const alpha_32).cast(), (&raw const beta_32).cast()]
         };
         // SAFETY: the plan's descriptors are alive and match the operands, which the caller guarantees; a and b swap places as
-        // described above; scratch and stream are this device's, and all its matmuls are ordered on that stream.
+        // described above; scratch and stream are this device's, and all matmuls with this scratch are ordered on that stream.
         let launched = unsafe {
             (self.lt.matmul)(
                 self.handle,
@@ -104,7 +105,7 @@ impl Blas {
                 operands.c as *mut c_void,
                 plan.c,
                 &raw const plan.algorithm,
-                self.workspace as *mut c_void,
+                workspace.unwrap_or(self.workspace) as *mut c_void,
                 WORKSPACE_BYTES,
                 compute.raw().cast(),
             )

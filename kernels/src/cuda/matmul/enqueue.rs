@@ -12,7 +12,7 @@ use crate::cuda::blas::{
 use crate::cuda::cublas_lt::CublasLt;
 use crate::cuda::driver::driver;
 use crate::cuda::feature::GpuFeature;
-use crate::cuda::gpu::Gpu;
+use crate::cuda::gpu::{Gpu, SIDE, Side};
 use crate::cuda::library::Library;
 use crate::cuda::memory::DeviceBuffer;
 use crate::{KernelError, Result};
@@ -63,8 +63,9 @@ impl Gpu {
         // SAFETY: as this function's.
         let plan = unsafe { blas.plan(self, &mut plans, key, scales, operands) }?;
         let Some(plan) = plan else { return Ok(false) };
+        let workspace = if let Side::Third { workspace } = SIDE.get() { Some(workspace) } else { None };
         // SAFETY: the caller guarantees the operands.
-        match unsafe { blas.launch(self.compute(), plan, matmul, scales, operands) } {
+        match unsafe { blas.launch((self.compute(), workspace), plan, matmul, scales, operands) } {
             // The heuristic saw no pointers of matrices; the call itself may still reject them.
             Err(status) if matmul.epilogue != Epilogue::None && is_unsupported(status) => {
                 plans.insert(key, None);

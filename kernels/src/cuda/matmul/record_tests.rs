@@ -284,7 +284,7 @@ fn times_us(
         plan.algorithm = candidate.algorithm;
         let run = || {
             // SAFETY: the arena holds operands of every size, which outlive the work; the timer waits for it.
-            unsafe { blas.launch(gpu.compute(), &plan, key.matmul, Scales::overwrite(), operands) }
+            unsafe { blas.launch((gpu.compute(), None), &plan, key.matmul, Scales::overwrite(), operands) }
         };
         run().ok()?;
         timer.start(gpu.compute()).unwrap();

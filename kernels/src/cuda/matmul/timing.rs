@@ -175,7 +175,8 @@ impl Blas {
             let mut run = || {
                 // SAFETY: the outputs are scratch of the sizes that the matmul has, freed after it in the stream, and the caller
                 // guarantees the inputs.
-                let launched = unsafe { self.launch(gpu.compute(), plan, key.matmul, scales, operands) };
+                let launched =
+                    unsafe { self.launch((gpu.compute(), None), plan, key.matmul, scales, operands) };
                 launched.map_err(|status| cublas_error(gpu, self.lt, "cublasLtMatmul", status))
             };
             times.push(match self.time_us(gpu, HOPELESS * best, &mut run) {

@@ -113,6 +113,8 @@ struct Memory {
     bytes: Vec<Bytes>,
     device_bytes: usize,
     total_bytes: usize,
+    /// Bytes on the device that are taken only where they are free and steps are faster with them.
+    optional_bytes: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -204,6 +206,14 @@ impl Report {
         rows.push(cells("total", "device", &|memory| memory.device_bytes));
         rows.push(cells("", "host", &|memory| memory.total_bytes - memory.device_bytes));
         text += &table(&["<memory", "<where", "zero 0", "zero 1", "zero 2"], &rows);
+        let optional = self.memory[0].optional_bytes;
+        if optional > 0 {
+            let _ = writeln!(
+                text,
+                "\n{} MiB more on the device where steps are faster with them and much more is free",
+                mib(optional)
+            );
+        }
         text += "\nMiB moved per step by rank 0, each operand once, as if nothing were cached\n\n";
         let kinds = self.traffic[0].kinds().into_iter().enumerate();
         let rows = kinds.map(|(index, (name, place, _))| {
@@ -244,6 +254,7 @@ impl Memory {
             bytes: bytes.into(),
             device_bytes: plan.on_device(),
             total_bytes: plan.total(),
+            optional_bytes: plan.optional,
         }
     }
 }

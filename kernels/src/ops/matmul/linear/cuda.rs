@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::base::matmul_mode::MatmulMode;
 use crate::cuda::blas::{Epilogue, MAX_ALIGNMENT, Matmul, Operands, Scales};
-use crate::cuda::{CudaSlice, CudaSliceMut, Gpu, GpuFeature};
+use crate::cuda::{BesideMatmuls, CudaSlice, CudaSliceMut, Gpu, GpuFeature};
 use crate::ops::activation::Activation;
 use crate::ops::activation::cuda as activations;
 use crate::ops::bias::cuda as biases;
@@ -208,7 +208,7 @@ impl Input<'_> {
                 }
                 None => activations::backward(gpu, Activation::Relu, y, &mut d_y)?,
             }
-            of.run(Epilogue::None, &mut d_weight.slice()?, None).map(|_| ())
+            of.run(Epilogue::None, &mut d_weight.slice()?, None, None).map(|_| ())
         })
     }
 
@@ -260,9 +260,9 @@ impl<'a> TimedGradient<'a> {
             match d_bias.as_mut().filter(|_| has_sums) {
                 Some(d_bias) => {
                     biases::backward(of.gpu, of.d_y.range(0, n_sums), n_sums, d_bias, false)?;
-                    of.run(form, &mut d_weight.slice()?, None)
+                    of.run(form, &mut d_weight.slice()?, None, None)
                 }
-                None => of.run(form, &mut d_weight.slice()?, d_bias.as_mut()),
+                None => of.run(form, &mut d_weight.slice()?, d_bias.as_mut(), None),
             }
         })
     }
@@ -311,7 +311,8 @@ impl Scratch {
     }
 }
 
-/// `d_weight = d_yᵀ·x` and `d_bias = Σ_rows d_y`, or `+=`.
+/// `d_weight = d_yᵀ·x` and `d_bias = Σ_rows d_y`, or `+=`; the matmul beside the compute stream, if so requested.
+#[allow(clippy::too_many_arguments)] // Operands, sizes and results.
 pub(super) fn backward_weight(
     gpu: &'static Gpu,
     layer: Layer,
@@ -320,6 +321,7 @@ pub(super) fn backward_weight(
     mut d_weight: CudaSliceMut<'_>,
     mut d_bias: Option<CudaSliceMut<'_>>,
     accumulate: bool,
+    beside: Option<&BesideMatmuls>,
 ) -> Result<()> {
     let gradient = WeightGradient { gpu, layer, d_y, x, accumulate };
     // The fused sum of the rows overwrites its output; it cannot accumulate. Without rows or inputs there is nothing to fuse.
@@ -340,7 +342,7 @@ pub(super) fn backward_weight(
     let first =
         unsafe { gpu.first_form(shape, operands, |form| gradient.time(form, &d_weight, d_bias.as_ref())) }?;
     for &form in &fused.forms()[first..] {
-        if gradient.run(form, &mut d_weight, d_bias.as_mut())? {
+        if gradient.run(form, &mut d_weight, d_bias.as_mut(), beside)? {
             break;
         }
     }
@@ -379,15 +381,21 @@ impl WeightGradient<'_> {
         form: Epilogue,
         d_weight: &mut CudaSliceMut<'_>,
         d_bias: Option<&mut CudaSliceMut<'_>>,
+        beside: Option<&BesideMatmuls>,
     ) -> Result<bool> {
         let &WeightGradient { gpu, layer, d_y, x, accumulate } = self;
         let shape = self.shape(form, d_weight.dtype());
-        if form == Epilogue::BiasGradient {
-            let d_bias = d_bias.map(|d_bias| d_bias.as_ref());
-            return matmul(gpu, shape, Scales::overwrite(), d_y, x, d_weight.reborrow(), d_bias, None);
-        }
+        let fuses = form == Epilogue::BiasGradient;
+        let fused = d_bias.as_ref().filter(|_| fuses).map(|d_bias| d_bias.as_ref());
         let scales = Scales { alpha: 1.0, beta: if accumulate { 1.0 } else { 0.0 } };
-        matmul(gpu, shape, scales, d_y, x, d_weight.reborrow(), None, None)?;
+        let mut multiply = || matmul(gpu, shape, scales, d_y, x, d_weight.reborrow(), fused, None);
+        let is_done = match beside.filter(|_| shape.k > 0) {
+            Some(beside) => beside.matmul(&mut multiply)?,
+            None => multiply()?,
+        };
+        if fuses {
+            return Ok(is_done);
+        }
         if let Some(d_bias) = d_bias {
             biases::backward(gpu, d_y, layer.out_features, d_bias, accumulate)?;
         }
@@ -405,7 +413,7 @@ impl WeightGradient<'_> {
         let mut d_bias = d_bias.map(Scratch::like).transpose()?;
         self.gpu.time_us(|| {
             let mut d_bias = d_bias.as_mut().map(Scratch::slice).transpose()?;
-            self.run(form, &mut d_weight.slice()?, d_bias.as_mut()).map(|_| ())
+            self.run(form, &mut d_weight.slice()?, d_bias.as_mut(), None).map(|_| ())
         })
     }
 }

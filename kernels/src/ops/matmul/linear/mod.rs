@@ -16,6 +16,7 @@ use super::addmm::addmm;
 use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cpu::gemm::multiplies_bf16;
+use crate::cuda::BesideMatmuls;
 use crate::cuda::blas::relu_mask_row_bits;
 use crate::ops::activation::{Activation, activation_backward};
 use crate::ops::bias::bias_backward;
@@ -170,10 +171,12 @@ pub fn linear_forward(
 /// - `d_y` and `x` can be bf16 or f16 with both gradients in f32, on a GPU also in that format; a GPU fuses both gradients into one
 ///   matmul unless `accumulate`
 /// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
+/// - `beside`: on a GPU the matmul then runs beside the compute stream until it is joined; operands and gradients must be left alone until then
 ///
 /// # Errors
 /// Same as [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
 #[doc(hidden)]
+#[allow(clippy::too_many_arguments)] // Operands, results and where.
 pub fn linear_backward_weight(
     mode: MatmulMode,
     d_y: TensorRef<'_>,
@@ -182,6 +185,7 @@ pub fn linear_backward_weight(
     d_bias: Option<TensorMut<'_>>,
     accumulate: bool,
     workspace: TensorMut<'_>,
+    beside: Option<&BesideMatmuls>,
 ) -> Result<()> {
     const OP: &str = "linear_backward_weight";
     let (d_y_op, x_op, d_weight_op) = (d_y.operand("d_y"), x.operand("x"), d_weight.operand("d_weight"));
@@ -216,7 +220,8 @@ pub fn linear_backward_weight(
     };
     let layer = cuda::Layer { mode, n_rows, in_features, out_features };
     let d_bias = d_bias.map(TensorMut::into_cuda).transpose()?;
-    cuda::backward_weight(gpu, layer, d_y.cuda()?, x.cuda()?, d_weight.into_cuda()?, d_bias, accumulate)
+    let (d_y, x, d_weight) = (d_y.cuda()?, x.cuda()?, d_weight.into_cuda()?);
+    cuda::backward_weight(gpu, layer, d_y, x, d_weight, d_bias, accumulate, beside)
 }
 
 /// Input of an activation's derivative, which is fused with a matmul.

@@ -87,7 +87,7 @@ fn two_layers<T: Element>(
     linear_backward_input(mode, d_y.view(), weight.view(), d_x.view_mut(), through, false, workspace)
         .unwrap();
     let (of_weight, of_bias, workspace) = (d_weight.view_mut(), Some(d_bias.view_mut()), scratch.view_mut());
-    linear_backward_weight(mode, d_y.view(), y.view(), of_weight, of_bias, false, workspace).unwrap();
+    linear_backward_weight(mode, d_y.view(), y.view(), of_weight, of_bias, false, workspace, None).unwrap();
     [y, d_weight, d_bias, d_x].map(|moved| moved.values::<T>())
 }
 
@@ -138,7 +138,7 @@ fn accumulated(device: Device) -> [Vec<f32>; 3] {
     let mode = MatmulMode::Strict;
     let (d_weight_view, d_bias_view) = (d_weight.view_mut(), Some(d_bias.view_mut()));
     let scratch_view = scratch.view_mut();
-    linear_backward_weight(mode, d_y.view(), x.view(), d_weight_view, d_bias_view, true, scratch_view)
+    linear_backward_weight(mode, d_y.view(), x.view(), d_weight_view, d_bias_view, true, scratch_view, None)
         .unwrap();
     let (activation, saved) = (Activation::GeluTanh, x.view());
     let through = ThroughActivation { activation, saved, relu_mask: None, d_bias: None };

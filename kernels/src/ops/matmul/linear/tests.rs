@@ -153,7 +153,8 @@ fn gradients_match_central_differences() {
             let (d_y_on, x_on, w_on) = (d_y_on.view(), x_on.view(), w_on.view());
             let mut none = Tensor::zeros(&[0], DType::F64, device).unwrap();
             let scratch = none.view_mut();
-            linear_backward_weight(STRICT, d_y_on, x_on, d_w_view, d_b_view, accumulate, scratch).unwrap();
+            linear_backward_weight(STRICT, d_y_on, x_on, d_w_view, d_b_view, accumulate, scratch, None)
+                .unwrap();
             if accumulate {
                 d_x = Tensor::ones(&[b, i], DType::F64, device).unwrap();
             }
@@ -209,7 +210,7 @@ fn assert_short_factors_have_f32_sums<S: Element>() {
                 let mut scratch = workspace::<S>(sizes, device);
                 let (d_y, d_b_view, scratch) = (d_y.view(), Some(d_b.view_mut()), scratch.view_mut());
                 let d_w_view = d_w.view_mut();
-                linear_backward_weight(STRICT, d_y, x.view(), d_w_view, d_b_view, accumulate, scratch)
+                linear_backward_weight(STRICT, d_y, x.view(), d_w_view, d_b_view, accumulate, scratch, None)
                     .unwrap();
                 let before = if accumulate { 2.0 } else { 0.0 };
                 let mut want = vec![before; o * i];
@@ -298,7 +299,7 @@ fn a_batch_without_rows_gives_zero_gradients() {
             let (d_w_view, d_b_view) = (d_w.view_mut(), Some(d_b.view_mut()));
             let (d_y, x, mut none) = (d_y.view(), x.view(), Tensor::zeros(&[0], DType::F32, device).unwrap());
             let scratch = none.view_mut();
-            linear_backward_weight(STRICT, d_y, x, d_w_view, d_b_view, accumulate, scratch).unwrap();
+            linear_backward_weight(STRICT, d_y, x, d_w_view, d_b_view, accumulate, scratch, None).unwrap();
             assert_eq!(d_w.to_vec::<f32>().unwrap(), [want; 6]);
             assert_eq!(d_b.to_vec::<f32>().unwrap(), [want; 3]);
         }
