@@ -20,16 +20,16 @@ impl World {
         self.tensor_group().all_reduce(ReduceOp::Sum, tensor.view_mut())
     }
 
-    /// The mean of a float tensor over the ranks, in place. Collective.
+    /// The mean of a float tensor over the ranks, in place: the sum of the ranks' shares, which overflows where no mean does. Collective.
     ///
     /// # Errors
-    /// Same as [`World::all_reduce`]; [`KernelError::DTypeUnsupported`](ddp_kernels::KernelError::DTypeUnsupported) for integers.
+    /// Same as [`World::all_reduce`]; [`KernelError::DTypeUnsupported`](ddp_kernels::KernelError::DTypeUnsupported) for integers, which
+    /// stay as they are.
     ///
     /// Source: `torch.distributed.all_reduce` with `ReduceOp.AVG`.
     pub fn all_reduce_mean(&self, tensor: &mut Tensor) -> Result<()> {
-        self.all_reduce(tensor)?;
         *tensor = tensor.div(self.world_size() as f64)?;
-        Ok(())
+        self.all_reduce(tensor)
     }
 
     /// Copies the tensor of rank `root` to all ranks. Collective.

@@ -60,6 +60,8 @@ const HEADS_KEY: &str = "ddp_train.heads";
 pub const COLUMN_KEYS: [&str; 5] = [COLUMNS_KEY, FEATURES_KEY, EMBEDDINGS_KEY, LABELS_KEY, HEADS_KEY];
 /// Metadata key of the version that wrote the file.
 const VERSION_KEY: &str = "ddp_train.version";
+/// Metadata key of the steps of a run that has ended.
+const STEPS_KEY: &str = "ddp_train.steps";
 /// Normalization of the features: `x' = ((x - offset) - shift) · scale`; the offset is omitted if it is 0 in all columns.
 const OFFSET: &str = "normalize.offset";
 const SHIFT: &str = "normalize.shift";
@@ -77,6 +79,8 @@ pub struct ModelInfo {
     pub config: String,
     /// Preprocessing of the rows.
     pub preprocessor: SavedPreprocessor,
+    /// Steps of the run when it wrote its model; `None` in files of checkpoints, which say it elsewhere.
+    pub n_steps: Option<u64>,
 }
 
 impl ModelInfo {
@@ -125,7 +129,10 @@ fn info(
         SavedPreprocessor { features, embeddings, columns, normalizer, target_scale, labels, heads };
     match preprocessor.contradiction() {
         Some(contradiction) => Err(bad_file(path, format!("it contradicts itself: {contradiction}"))),
-        None => Ok(ModelInfo { config, preprocessor }),
+        None => {
+            let n_steps = metadata.get(STEPS_KEY).and_then(|text| text.parse().ok());
+            Ok(ModelInfo { config, preprocessor, n_steps })
+        }
     }
 }
 
@@ -214,6 +221,7 @@ pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String
     if !info.preprocessor.heads.is_empty() {
         metadata.insert(HEADS_KEY.to_owned(), heads_to_json(&info.preprocessor.heads));
     }
+    metadata.extend(info.n_steps.map(|n_steps| (STEPS_KEY.to_owned(), n_steps.to_string())));
     if !layout.embeddings().is_empty() {
         let entry = |e: &EmbeddingSpec| serde_json::json!({ "name": e.name, "key": e.key(), "n_codes": e.n_codes, "dim": e.dim });
         let entries = serde_json::Value::Array(layout.embeddings().iter().map(entry).collect());

@@ -40,6 +40,7 @@ fn info() -> ModelInfo {
             labels: Some(Arc::new(LabelVocabulary::new(["no", "-1", "a\"b"].map(Label::from)))),
             ..SavedPreprocessor::identity(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()])
         },
+        n_steps: Some(80),
     }
 }
 

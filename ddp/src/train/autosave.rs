@@ -242,6 +242,7 @@ fn settings(config: &Config, data: &Loaded) -> SaveSettings {
         info: ModelInfo {
             config: config.without_stop().to_model_toml(),
             preprocessor: data.preprocessor.clone(),
+            n_steps: None,
         },
         data_fingerprint: data.data_fingerprint.clone(),
         keep: checkpoint.keep,

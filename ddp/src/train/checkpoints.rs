@@ -73,6 +73,7 @@ impl<'w> Checkpoints<'w> {
             info: ModelInfo {
                 config: String::new(),
                 preprocessor: SavedPreprocessor::identity(numbered_columns(n_features)),
+                n_steps: None,
             },
             data_fingerprint: String::new(),
             keep,

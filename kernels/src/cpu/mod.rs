@@ -47,3 +47,4 @@ pub(crate) mod gemm;
 pub(crate) use float::Float;
 pub use simd::{vector_instructions, vectorize};
 pub(crate) use stored::Stored;
+pub use transpose::columns_to_rows;

@@ -49,6 +49,25 @@ pub(crate) fn transpose_then<T: Element>(
     });
 }
 
+/// Writes columns, `[n_columns, n]`, as rows, `[n, n_columns]`, on this thread alone.
+///
+/// # Panics
+/// If both have other numbers of elements, or these are no whole columns.
+pub fn columns_to_rows(columns: &[f32], n_columns: usize, rows: &mut [f32]) {
+    let n = columns.len() / n_columns.max(1);
+    assert!(columns.len() == n * n_columns && rows.len() == columns.len(), "whole columns");
+    let in_registers = is_in_registers::<f32>();
+    for row in (0..n).step_by(BLOCK) {
+        for column in (0..n_columns).step_by(BLOCK) {
+            let (n_i, n_j) = (BLOCK.min(n_columns - column), BLOCK.min(n - row));
+            let from = columns[column * n + row..].as_ptr();
+            let to = rows[row * n_columns + column..].as_mut_ptr();
+            // SAFETY: both blocks lie within the slices, of which this thread has `rows` alone.
+            unsafe { block(in_registers, from, n, to, n_columns, n_i, n_j) };
+        }
+    }
+}
+
 /// Whether [`block`] can transpose whole blocks of this type in vector registers.
 pub(crate) fn is_in_registers<T: Element>() -> bool {
     #[cfg(target_arch = "x86_64")]

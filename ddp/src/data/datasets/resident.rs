@@ -7,6 +7,7 @@ use ddp_kernels::{TensorMut, TensorRef};
 use crate::data::datasets::batch::{Batch, BatchMut};
 use crate::data::datasets::dataset::{Dataset, RowLayout, TargetLayout};
 use crate::data::error::Result;
+use crate::data::parallel;
 use crate::data::tensor_rows_error::TensorRowsError;
 use crate::storage::fingerprint::Fingerprint;
 
@@ -151,14 +152,29 @@ impl<'a> RowsInMemory<'a> {
             category.vocabulary.values().iter().for_each(|value| hash.text(value));
         }
         self.layout.targets.add_to(&mut hash);
-        hash.bytes(bytemuck::cast_slice(self.features));
+        add_array(&mut hash, bytemuck::cast_slice(self.features));
         match self.targets {
-            TargetSlice::Labels(labels) => hash.bytes(bytemuck::cast_slice(labels)),
-            TargetSlice::Values(values) => hash.bytes(bytemuck::cast_slice(values)),
+            TargetSlice::Labels(labels) => add_array(&mut hash, bytemuck::cast_slice(labels)),
+            TargetSlice::Values(values) => add_array(&mut hash, bytemuck::cast_slice(values)),
         }
-        self.weights.iter().for_each(|weights| hash.bytes(bytemuck::cast_slice(weights)));
+        self.weights.iter().for_each(|weights| add_array(&mut hash, bytemuck::cast_slice(weights)));
         hash.finish()
     }
+}
+
+/// Adds an array; a large one by its blocks, which the threads of this rank share.
+fn add_array(hash: &mut Fingerprint, bytes: &[u8]) {
+    const BLOCK_BYTES: usize = 1 << 20;
+    if bytes.len() <= BLOCK_BYTES {
+        hash.bytes(bytes);
+        return;
+    }
+    hash.number(bytes.len() as u64);
+    let blocks: Vec<&[u8]> = bytes.chunks(BLOCK_BYTES).collect();
+    let shares = blocks.chunks(blocks.len().div_ceil(parallel::n_threads()));
+    let of_share =
+        |share: &[&[u8]]| share.iter().map(|block| Fingerprint::of_block(block)).collect::<Vec<_>>();
+    parallel::map(shares, of_share).into_iter().flatten().for_each(|block| hash.number(block));
 }
 
 impl Dataset for TensorDataset {

@@ -227,7 +227,10 @@ impl Graph {
                     let own = self.map(MapOp::Mul, gradient, Arg::Node(slope))?;
                     self.map_one(MapOp::Neg, own)?
                 }
-                MapOp::Floor | MapOp::Ceil | MapOp::Round => self.map(MapOp::Mul, gradient, zero)?,
+                MapOp::Floor | MapOp::Ceil | MapOp::Round => {
+                    let (dims, dtype) = (self.dims(d).to_vec(), self.dtype(d));
+                    self.zeros(&dims, dtype)
+                }
                 MapOp::Sqrt => {
                     let half = self.map(MapOp::Mul, gradient, Arg::Number(0.5))?;
                     self.map(MapOp::Div, Arg::Node(half), y)?

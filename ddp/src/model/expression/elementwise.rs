@@ -168,7 +168,7 @@ impl Var {
         // Halves of `a` and `|a|` have the derivative 1/2 at 0; of an infinite `a` below 0 their sum would be NaN.
         let x = self.to_dtype(wide(self.dtype())).maximum(-1e30);
         let size = x.abs();
-        ((&x + &size) * 0.5 + (-size).exp().log1p()).to_dtype(self.dtype())
+        (&x * 0.5 + &size * 0.5 + (-size).exp().log1p()).to_dtype(self.dtype())
     }
 
     /// `min(max(a, low), high)`.

@@ -54,12 +54,19 @@ impl LossHead {
         LossHead::other(ExpressionLoss { f: Box::new(f), programs: Mutex::default() })
     }
 
-    /// Mean absolute error.
+    /// Mean absolute error, of targets of the shape of the outputs.
     ///
-    /// Source: `torch.nn.L1Loss`.
+    /// Source: `torch.nn.L1Loss`, which broadcasts.
     #[doc(alias("mae"))]
     pub fn l1() -> Self {
-        Self::expression(|outputs, targets| (outputs - targets).abs().mean(1))
+        Self::expression(|outputs, targets| {
+            if outputs.dims() != targets.dims() {
+                let problem = format!("outputs {:?} and targets {:?}", outputs.dims(), targets.dims());
+                let remedy = "targets have the shape of the outputs";
+                return outputs.failed(KernelError::misuse("l1", problem, remedy));
+            }
+            (outputs - targets).abs().mean(1)
+        })
     }
 }
 

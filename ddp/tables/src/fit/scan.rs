@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ddp::data::datasets::batch::BatchMut;
+use ddp::data::datasets::batch::{Batch, BatchMut};
 use ddp::data::datasets::dataset::{Dataset, TargetLayout};
 use ddp::data::error::{DataError, Result};
 use ddp::data::order::partition::rank_range;
@@ -109,12 +109,24 @@ impl PartScan {
             numbers.clear();
             numbers.extend(start..(start + chunk_rows).min(rows.end));
             let n = numbers.len();
-            let out = BatchMut {
-                x: raw.view_mut().rows(0, n)?,
-                targets: targets.view_mut().rows(0, n)?,
-                weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
+            let in_place = match layout.dtype {
+                DType::F32 => dataset.in_place(start..start + n)?,
+                _ => None,
             };
-            dataset.gather(&numbers, out)?;
+            if in_place.is_none() {
+                let out = BatchMut {
+                    x: raw.view_mut().rows(0, n)?,
+                    targets: targets.view_mut().rows(0, n)?,
+                    weights: if layout.has_weights { Some(weights.view_mut().rows(0, n)?) } else { None },
+                };
+                dataset.gather(&numbers, out)?;
+                ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
+            }
+            let batch = match in_place {
+                Some(batch) => batch,
+                None => Batch { x: x.view(), targets: targets.view(), weights: Some(weights.view()) }
+                    .rows(0, n)?,
+            };
             if let Some(origin) = self.features.origin() {
                 doubles.resize(n * n_columns, 0.0);
                 if !dataset.gather_doubles(&numbers, origin, &mut doubles)? {
@@ -122,12 +134,10 @@ impl PartScan {
                 }
                 hash.bytes(bytemuck::cast_slice(&doubles));
             }
-            ops::load_rows(raw.view().rows(0, n)?, None, None, x.view_mut().rows(0, n)?)?;
-            let x = x.view().rows(0, n)?;
-            let x = x.as_slice::<f32>("statistics", "x")?;
+            let x = batch.x.as_slice::<f32>("statistics", "x")?;
             hash.bytes(bytemuck::cast_slice(x));
             self.features.add(x, &doubles);
-            let targets = targets.view().rows(0, n)?;
+            let targets = batch.targets;
             match &layout.targets {
                 TargetLayout::Classes { .. } => {
                     hash.bytes(bytemuck::cast_slice(targets.as_slice::<i64>("statistics", "targets")?));
@@ -138,11 +148,12 @@ impl PartScan {
                     add_targets(&mut self.targets, dataset, &numbers, values, &mut hash)?;
                 }
             }
-            if layout.has_weights {
-                let weights = weights.view().rows(0, n)?;
+            if let Some(weights) = batch.weights.filter(|_| layout.has_weights) {
                 hash.bytes(bytemuck::cast_slice(weights.as_slice::<f32>("statistics", "weights")?));
             }
         }
+        // Rows in place are read after they were handed out: whether all of them were there shows now.
+        dataset.in_place(rows.end..rows.end)?;
         self.hash = hash.finish();
         Ok(())
     }

@@ -129,19 +129,24 @@ impl ColumnStats {
         let (mut sum, mut min) = (lanes::<N>(&self.mean, column), lanes::<N>(&self.min, column));
         let (mut max, origin) = (lanes::<N>(&self.max, column), lanes::<N>(&self.origin, column));
         let (mut n, mut n_inexact, mut n_fractional) = ([0.0; N], [0.0; N], [0.0; N]);
-        for row in tile.chunks_exact(self.mean.len()) {
-            let values: &[T; N] = row[column..].first_chunk().expect("these columns");
-            for i in 0..N {
-                let value: f64 = values[i].into();
-                let is_there = !value.is_nan();
-                n[i] += if is_there { 1.0 } else { 0.0 };
-                sum[i] += if is_there { value } else { 0.0 };
-                (min[i], max[i]) = (min[i].min(value), max[i].max(value));
-                let rounded = f64::from((origin[i] + value) as f32) - origin[i];
-                n_inexact[i] += if rounded != value && is_there { 1.0 } else { 0.0 };
-                n_fractional[i] += if value.trunc() != value && is_there { 1.0 } else { 0.0 };
-            }
-        }
+        let n_columns = self.mean.len();
+        // Loops of few operations without branches, which are compiled to vectors.
+        each::<T, N>(tile, n_columns, column, |i, value| {
+            n[i] += if value.is_nan() { 0.0 } else { 1.0 };
+            sum[i] += if value.is_nan() { 0.0 } else { value };
+        });
+        each::<T, N>(tile, n_columns, column, |i, value| {
+            min[i] = if value < min[i] { value } else { min[i] };
+            max[i] = if value > max[i] { value } else { max[i] };
+        });
+        // The difference of a missing or infinite value is NaN, which is not above 0.
+        each::<T, N>(tile, n_columns, column, |i, value| {
+            let rounded = f64::from((origin[i] + value) as f32) - origin[i];
+            n_inexact[i] += if (rounded - value).abs() > 0.0 { 1.0 } else { 0.0 };
+        });
+        each::<T, N>(tile, n_columns, column, |i, value| {
+            n_fractional[i] += if (value.trunc() - value).abs() > 0.0 { 1.0 } else { 0.0 };
+        });
         self.mean[column..][..N].copy_from_slice(&sum);
         self.min[column..][..N].copy_from_slice(&min);
         self.max[column..][..N].copy_from_slice(&max);
@@ -168,13 +173,10 @@ impl ColumnStats {
     #[inline(always)]
     fn sum_squares_of<T: Copy + Into<f64>, const N: usize>(&mut self, tile: &[T], column: usize) {
         let (mut m2, mean) = (lanes::<N>(&self.m2, column), lanes::<N>(&self.mean, column));
-        for row in tile.chunks_exact(self.mean.len()) {
-            let values: &[T; N] = row[column..].first_chunk().expect("these columns");
-            for i in 0..N {
-                let difference: f64 = values[i].into() - mean[i];
-                m2[i] += if difference.is_nan() { 0.0 } else { difference * difference };
-            }
-        }
+        each::<T, N>(tile, self.mean.len(), column, |i, value| {
+            let difference = value - mean[i];
+            m2[i] += if difference.is_nan() { 0.0 } else { difference * difference };
+        });
         self.m2[column..][..N].copy_from_slice(&m2);
     }
 
@@ -274,6 +276,22 @@ impl ColumnStats {
             }
         }
         stats
+    }
+}
+
+/// Calls `f` with the index and the value of `N` columns from `column` on, in each row.
+#[inline(always)]
+fn each<T: Copy + Into<f64>, const N: usize>(
+    rows: &[T],
+    n_columns: usize,
+    column: usize,
+    mut f: impl FnMut(usize, f64),
+) {
+    for row in rows.chunks_exact(n_columns) {
+        let values: &[T; N] = row[column..].first_chunk().expect("these columns");
+        for (i, value) in values.iter().enumerate() {
+            f(i, (*value).into());
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use ddp::checkpoint::{
 };
 use ddp::config::{Config, Task};
 use ddp::data::{DataError, HeadOutputs, LabelVocabulary, OutputUnits};
-use ddp::model::file::ModelFile;
+use ddp::model::file::{ModelFile, ModelInfo};
 use ddp::model::{ModelSpec, Network, ParamLayout, file};
 use ddp::run_folder::done::DONE_FILE;
 use ddp::run_folder::folder;
@@ -286,15 +286,16 @@ fn locate(path: &Path, is_active: bool) -> Result<(PathBuf, Option<Checkpoint>)>
     }
 }
 
-/// Whether the run in this folder has gone on since it wrote its model, and did not end again: it begins by removing its end. Dates of files
-/// say nothing, because copies have others.
+/// Whether the run in this folder has saved a checkpoint of a later step than its model, and did not end again. Dates of files say nothing,
+/// because copies have others.
 pub fn has_gone_on(run: &Path) -> bool {
-    let has_ended = run.join(DONE_FILE).exists() || !run.join(MODEL_FILE).exists();
-    let has_gone_on =
-        !has_ended && CheckpointStore::for_run(run).steps().is_ok_and(|steps| !steps.is_empty());
+    let n_steps = || ModelInfo::read(&run.join(MODEL_FILE)).ok()?.n_steps;
+    let newest = || CheckpointStore::for_run(run).steps().ok()?.last().copied();
+    let has_gone_on = !run.join(DONE_FILE).exists()
+        && newest().zip(n_steps()).is_some_and(|(newest, n_steps)| newest > n_steps);
     if has_gone_on {
         info!(
-            "the run in `{}` has gone on since it wrote its model, and has no `{DONE_FILE}` again: its newest checkpoint is used",
+            "the run in `{}` has gone on since it wrote its model: its newest checkpoint is used",
             run.display()
         );
     }

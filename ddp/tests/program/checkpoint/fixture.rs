@@ -53,6 +53,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
                 normalizer: Some(Normalizer::new(vec![1.0, 2.0, 3.0], vec![0.5; 3])),
                 ..SavedPreprocessor::identity(["a", "b", "c"].map(str::to_owned).to_vec())
             },
+            n_steps: None,
         },
         layout: layout.clone(),
         data_fingerprint: "00ff00ff00ff00ff".to_owned(),

@@ -74,6 +74,8 @@ fn a_run_that_has_gone_on_stands_for_its_newest_checkpoint() {
     let exported = run_line_ok(folder.path(), "checkpoint export b --out x.safetensors");
     assert!(exported.stdout.contains("step 450") || exported.stderr.contains("step 450"), "{exported:?}");
     run_line_ok(folder.path(), "train --resume b -q");
+    // One that fails before its first checkpoint changes nothing.
+    fs::remove_file(folder.path().join("b/done.json")).unwrap();
     let complete = run_line_ok(folder.path(), "eval --checkpoint b");
     assert!(complete.stdout.contains("b/model.safetensors"), "{complete:?}");
 }

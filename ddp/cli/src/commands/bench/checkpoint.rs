@@ -52,6 +52,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
         info: ModelInfo {
             config: String::new(),
             preprocessor: SavedPreprocessor::identity(vec!["x".to_owned(); args.dims.0[0]]),
+            n_steps: None,
         },
         layout: layout.clone(),
         data_fingerprint: String::new(),

@@ -182,7 +182,8 @@ pub(super) fn save(
         Ok(folder.map(|_| model.weights_and_statistics()).transpose()?)
     })?;
     let (Some(folder), Some(last)) = (folder, last) else { return Ok(()) };
-    let info = ModelInfo { config: config.to_model_toml(), preprocessor: data.preprocessor.clone() };
+    let (config, preprocessor) = (config.to_model_toml(), data.preprocessor.clone());
+    let info = ModelInfo { config, preprocessor, n_steps: Some(trainer.n_steps()) };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
         Ok(file::write(&folder.file(name), &layout, weights, &info)?)
     };

@@ -56,13 +56,12 @@ impl Take {
         let names: BTreeSet<String> = objects.iter().map(|(name, _)| below(name)).collect();
         let complete = complete_checkpoints(names.iter().map(String::as_str));
         let newest = complete.into_iter().rfind(|step| *step < end);
-        // A run that has gone on since it wrote its model has no end again: see `has_gone_on`.
-        let has_model = names.contains(MODEL_FILE) && (names.contains(DONE_FILE) || newest.is_none());
+        // A run that has not ended again may have gone on since it wrote its model, whose file says so: see `has_gone_on`.
+        let has_ended = names.contains(MODEL_FILE) && names.contains(DONE_FILE);
         let is_chosen =
             |name: &str| match (name.split_once(CHECKPOINTS).filter(|(before, _)| before.is_empty()), self) {
                 (None, Take::Start) => !name.contains('/') && ![REPORT_FILE, OWNER].contains(&name),
-                (Some(_), Take::Model) if has_model => false,
-                (None, Take::Model) if name == MODEL_FILE => has_model,
+                (Some(_), Take::Model) if has_ended => false,
                 (Some(_), Take::Model | Take::Start) => {
                     newest.is_some_and(|step| name.starts_with(&checkpoint(step)))
                 }
@@ -146,7 +145,7 @@ mod tests {
         );
         let gone_on = chosen(Take::Model, &[MODEL_FILE]);
         assert!(newest.iter().all(|name| gone_on.iter().any(|of| of == name)), "{gone_on:?}");
-        assert!(!gone_on.contains(&MODEL_FILE.to_owned()), "{gone_on:?}");
+        assert!(gone_on.contains(&MODEL_FILE.to_owned()), "{gone_on:?}");
         assert!(newest.iter().all(|name| chosen(Take::Model, &[]).iter().any(|of| of == name)));
         assert!(!chosen(Take::Run, &[]).contains(&steps[2]), "it is not complete");
         assert_eq!(chosen(Take::Lists, &[]).len(), run.len() + 4);

@@ -7,9 +7,30 @@ use arrow_array::types::{self, ArrowPrimitiveType, DecimalType};
 use arrow_array::{Array, ArrayRef, downcast_primitive_array};
 use arrow_schema::{DataType, TimeUnit};
 use ddp::data::labels::bool_text;
+use ddp_kernels::cpu::columns_to_rows;
 
 use crate::values::number::Exact;
 use crate::values::time;
+
+/// Rows that are written while they are in the CPU's cache.
+const TILE_ROWS: usize = 16;
+
+/// Writes columns of `values`, `(feature, start)`, to rows.
+pub(super) fn put_columns(values: &[f32], places: &[(usize, usize)], rows: &mut [f32], n_features: usize) {
+    let n = rows.len() / n_features.max(1);
+    let are_all = places.len() == n_features;
+    if are_all && places.iter().enumerate().all(|(at, place)| *place == (at, at * n)) {
+        return columns_to_rows(&values[..n_features * n], n_features, rows);
+    }
+    for start in (0..n).step_by(TILE_ROWS) {
+        let tile = start..(start + TILE_ROWS).min(n);
+        for &(feature, at) in places {
+            for row in tile.clone() {
+                rows[row * n_features + feature] = values[at + row];
+            }
+        }
+    }
+}
 
 /// The row of the first missing value.
 pub(super) fn first_null(array: &dyn Array) -> Option<usize> {

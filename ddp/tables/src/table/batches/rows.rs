@@ -17,7 +17,8 @@ use crate::formats::error::{CellProblem, ColumnError};
 use crate::formats::table::batch_source::{BatchSource, Batches, most_elements};
 use crate::source::SourceSpec;
 use crate::table::batches::arrays::{
-    LabelValues, categories, exact, first_null, label_values, list, to_date_parts, to_f32, to_f64,
+    LabelValues, categories, exact, first_null, label_values, list, put_columns, to_date_parts, to_f32,
+    to_f64,
 };
 use crate::table::batches::columns::{
     Column, Columns, Kept, TextMeaning, are_decimals, are_moments, kinds_of,
@@ -34,8 +35,6 @@ use crate::values::time::PARTS;
 
 /// Bytes of rows per batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Rows that are written while they are in the CPU's cache.
-const TILE_ROWS: usize = 16;
 
 const FILL_IN_TARGET: &str =
     "fill in the value, or leave out rows without one with `data.missing_target` = \"skip\"";
@@ -192,16 +191,7 @@ impl BatchRows {
                 Role::Dropped | Role::Blank => {}
             }
         }
-        let n_features = rows.n_features;
-        let features = &mut rows.features[first * n_features..];
-        for start in (0..n).step_by(TILE_ROWS) {
-            let tile = start..(start + TILE_ROWS).min(n);
-            for &(feature, at) in &places {
-                for row in tile.clone() {
-                    features[row * n_features + feature] = self.scratch[at + row];
-                }
-            }
-        }
+        put_columns(&self.scratch, &places, &mut rows.features[first * rows.n_features..], rows.n_features);
         for (feature, array) in kept_exactly {
             for (row, value) in exact(&array).into_iter().flatten().enumerate() {
                 rows.set_exact(first + row, feature, value);

@@ -15,9 +15,10 @@ use crate::formats::table::batch_source::{Batches, Selection};
 use crate::formats::table::parquet::bounds::malformed;
 use crate::formats::table::parquet::file::ParquetFile;
 
-/// Batches of some columns that wait to be taken.
+/// Batches of some columns that wait to be taken, where they have texts or lists, which may be of any length.
 const WAITING_OF_COLUMNS: usize = 4;
-/// Batches of row groups that wait to be taken, for each thread: others are decoded meanwhile.
+/// Batches of numbers, or of row groups, that wait to be taken, for each thread: the pages at the begin of a row group take as long as many
+/// batches.
 const WAITING_OF_GROUPS: usize = 16;
 
 type Batch = Result<RecordBatch>;
@@ -31,9 +32,12 @@ pub(super) fn decode(file: &ParquetFile, selection: &Selection, n_threads: usize
             return file.read_groups(selection, 0..n_groups);
         }
         let all_groups = 0..n_groups;
+        let schema = file.metadata.schema();
+        let are_numbers = selection.roots.iter().all(|root| schema.field(*root).data_type().is_primitive());
+        let n_waiting = if are_numbers { WAITING_OF_GROUPS } else { WAITING_OF_COLUMNS };
         let source = |set: &Range<usize>| {
             let selection = Selection { roots: selection.roots[set.clone()].to_vec(), ..selection.clone() };
-            Source::of(file, &selection, std::slice::from_ref(&all_groups), WAITING_OF_COLUMNS)
+            Source::of(file, &selection, std::slice::from_ref(&all_groups), n_waiting)
         };
         let sources = sets.iter().map(source).collect();
         return Ok(Box::new(ColumnSets { path: file.path.clone(), sources, left: file.n_rows() }));
