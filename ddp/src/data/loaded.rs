@@ -36,6 +36,8 @@ pub struct Loaded {
     pub task_advice: Option<&'static str>,
     /// A hash of rows and columns, of training and evaluation, as text.
     pub data_fingerprint: String,
+    /// Hash of the targets of rows that were held out from training; known to rank 0.
+    pub held_out: Option<u64>,
 }
 
 impl Loaded {

@@ -102,6 +102,7 @@ fn loaded(train: Arc<dyn Dataset>, preprocessor: SavedPreprocessor) -> Loaded {
         head_gaps: Vec::new(),
         task_advice: None,
         data_fingerprint: String::new(),
+        held_out: None,
     }
 }
 

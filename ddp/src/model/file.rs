@@ -62,6 +62,8 @@ pub const COLUMN_KEYS: [&str; 5] = [COLUMNS_KEY, FEATURES_KEY, EMBEDDINGS_KEY, L
 const VERSION_KEY: &str = "ddp_train.version";
 /// Metadata key of the steps of a run that has ended.
 const STEPS_KEY: &str = "ddp_train.steps";
+/// Metadata key of the hash of the targets of rows that were held out.
+const HELD_OUT_KEY: &str = "ddp_train.held_out";
 /// Normalization of the features: `x' = ((x - offset) - shift) · scale`; the offset is omitted if it is 0 in all columns.
 const OFFSET: &str = "normalize.offset";
 const SHIFT: &str = "normalize.shift";
@@ -81,6 +83,8 @@ pub struct ModelInfo {
     pub preprocessor: SavedPreprocessor,
     /// Steps of the run when it wrote its model; `None` in files of checkpoints, which say it elsewhere.
     pub n_steps: Option<u64>,
+    /// Hash of the targets of the rows that were held out from training, if there are any.
+    pub held_out: Option<u64>,
 }
 
 impl ModelInfo {
@@ -131,7 +135,9 @@ fn info(
         Some(contradiction) => Err(bad_file(path, format!("it contradicts itself: {contradiction}"))),
         None => {
             let n_steps = metadata.get(STEPS_KEY).and_then(|text| text.parse().ok());
-            Ok(ModelInfo { config, preprocessor, n_steps })
+            let held_out = metadata.get(HELD_OUT_KEY);
+            let held_out = held_out.and_then(|text| u64::from_str_radix(text, 16).ok());
+            Ok(ModelInfo { config, preprocessor, n_steps, held_out })
         }
     }
 }
@@ -222,6 +228,7 @@ pub(crate) fn metadata(layout: &ParamLayout, info: &ModelInfo) -> HashMap<String
         metadata.insert(HEADS_KEY.to_owned(), heads_to_json(&info.preprocessor.heads));
     }
     metadata.extend(info.n_steps.map(|n_steps| (STEPS_KEY.to_owned(), n_steps.to_string())));
+    metadata.extend(info.held_out.map(|hash| (HELD_OUT_KEY.to_owned(), format!("{hash:016x}"))));
     if !layout.embeddings().is_empty() {
         let entry = |e: &EmbeddingSpec| serde_json::json!({ "name": e.name, "key": e.key(), "n_codes": e.n_codes, "dim": e.dim });
         let entries = serde_json::Value::Array(layout.embeddings().iter().map(entry).collect());

@@ -41,6 +41,7 @@ fn info() -> ModelInfo {
             ..SavedPreprocessor::identity(vec!["a\"b".to_owned(), "c".to_owned(), "d".to_owned()])
         },
         n_steps: Some(80),
+        held_out: Some(7),
     }
 }
 

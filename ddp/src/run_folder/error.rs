@@ -40,7 +40,7 @@ pub enum FolderError {
     #[error("checkpoint `{}` was trained on other data:\n  {differences}", path.display())]
     #[diagnostic(help(
         "restore the data, or name the run's data with `--set data.train=PATH` and `--eval PATH`; to continue on changed data, start a \
-         new run with --init-from and the model.safetensors of this one"
+         new run with --init-from and the folder of this one"
     ))]
     OtherData {
         path: PathBuf,

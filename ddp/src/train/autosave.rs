@@ -243,6 +243,7 @@ fn settings(config: &Config, data: &Loaded) -> SaveSettings {
             config: config.without_stop().to_model_toml(),
             preprocessor: data.preprocessor.clone(),
             n_steps: None,
+            held_out: data.held_out,
         },
         data_fingerprint: data.data_fingerprint.clone(),
         keep: checkpoint.keep,

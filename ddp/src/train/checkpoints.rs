@@ -74,6 +74,7 @@ impl<'w> Checkpoints<'w> {
                 config: String::new(),
                 preprocessor: SavedPreprocessor::identity(numbered_columns(n_features)),
                 n_steps: None,
+                held_out: None,
             },
             data_fingerprint: String::new(),
             keep,

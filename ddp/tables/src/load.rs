@@ -26,14 +26,13 @@ use ddp::data::order::partition::rank_range;
 use ddp::data::vocabulary::Vocabulary;
 use ddp::data::{Loaded, check_n_rows};
 use ddp::report::units::grouped;
-use ddp::storage::fingerprint::Fingerprint;
 use ddp_comm::{HostShare, Stop, World};
 use tracing::{info, info_span};
 
 use crate::error::TableError;
 use crate::error::target_error::TargetError;
 use crate::fit::column_advice::{FittedRows, ONE_HOT, has_one_label};
-use crate::fit::data_fingerprint::DataFingerprint;
+use crate::fit::data_fingerprint::{DataFingerprint, fingerprint};
 use crate::fit::preprocess::{Preprocessor, decimal_mark, needs_stats};
 use crate::fit::quartiles::quartiles;
 use crate::fit::scan::Scan;
@@ -48,6 +47,7 @@ use crate::row_values::RowValues;
 use crate::source::{ClassLabels, KnownFeatures, SourceSpec, TakenColumn};
 use crate::split::class_rows::{self, class_counts, fold_by_class, split_by_class, without_unknown};
 use crate::split::column_split::split_by_column;
+use crate::split::held_out::targets_hash;
 use crate::split::split_values::SplitReader;
 use crate::{checks, kept_tables};
 
@@ -133,6 +133,8 @@ pub fn load_with(
         kept.complete(host, config, model);
     }
     let sampled = world.collective_result(fingerprint(&train, eval.as_ref()))?;
+    let held_out = eval.as_ref().filter(|_| data.holds_out() && world.rank().0 == 0);
+    let held_out = world.collective_result(held_out.map(|rows| targets_hash(&**rows)).transpose())?;
     // Before the ranks read shards of rows that must be the same.
     let entry = ("rows and columns of the data (fingerprint)".to_owned(), format!("{sampled:016x}"));
     world.agree(&[entry]).map_err(DataError::from)?;
@@ -269,6 +271,7 @@ pub fn load_with(
         head_gaps,
         task_advice: is_one_hot.then_some(ONE_HOT),
         data_fingerprint: fingerprint.to_string(),
+        held_out,
     })
 }
 
@@ -538,21 +541,6 @@ pub fn open_eval(spec: SourceSpec<'_>, features: KnownFeatures<'_>) -> Result<(A
         (TargetLayout::Classes { .. }, true) => without_unknown(rows, host),
         _ => Ok((class_rows::with_noted_labels(&spec, rows, host)?, 0)),
     }
-}
-
-fn fingerprint(train: &Arc<dyn Dataset>, eval: Option<&Arc<dyn Dataset>>) -> Result<u64> {
-    let eval = eval.map_or(Ok(0), |eval| eval.fingerprint())?;
-    let mut of_labels = 0;
-    // Numbers need no vocabulary: their classes are in the rows.
-    let heads = train.layout().targets.heads();
-    let all = train.layout().labels.iter().chain(heads.iter().filter_map(|head| head.labels.as_ref()));
-    let listed: Vec<_> = all.filter(|labels| !labels.is_numbers()).collect();
-    if !listed.is_empty() {
-        let mut hash = Fingerprint::default();
-        listed.iter().flat_map(|labels| labels.labels()).for_each(|label| hash.text(&label.to_string()));
-        of_labels = hash.finish();
-    }
-    Ok(train.fingerprint()? ^ eval.rotate_left(1) ^ of_labels.rotate_left(2))
 }
 
 /// Checks that a row to train on and one to evaluate on have a weight.

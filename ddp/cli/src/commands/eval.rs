@@ -43,6 +43,9 @@ use crate::report::log::Log;
 use crate::report::page::calibration_note;
 use crate::report::stdout::{count, print_result, table};
 
+/// What is wrong with rows that are divided again.
+const OTHER_ROWS: &str = "the rows that are held out are not those of training: rows of the table were added, removed, sorted or changed since, \
+                          and the model may have trained on some of these";
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
 
@@ -64,7 +67,7 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     watchdog::start(world, log, &saved.config.watchdog, Watched::Other(Unfinished::default()))?;
     world.watchdog().set_device(&device.to_string());
     model_device::ready(world, device, &mut saved.config, &args.check, args.safe)?;
-    let Ready { config, request, mut model, path, rows, n_skipped, preprocessor, fingerprint } =
+    let Ready { config, request, mut model, path, rows, n_skipped, is_held_out, preprocessor, fingerprint } =
         load(world, args, saved, device)?;
     let hex = |fingerprint: u64| format!("{fingerprint:016x}");
     let of_rows = world.collective_result(rows.fingerprint())?;
@@ -79,7 +82,6 @@ pub fn eval(world: &World, log: &Log, args: &EvalArgs) -> Result<(), Stop> {
     let cores = threads::current();
     let loading = LoaderOptions::from_config(&config.data, device, cores, preprocessor.normalizer.clone());
     let skipped_rows = (n_skipped > 0).then_some(n_skipped);
-    let is_held_out = args.data.is_none() && !matches!(config.data.eval, EvalSource::Source(_));
     rows.layout().left_out.iter().for_each(|note| info!("{}: {note}", rows.source()));
     data::without_target(rows.n_without_target(), "").iter().for_each(|note| info!("{note}"));
     if args.importance {
@@ -186,6 +188,8 @@ struct Ready {
     rows: Arc<dyn Dataset>,
     /// Number of rows that were skipped because the model does not know their labels.
     n_skipped: usize,
+    /// Whether the run held them out from training.
+    is_held_out: bool,
     preprocessor: Preprocessor,
     /// Fingerprint of the model file.
     fingerprint: u64,
@@ -196,13 +200,25 @@ fn load(world: &World, args: &EvalArgs, saved: SavedModel, device: Device) -> Re
     let request = world.collective_result(request(args, &saved.config))?;
     let host = world.share_host(|| None).map_err(Error::from)?;
     let (rows, n_skipped) = in_turn(world, host.as_ref(), || open_rows(args, &saved, host.as_ref()))?;
+    let mut is_held_out = args.data.is_none() && saved.config.data.holds_out();
+    let are_others = match world.rank().0 {
+        0 if is_held_out => saved.holds_out_others(&*rows).map_err(Error::from),
+        _ => Ok(false),
+    };
+    if world.collective_result(are_others)? {
+        if args.calibrate {
+            return Err(CommandError::Calibrate { reason: OTHER_ROWS }.into());
+        }
+        warn!("{OTHER_ROWS}\nhint: evaluate the table as it was, or rows that no run has seen: --data FILE");
+        is_held_out = false;
+    }
     let rows = saved.preprocessor.scale(rows);
     let request = MetricRequest { names: Some(saved.output_names()), ..request }
         .in_units_of(&saved.config.loss, rows.layout());
     let model = saved.network_of_ranks(world, MAX_ROWS.min(rows.len()), device)?;
     let fingerprint = saved.fingerprint();
     let SavedModel { config, preprocessor, path, .. } = saved;
-    Ok(Ready { config, request, model, path, rows, n_skipped, preprocessor, fingerprint })
+    Ok(Ready { config, request, model, path, rows, n_skipped, is_held_out, preprocessor, fingerprint })
 }
 
 /// The rows to evaluate, and the number of those that were skipped.

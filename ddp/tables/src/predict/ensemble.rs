@@ -90,6 +90,17 @@ impl Ensemble {
             let of_model = |model: &SavedModel| -> Result<Bits> {
                 let Config { data, train, .. } = &model.config;
                 let divided = take_eval(data, &rows, train.seed, host)?.expect("each model holds out rows");
+                if model.holds_out_others(&*divided.eval)? {
+                    return Err(PredictError::Usage {
+                        reason: format!(
+                            "--out-of-fold: the rows that `{}` held out are not those of its training: rows of {} were added, removed, \
+                             sorted or changed since, and it may have trained on some of these",
+                            model.path.display(),
+                            rows.source(),
+                        ),
+                        hint: "predict the table as it was, or train the folds again".to_owned(),
+                    });
+                }
                 let mut bits = Bits::new(n_rows);
                 (0..divided.eval.len()).for_each(|row| bits.set(divided.eval.source_row(row)));
                 Ok(bits)

@@ -9,7 +9,7 @@ use ddp::checkpoint::{
     Checkpoint, CheckpointError, CheckpointStore, EMA_STATE, MANIFEST_FILE, ShardRange, StateReader,
 };
 use ddp::config::{Config, Task};
-use ddp::data::{DataError, HeadOutputs, LabelVocabulary, OutputUnits};
+use ddp::data::{DataError, Dataset, HeadOutputs, LabelVocabulary, OutputUnits};
 use ddp::model::file::{ModelFile, ModelInfo};
 use ddp::model::{ModelSpec, Network, ParamLayout, file};
 use ddp::run_folder::done::DONE_FILE;
@@ -25,6 +25,7 @@ use crate::host_once::in_turn;
 use crate::open::remote::{self, Take};
 use crate::predict::error::{PredictError, Result};
 use crate::source::KnownFeatures;
+use crate::split::held_out::targets_hash;
 
 /// A model file and the data stored next to its weights.
 #[derive(Debug)]
@@ -43,6 +44,17 @@ pub struct SavedModel {
 }
 
 impl SavedModel {
+    /// Whether `rows`, which are held out from the training rows again, are others than those of training: the table has changed.
+    ///
+    /// # Errors
+    /// Errors of reading.
+    pub fn holds_out_others(&self, rows: &dyn Dataset) -> Result<bool> {
+        match self.file.info()?.held_out {
+            Some(held_out) => Ok(targets_hash(rows)? != held_out),
+            None => Ok(false),
+        }
+    }
+
     /// Reads the model at `path`: a run folder, a checkpoint folder or a model file. A run folder resolves to its model file if
     /// it exists, else to its newest checkpoint.
     ///

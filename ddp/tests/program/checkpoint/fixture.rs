@@ -54,6 +54,7 @@ pub(crate) fn options(layout: &ParamLayout, rank: usize, n_savers: usize) -> Sav
                 ..SavedPreprocessor::identity(["a", "b", "c"].map(str::to_owned).to_vec())
             },
             n_steps: None,
+            held_out: None,
         },
         layout: layout.clone(),
         data_fingerprint: "00ff00ff00ff00ff".to_owned(),

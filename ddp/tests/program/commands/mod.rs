@@ -10,6 +10,7 @@ mod doctor;
 mod ensembles;
 mod export;
 mod find;
+mod held_out;
 mod importance;
 mod logging;
 mod other_names;

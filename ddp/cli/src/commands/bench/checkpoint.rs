@@ -53,6 +53,7 @@ fn measure(args: &BenchCheckpointArgs) -> Result<Vec<Row>> {
             config: String::new(),
             preprocessor: SavedPreprocessor::identity(vec!["x".to_owned(); args.dims.0[0]]),
             n_steps: None,
+            held_out: None,
         },
         layout: layout.clone(),
         data_fingerprint: String::new(),

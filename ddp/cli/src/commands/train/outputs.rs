@@ -1,5 +1,6 @@
 //! Files of a run: claims its folder, opens the logs of its ranks, opens its events, writes its model file, and names the command that resumes it.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ddp::checkpoint::CheckpointStore;
@@ -32,6 +33,7 @@ use crate::cli::TrainArgs;
 use crate::error::Result;
 use crate::exit::Stop;
 use crate::report::log::Log;
+use crate::report::page::calibration_note;
 use crate::report::tensorboard::EventFile;
 
 pub(super) fn check_out(world: &World, args: &TrainArgs) -> Result<()> {
@@ -84,9 +86,14 @@ pub(super) fn is_complete(
             Done { job_id: args.job_id.clone(), ..done }.write(run)?;
         }
         let run = shown(run);
+        let continues = if is_long_enough(config, state, state.step) {
+            "more `--epochs` continue it"
+        } else {
+            "it was stopped early, and a larger `--patience` (0 for none) with more `--epochs` continues it"
+        };
         info!(
-            "{} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {}` evaluates it; more `--epochs` \
-             continue it, and `--out` or `--overwrite` without --resume starts anew",
+            "{} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {}` evaluates it; {continues}, \
+             and `--out` or `--overwrite` without --resume starts anew",
             run.display(),
             state.step,
             shell_word(&run),
@@ -183,13 +190,22 @@ pub(super) fn save(
     })?;
     let (Some(folder), Some(last)) = (folder, last) else { return Ok(()) };
     let (config, preprocessor) = (config.to_model_toml(), data.preprocessor.clone());
-    let info = ModelInfo { config, preprocessor, n_steps: Some(trainer.n_steps()) };
+    let n_steps = Some(trainer.n_steps());
+    let info = ModelInfo { config, preprocessor, n_steps, held_out: data.held_out };
     let write = |name: &str, weights: &[f32]| -> Result<()> {
         Ok(file::write(&folder.file(name), &layout, weights, &info)?)
     };
     let is_last = |best: &[f32]| {
         best.len() == last.len() && std::iter::zip(best, &last).all(|(a, b)| a.to_bits() == b.to_bits())
     };
+    let note = calibration_note::path(&folder.file(folder::MODEL_FILE));
+    if note.exists() {
+        warn!(
+            "the calibration of the model before is not that of this one\nhint: `ddp-train eval {} --calibrate` fits it again",
+            shell_word(folder.path())
+        );
+        fs::remove_file(&note).map_err(|source| FolderError::Unwritable { path: note, source })?;
+    }
     // The model comes last: it marks the run as finished.
     match best.filter(|best| !is_last(best)) {
         Some(best) => {
