@@ -9,9 +9,11 @@ use ddp::data::error::{DataError, Result};
 use crate::error::TableError;
 use crate::formats::error::{CellProblem, ColumnError, CsvError, Result as FormatResult};
 #[cfg(feature = "parquet")]
-use crate::formats::table::batch_source::{BatchSource, Batches, Selection};
+use crate::formats::table::batch_source::{BatchSource, Batches, ListColumn, Selection};
 use crate::formats::table::source::{FileColumns, Record, Source, TableFormat, TextSource};
 use crate::source::SourceSpec;
+#[cfg(feature = "parquet")]
+use crate::table::batches::elements::Element;
 #[cfg(feature = "parquet")]
 use crate::table::batches::filtered_columns;
 use crate::table::partition;
@@ -74,13 +76,24 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
         }
         #[cfg(feature = "parquet")]
         Source::Batches(inner) => {
-            let names: Vec<String> =
+            let mut names: Vec<String> =
                 inner.schema().fields().iter().map(|field| field.name().clone()).collect();
-            let places = find(&names)?;
-            filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::file_index))?;
+            // An element of a list is a column, too.
+            let elements = filtered_columns::elements(&*inner, filter.columns())?;
+            names.extend(elements.iter().map(|(_, element)| format!("{}[{}]", element.list, element.at)));
+            let n_own = inner.schema().fields().len();
+            let places = find(&names)?.into_iter().map(|place| match place {
+                Place::File(at) if at >= n_own => {
+                    let (root, element) = elements[at - n_own].clone();
+                    Place::Element(root, element)
+                }
+                other => other,
+            });
+            let places: Vec<Place> = places.collect();
+            filtered_columns::check(path, inner.schema(), places.iter().filter_map(Place::cell_column))?;
             let notation = Notation::new(DecimalMark::Point, &spec.data.missing_values);
-            let before = filter.counts();
-            Source::Batches(Box::new(FilteredBatches { inner, filter, before, places, notation }))
+            let (path, before) = (path.to_owned(), filter.counts());
+            Source::Batches(Box::new(FilteredBatches { path, inner, filter, before, places, notation }))
         }
     })
 }
@@ -90,17 +103,27 @@ pub(super) fn open(path: &Path, format: &TableFormat, spec: &SourceSpec<'_>) -> 
 enum Place {
     /// Index among the columns of the file.
     File(usize),
+    /// An element of the lists in one of the columns of the file.
+    #[cfg(feature = "parquet")]
+    Element(usize, Element),
     /// Value in the name of the file's folder.
     Folder(String),
 }
 
 impl Place {
+    /// Index of the column of the file that is read.
     #[cfg(feature = "parquet")]
     fn file_index(&self) -> Option<usize> {
         match self {
-            Place::File(index) => Some(*index),
+            Place::File(index) | Place::Element(index, _) => Some(*index),
             Place::Folder(_) => None,
         }
+    }
+
+    /// Index of a column of the file whose values are the cells.
+    #[cfg(feature = "parquet")]
+    fn cell_column(&self) -> Option<usize> {
+        self.file_index().filter(|_| matches!(self, Place::File(_)))
     }
 }
 
@@ -185,6 +208,8 @@ impl FilteredText {
             let cell = |column: usize| match &self.places[column] {
                 Place::File(index) if *index < record.n_cells() => Cell::Text(record.cell(*index)),
                 Place::File(_) => Cell::Text(b""),
+                #[cfg(feature = "parquet")]
+                Place::Element(..) => unreachable!("files of text have no lists here"),
                 Place::Folder(value) => Cell::Text(value.as_bytes()),
             };
             let keeps = self.filter.keeps(&cell, &self.notation).map_err(|unclear| CsvError::Cell {
@@ -232,6 +257,7 @@ impl TextSource for FilteredText {
 /// A file of record batches without the rows that its filter leaves out.
 #[cfg(feature = "parquet")]
 struct FilteredBatches {
+    path: PathBuf,
     inner: Box<dyn BatchSource>,
     filter: Arc<Filter>,
     /// Its counts before the rows of this file, which may be read several times.
@@ -260,25 +286,42 @@ impl BatchSource for FilteredBatches {
         let wanted: Vec<usize> = selection.roots.iter().map(|root| at(*root)).collect();
         let places = self.places.iter().map(|place| match place {
             Place::File(root) => Place::File(at(*root)),
+            Place::Element(root, element) => Place::Element(at(*root), element.clone()),
             Place::Folder(value) => Place::Folder(value.clone()),
         });
         let places: Vec<Place> = places.collect();
+        let mut lists = selection.lists.clone();
+        for place in &self.places {
+            if let Place::Element(root, Element { list, len, .. }) = place
+                && lists.iter().all(|list| list.root != *root)
+            {
+                lists.push(ListColumn { name: list.clone(), root: *root, len: *len });
+            }
+        }
         let (filter, notation) = (self.filter.clone(), self.notation.clone());
         filter.rewind(self.before);
-        let batches = self.inner.read(&Selection { roots, ..selection.clone() })?;
+        let batches = self.inner.read(&Selection { roots, lists, ..selection.clone() })?;
         let limit = filter.clone();
+        let (path, mut row) = (self.path.clone(), 0);
         let kept = batches.take_while(move |_| !limit.is_full()).filter_map(move |batch| {
             let batch = match batch {
                 Ok(batch) => batch,
                 Err(error) => return Some(Err(error)),
             };
-            let columns: Vec<_> = places
-                .iter()
-                .map(|place| match place {
-                    Place::File(index) => Ok(batch.column(*index)),
+            let columns = places.iter().map(|place| {
+                Ok(match place {
+                    Place::File(index) => Ok(batch.column(*index).clone()),
+                    Place::Element(index, element) => {
+                        Ok(element.of_lists(batch.column(*index), &path, row, None)?)
+                    }
                     Place::Folder(value) => Err(value.as_bytes()),
                 })
-                .collect();
+            });
+            let columns: Vec<_> = match columns.collect::<FormatResult<_>>() {
+                Ok(columns) => columns,
+                Err(error) => return Some(Err(error)),
+            };
+            row += batch.num_rows();
             let batch = filtered_columns::kept(&batch, &columns, &wanted, &filter, &notation);
             (batch.num_rows() > 0).then_some(Ok(batch))
         });

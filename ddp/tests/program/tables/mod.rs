@@ -7,6 +7,8 @@ mod from_pandas;
 #[cfg(feature = "parquet")]
 mod kept_types;
 #[cfg(feature = "parquet")]
+mod list_elements;
+#[cfg(feature = "parquet")]
 mod marks;
 mod meanings;
 mod missing_targets;

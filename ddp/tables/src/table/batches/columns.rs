@@ -15,6 +15,7 @@ use crate::formats::error::{ColumnError, RowsError};
 use crate::formats::table::batch_source::{BatchSource, ListColumn, Selection};
 use crate::formats::table::source::{FileColumns, MAX_COLUMNS};
 use crate::source::{SourceSpec, ToPredict};
+use crate::table::batches::elements::{Element, element_of, element_type};
 use crate::table::batches::text;
 use crate::table::columns::{ColumnPlan, Role, categories};
 use crate::values::notation::{Meaning, Notation};
@@ -51,6 +52,8 @@ pub(in crate::table) struct Column {
     /// Index among the file's columns.
     pub(in crate::table) root: usize,
     pub(super) data_type: DataType,
+    /// The element of its list, where elements of one list have several roles.
+    pub(super) element: Option<Element>,
     /// Its roles; a list has one per element.
     pub(in crate::table) roles: Vec<Role>,
     /// Meaning of its texts where they are features.
@@ -151,15 +154,7 @@ impl Columns {
             let is_list =
                 matches!(kind(field.data_type()), Kind::List) && plan.names[at - width] != *field.name();
             places.extend((0..width).map(|element| Kept { root, element: is_list.then_some(element) }));
-            if roles.iter().any(|role| *role != Role::Dropped) {
-                let meaning = meanings.get(&root).copied();
-                let column = Column {
-                    name: field.name().clone(),
-                    root,
-                    data_type: field.data_type().clone(),
-                    roles,
-                    texts: meaning,
-                };
+            for column in columns_of(root, field, roles, is_list, meanings.get(&root).copied()) {
                 if let Err(error) = column.check(path, takes_labels, spec.features.is_some()) {
                     texts.extend(column.is_text_feature().then(|| column.name.clone()));
                     fault.get_or_insert(error);
@@ -205,9 +200,17 @@ impl Columns {
 
     /// The needed columns that are lists.
     fn lists(&self) -> Vec<ListColumn> {
-        let lists = self.needed.iter().filter(|column| matches!(kind(&column.data_type), Kind::List));
-        let list = |of: &Column| ListColumn { name: of.name.clone(), root: of.root, len: of.roles.len() };
-        lists.map(list).collect()
+        let list = |of: &Column| {
+            let (name, len) = match &of.element {
+                Some(element) => (&element.list, element.len),
+                None if matches!(kind(&of.data_type), Kind::List) => (&of.name, of.roles.len()),
+                None => return None,
+            };
+            Some(ListColumn { name: name.clone(), root: of.root, len })
+        };
+        let mut lists: Vec<ListColumn> = self.needed.iter().filter_map(list).collect();
+        lists.dedup_by_key(|list| list.root);
+        lists
     }
 
     /// Kinds of the values of the features by the types of their columns; `None` for texts whose first value is missing, and without values.
@@ -235,6 +238,34 @@ impl Columns {
         let wide = self.needed.iter().filter(|column| is_wide(&column.data_type));
         wide.flat_map(|column| &column.roles).filter(|role| is_one(role)).count()
     }
+}
+
+/// The needed columns of the file's column `field`: a list is one if all of its elements are numbers to train on, or else each element that
+/// has a use.
+fn columns_of(
+    root: usize,
+    field: &Field,
+    roles: Vec<Role>,
+    is_list: bool,
+    texts: Option<TextMeaning>,
+) -> Vec<Column> {
+    let (name, data_type) = (field.name().clone(), field.data_type().clone());
+    if roles.iter().all(|role| *role == Role::Dropped) {
+        return Vec::new();
+    }
+    if !is_list || roles.iter().all(|role| matches!(role, Role::Feature(_))) {
+        return vec![Column { name, root, data_type, element: None, roles, texts }];
+    }
+    let (len, of) = (roles.len(), element_type(&data_type));
+    let column = |(at, role)| Column {
+        name: format!("{name}[{at}]"),
+        root,
+        data_type: of.clone(),
+        element: Some(Element { list: name.clone(), at, len }),
+        roles: vec![role],
+        texts,
+    };
+    roles.into_iter().enumerate().filter(|(_, role)| *role != Role::Dropped).map(column).collect()
 }
 
 /// Fails for two columns of the same name.
@@ -267,8 +298,9 @@ impl WholeLists {
 
     /// Whether the list `name` is kept, and its elements are not features of the model.
     fn is_only_kept(&self, name: &String, spec: &SourceSpec<'_>) -> bool {
-        let is_feature = |first: String| spec.features.is_none_or(|known| known.names.contains(&first));
-        self.names.contains(name) && !is_feature(first_element(name))
+        let is_element = |of: &String| element_of(of).is_some_and(|(list, _)| list == name);
+        let is_feature = || spec.features.is_none_or(|known| known.names.iter().any(is_element));
+        self.names.contains(name) && !is_feature()
     }
 
     /// Adds a list whose elements have names of their own.

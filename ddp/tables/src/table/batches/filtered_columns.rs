@@ -9,11 +9,16 @@ use arrow_select::filter::filter_record_batch;
 use ddp::data::error::{DataError, Result};
 
 use crate::formats::error::ColumnError;
+use crate::formats::table::batch_source::BatchSource;
 use crate::table::batches::arrays::{MAX_EXACT, keys, to_f64};
-use crate::table::batches::columns::{Kind, kind};
+use crate::table::batches::columns::{Kind, first_list_len, kind};
+use crate::table::batches::elements::{Element, element_of};
 use crate::table::batches::text;
 use crate::values::filter::{Cell, Filter};
 use crate::values::notation::Notation;
+
+/// Most elements of a list that serve as hints.
+const MAX_SHOWN: usize = 20;
 
 /// Fails for columns whose values are no cells.
 ///
@@ -37,6 +42,27 @@ pub(in crate::table) fn check(
         }
     }
     Ok(())
+}
+
+/// The elements of lists that are among the `columns` of a filter, with the place of their list among the columns of the file. For one that is
+/// too far behind, all elements are there, as hints.
+pub(in crate::table) fn elements(
+    source: &dyn BatchSource,
+    columns: &[String],
+) -> Result<Vec<(usize, Element)>> {
+    let schema = source.schema();
+    let mut found = Vec::new();
+    for name in columns.iter().filter(|name| schema.column_with_name(name).is_none()) {
+        let Some((list, at)) = element_of(name) else { continue };
+        let Some((root, field)) = schema.column_with_name(list) else { continue };
+        if !matches!(kind(field.data_type()), Kind::List) {
+            continue;
+        }
+        let len = first_list_len(source, root)?.unwrap_or(0);
+        let shown = if at < len { at..at + 1 } else { 0..len.min(MAX_SHOWN) };
+        found.extend(shown.map(|at| (root, Element { list: list.to_owned(), at, len })));
+    }
+    Ok(found)
 }
 
 /// The cells of a column.
@@ -95,16 +121,19 @@ impl<'a> Cells<'a> {
 /// The rows of `batch` that `filter` keeps, with the columns `wanted`.
 ///
 /// - `columns`: an array, or one value of all rows, per column of the filter
-pub(in crate::table) fn kept<'a>(
+pub(in crate::table) fn kept(
     batch: &RecordBatch,
-    columns: &[Result<&'a ArrayRef, &'a [u8]>],
+    columns: &[Result<ArrayRef, &[u8]>],
     wanted: &[usize],
     filter: &Filter,
     notation: &Notation,
 ) -> RecordBatch {
     let columns: Vec<Cells<'_>> = columns
         .iter()
-        .map(|column| column.map_or_else(Cells::Same, |array| Cells::new(array, notation)))
+        .map(|column| match column {
+            Ok(array) => Cells::new(array, notation),
+            Err(value) => Cells::Same(value),
+        })
         .collect();
     let mut rooms: Vec<Vec<u8>> = vec![Vec::new(); columns.len()];
     let keeps = (0..batch.num_rows()).map(|row| {

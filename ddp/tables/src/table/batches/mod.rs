@@ -3,6 +3,7 @@
 mod arrays;
 mod text;
 mod columns;
+pub(super) mod elements;
 pub(super) mod filtered_columns;
 mod common_type;
 mod marks;
@@ -10,6 +11,8 @@ mod widened;
 mod rows;
 mod cells;
 mod chunks;
+#[cfg(test)]
+mod element_tests;
 #[cfg(test)]
 mod shard_tests;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use ddp::data::spelling::without_fraction;
 use crate::checks;
 use crate::error::TableError;
 use crate::error::target_error::TargetError;
-use crate::formats::error::{CellProblem, ColumnError};
+use crate::formats::error::CellProblem;
 use crate::formats::table::batch_source::{BatchSource, Batches, most_elements};
 use crate::source::SourceSpec;
 use crate::table::batches::arrays::{
@@ -23,6 +23,7 @@ use crate::table::batches::arrays::{
 use crate::table::batches::columns::{
     Column, Columns, Kept, TextMeaning, are_decimals, are_moments, kinds_of,
 };
+use crate::table::batches::elements::other_length;
 use crate::table::batches::marks::{without_infinite, without_marked};
 use crate::table::batches::text;
 use crate::table::columns::{ColumnPlan, Role};
@@ -126,9 +127,13 @@ impl BatchRows {
         let array_of = |root: usize| batch.column(roots.binary_search(&root).expect("the column is read"));
         let mut bad_rows = rows.bad_rows.as_ref().map(|_| Vec::new());
         for column in &self.columns.needed {
+            let array = match &column.element {
+                Some(of) => of.of_lists(array_of(column.root), &self.path, self.row, bad_rows.as_mut())?,
+                None => array_of(column.root).clone(),
+            };
             let array = match column.roles[0] {
-                Role::Weight => array_of(column.root).clone(),
-                _ => without_marked(array_of(column.root), &self.columns.notation),
+                Role::Weight => array,
+                _ => without_marked(&array, &self.columns.notation),
             };
             let array = match (column.roles[0], without_infinite(&array)) {
                 (Role::Feature(feature) | Role::Date(feature), Some(finite)) => {
@@ -406,8 +411,13 @@ impl Cells<'_> {
                     bad_rows.push(row);
                     continue;
                 }
-                let (place, column, got) = (self.place(row), self.name(), list.len());
-                return Err(DataError::from(ColumnError::ListLength { place, column, expected: width, got }));
+                let lens = [width, list.len()];
+                return Err(DataError::from(other_length(
+                    self.path,
+                    self.row + row,
+                    &self.column.name,
+                    lens,
+                )));
             }
             if !may_miss && first_null(&list).is_some() {
                 return Err(self.missing(row, FILL_IN));

@@ -123,7 +123,9 @@ pub(super) fn layout(columns: &Columns, spec: &SourceSpec<'_>) -> RowLayout {
 /// Bytes that a decode needs in addition to its rows.
 pub(super) fn scratch_bytes(files: &[(ParquetFile, Columns)]) -> usize {
     let of_file = |(file, columns): &(ParquetFile, Columns)| {
-        let roots: Vec<usize> = columns.needed.iter().map(|column| column.root).collect();
+        let mut roots: Vec<usize> = columns.needed.iter().map(|column| column.root).collect();
+        // Elements of a list follow each other.
+        roots.dedup();
         let largest = file.group_rows.iter().copied().max().unwrap_or(0);
         let batch = batch_rows(columns).min(largest) * columns.plan.names.len().max(1) * size_of::<f32>();
         file.decode_bytes(&roots, PAGE_BYTES, COLUMN_BYTES) + BATCH_COPIES * batch

@@ -41,7 +41,11 @@ pub(in crate::table) fn write(path: &Path, columns: Vec<(&str, ArrayRef)>, group
     writer.close().unwrap();
 }
 
-fn open_with(source: &Path, sets: &[&str], memory_bytes: u64) -> Result<Arc<dyn Dataset>> {
+pub(in crate::table) fn open_with(
+    source: &Path,
+    sets: &[&str],
+    memory_bytes: u64,
+) -> Result<Arc<dyn Dataset>> {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let config = Config::load(None, &sets).unwrap();
     let source = source.display().to_string();
