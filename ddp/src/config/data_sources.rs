@@ -168,7 +168,14 @@ fn lists_classes(raw: &RawConfig) -> bool {
 /// The labels in the order of their classes; empty if the config does not list them.
 pub(super) fn class_order(raw: &RawConfig, train: &str) -> Result<Vec<String>> {
     let Some(setting) = raw.given("data.class_order") else { return Ok(Vec::new()) };
-    let order: Vec<String> = raw.get("data.class_order")?;
+    let mut order: Vec<String> = raw.get("data.class_order")?;
+    // One label alone would be no order.
+    if let Some(labels) = setting.bare_texts() {
+        order = labels;
+        if order.iter().any(|label| label.trim().is_empty()) {
+            return Err(setting.bad("at least one name, none of them empty", setting.for_example()));
+        }
+    }
     if let Some(twice) = order.iter().enumerate().find(|(n, label)| order[..*n].contains(label)) {
         return Err(setting.bad("each label once", format!("remove one \"{}\"", twice.1)));
     }

@@ -19,6 +19,7 @@ use toml::Value;
 use toml::de::ValueDeserializer;
 
 use super::other_values::squashed;
+use super::typed_texts::{is_bracketed, texts_in};
 
 /// The properties of a config key.
 #[derive(Debug, Clone, Copy)]
@@ -307,7 +308,7 @@ impl Key {
         let typed = typed.trim();
         let quoted = |text: &str| Value::String(text.to_owned()).to_string();
         let number = |text: &str| text.trim().parse::<f64>().ok().filter(|value| value.is_finite());
-        let is_list = typed.starts_with('[');
+        let is_list = is_bracketed(typed);
         let items = || typed.trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
         let list = |fits: &dyn Fn(&str) -> bool| {
             items().all(fits).then(|| format!("[{}]", items().map(as_number).collect::<Vec<_>>().join(", ")))
@@ -343,7 +344,8 @@ impl Key {
                 Some(format!("[{}]", quoted(typed)))
             }
             Kind::Texts { .. } | Kind::AnyTexts => {
-                Some(format!("[{}]", items().map(quoted).collect::<Vec<_>>().join(", ")))
+                let texts: Vec<_> = texts_in(typed).iter().map(|text| quoted(text)).collect();
+                Some(format!("[{}]", texts.join(", ")))
             }
             Kind::Tables(_) if is_list => as_list(typed),
             Kind::Table(_) if typed.starts_with('{') => parsed(typed).map(|_| typed.to_owned()),

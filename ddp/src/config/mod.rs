@@ -23,6 +23,7 @@
 pub mod table_options;
 mod data_values;
 mod other_values;
+mod typed_texts;
 pub mod key;
 mod limits;
 mod nearest;

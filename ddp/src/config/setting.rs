@@ -7,6 +7,7 @@ use super::key::{Key, Kind, Range};
 use super::nearest::similar;
 use super::origin::Origin;
 use super::other_values::value_hint;
+use super::typed_texts::{is_bracketed, texts_in};
 
 /// One key with a value.
 #[derive(Debug, Clone)]
@@ -152,7 +153,9 @@ impl Setting {
             _ => return self.no_such_kind("list of texts"),
         };
         let Some(items) = self.value.as_array() else {
-            return Ok(vec![self.text()?]);
+            let text = self.text()?;
+            // A name may hold a comma, unlike nearly all marks of missing values.
+            return Ok(self.bare_texts().filter(|_| may_hold_empty).unwrap_or_else(|| vec![text]));
         };
         let texts: Option<Vec<_>> = items.iter().map(|item| Some(item.as_str()?.to_owned())).collect();
         let texts = texts.ok_or_else(|| self.wrong_type())?;
@@ -161,6 +164,13 @@ impl Setting {
             return Err(self.bad("at least one name, none of them empty", self.for_example()));
         }
         Ok(texts)
+    }
+
+    /// The texts of a list on the command line that was typed without brackets and without quotes around it.
+    pub(super) fn bare_texts(&self) -> Option<Vec<String>> {
+        let typed =
+            self.value.as_str().filter(|typed| self.raw.as_deref().map(str::trim) == Some(typed.trim()))?;
+        (!is_bracketed(typed)).then(|| texts_in(typed))
     }
 
     /// The value as one of the row's names.

@@ -381,7 +381,20 @@ fn the_order_of_classes_is_that_of_the_config() {
     let in_metrics = |config: &Config| config.metrics().map(|set| set.has(EvalMetric::QuadraticKappa));
     assert_eq!((in_metrics(&ordinal), in_metrics(&from_sets(&[csv]).unwrap())), ([true; 2], [false; 2]));
     assert!(from_sets(&[csv, "data.class_order=[]"]).unwrap().data.auto_task);
+    // Brackets and quotes may be left out.
+    for (typed, want) in
+        [("low,mid,high", ["low", "mid", "high"]), ("a [1], \"b, c\",-9", ["a [1]", "b, c", "-9"])]
+    {
+        let config = from_sets(&[csv, &format!("data.class_order={typed}")]).unwrap();
+        assert_eq!(config.data.class_order, want);
+    }
+    for (typed, want) in [("-9,foo", &["-9", "foo"][..]), ("-9", &["-9"]), ("\"-9,foo\"", &["-9,foo"])] {
+        let config = from_sets(&[csv, &format!("data.missing_values={typed}")]).unwrap();
+        assert_eq!(config.data.missing_values, want);
+    }
     for (more, parts) in [
+        ("data.class_order=low,,high", "none of them empty"),
+        ("data.class_order=[low,high]", "must be all labels, two or more"),
         ("data.classes=3", "`data.class_order` must be absent next to `data.classes`"),
         ("data.task=regression", "`data.class_order` must be absent where `data.task` is \"regression\""),
         ("data.train=builtin:digits", "`data.class_order` must be absent for a built-in set"),

@@ -1,6 +1,6 @@
 //! Names that a newcomer may guess: flags and subcommands of other programs, files under other names, and the program's answers.
 
-use crate::common::{made_up_csv, refused, run_line, run_line_ok, temp_dir, write};
+use crate::common::{made_up_csv, refused, run_line, run_line_ok, run_ok, single, temp_dir, write};
 use crate::data::files::Element;
 use crate::data::formats::as_arrays;
 
@@ -92,6 +92,49 @@ fn flags_that_name_one_key_are_taken() {
     assert!(named.stderr.is_empty(), "{}", named.stderr);
     let config = std::fs::read_to_string(folder.path().join("runs/other/config.toml")).unwrap();
     assert!(config.contains("name = \"own\""), "{config}");
+}
+
+#[test]
+fn texts_in_flags_of_keys_keep_brackets_and_quotes() {
+    let folder = temp_dir();
+    let folder = folder.path();
+    let mut text = "speed [kmh],[odd,x,label\n".to_owned();
+    for row in 0..90 {
+        let label = ["low [1]", "\"mid, or so\"", "high [3]"][row % 3];
+        text += &format!("{},{},{}.5,{label}\n", row % 4, row % 5, row * 7 % 31);
+    }
+    write(folder, "rows.csv", &text);
+    let run = |words: &[&str]| {
+        let mut command = single(words);
+        command.current_dir(folder);
+        run_ok(command);
+    };
+    let inspect = ["data", "inspect", "rows.csv", "--target", "label", "--write-config"];
+    for (number, (flag, value, want)) in [
+        ("--categorical", "speed [kmh]", "categorical = [\"speed [kmh]\"]"),
+        ("--categorical", "[odd", "categorical = [\"[odd\"]"),
+        ("--categorical", "[odd,speed [kmh]", "categorical = [\"[odd\", \"speed [kmh]\"]"),
+        ("--missing_values", "Oslo,Rome]", "missing_values = [\"Oslo\", \"Rome]\"]"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let config = format!("{number}.toml");
+        run(&[&inspect[..], &[&config, flag, value]].concat());
+        let config = std::fs::read_to_string(folder.join(config)).unwrap();
+        assert!(config.contains(want), "{flag} {value}: {config}");
+    }
+    let order = "low [1],\"mid, or so\",high [3]";
+    for (out, flags) in
+        [("flag", ["--class_order", order]), ("set", ["--set", &format!("data.class_order={order}")])]
+    {
+        let train =
+            ["train", "rows.csv", "--target", "label", "--epochs", "1", "--device", "cpu", "--out", out];
+        run(&[&train[..], &flags].concat());
+        let config = std::fs::read_to_string(folder.join(out).join("config.toml")).unwrap();
+        let want = "class_order = [\"low [1]\", \"mid, or so\", \"high [3]\"]";
+        assert!(config.contains(want), "{flags:?}: {config}");
+    }
 }
 
 #[test]
