@@ -43,7 +43,7 @@ use crate::report::log::Log;
 use crate::report::page::calibration_note;
 use crate::report::stdout::{count, print_result, table};
 
-/// What is wrong with rows that are divided again.
+/// Fault of rows that are divided again.
 const OTHER_ROWS: &str = "the rows that are held out are not those of training: rows of the table were added, removed, sorted or changed since, \
                           and the model may have trained on some of these";
 /// Maximum rows per forward pass.
