@@ -2,8 +2,8 @@
 
 mod arrays;
 mod text;
-mod columns;
 pub(super) mod elements;
+mod columns;
 pub(super) mod filtered_columns;
 mod common_type;
 mod marks;
