@@ -8,7 +8,11 @@
 #
 # Run: ./findings/numpy_huge_pages_make_resize_copy.sh     needs python3 with venv, the package registry, and 1.5 GiB; exit 1 if that changes.
 set -euo pipefail
-[[ $(uname -s) == Linux ]] && ldd --version 2>&1 | grep -qi -e glibc -e "gnu libc" || { echo "needs Linux with glibc"; exit 1; }
+libc=$(ldd --version 2>&1 || true)
+if [[ $(uname -s) != Linux || ! ${libc,,} =~ glibc|"gnu libc" ]]; then
+    echo "needs Linux with glibc"
+    exit 1
+fi
 folder=$(mktemp -d)
 trap 'rm -rf -- "$folder"' EXIT
 cd -- "$folder"
