@@ -20,7 +20,7 @@ impl World {
         self.tensor_group().all_reduce(ReduceOp::Sum, tensor.view_mut())
     }
 
-    /// The mean of a float tensor over the ranks, in place: the sum of the ranks' shares, which overflows where no mean does. Collective.
+    /// Averages a float tensor over the ranks, in place. Each rank divides before the sum, so that it does not overflow. Collective.
     ///
     /// # Errors
     /// Same as [`World::all_reduce`]; [`KernelError::DTypeUnsupported`](ddp_kernels::KernelError::DTypeUnsupported) for integers, which

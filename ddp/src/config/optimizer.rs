@@ -65,18 +65,18 @@ pub struct ParamGroup {
 }
 
 impl ParamGroup {
-    /// The parameters whose names this pattern matches, with the settings of the others.
+    /// Group of the parameters whose names match `pattern`, with default settings.
     pub fn new(pattern: &str) -> Self {
         ParamGroup { pattern: pattern.to_owned(), lr_scale: 1.0, weight_decay: None, schedule: None }
     }
 
-    /// With this factor of the learning rate.
+    /// Sets the factor of the learning rate.
     #[must_use]
     pub fn lr_scale(self, lr_scale: f64) -> Self {
         ParamGroup { lr_scale, ..self }
     }
 
-    /// With this weight decay.
+    /// Sets the weight decay.
     #[must_use]
     pub fn weight_decay(self, weight_decay: f64) -> Self {
         ParamGroup { weight_decay: Some(weight_decay), ..self }

@@ -101,7 +101,7 @@ pub struct RankPlan<'a> {
 pub struct MemoryPlan {
     /// Bytes of each [`MemoryKind`], in the order of [`MemoryKind::ALL`].
     pub bytes: [usize; MemoryKind::ALL.len()],
-    /// Scratch memory on the device that is taken only where steps are faster with it and much more is free: part of no sum.
+    /// Optional scratch on the device, allocated only if it makes steps faster and enough memory is free; not part of any total.
     pub optional: usize,
 }
 

@@ -133,7 +133,7 @@ impl Schedule {
         Ok(Schedule { base_lr, warmup_steps, warmup_start, decay, total_steps })
     }
 
-    /// The rate `lr` in all steps.
+    /// Constant learning rate `lr`.
     pub fn constant(lr: f64) -> Self {
         Schedule {
             base_lr: lr,
@@ -144,7 +144,7 @@ impl Schedule {
         }
     }
 
-    /// Half a cosine from `lr` to 0 over `n_steps` steps.
+    /// Cosine decay from `lr` to 0 over `n_steps` steps.
     ///
     /// ```
     /// use ddp::optim::Schedule;
@@ -155,12 +155,12 @@ impl Schedule {
         Schedule { decay: Decay::Cosine { end: 0.0 }, total_steps: n_steps as f64, ..Schedule::constant(lr) }
     }
 
-    /// A line from `lr` to 0 over `n_steps` steps.
+    /// Linear decay from `lr` to 0 over `n_steps` steps.
     pub fn linear(lr: f64, n_steps: usize) -> Self {
         Schedule { decay: Decay::Linear { end: 0.0 }, ..Schedule::cosine(lr, n_steps) }
     }
 
-    /// The same after a linear rise over the first `n_steps` steps, of which none has the rate 0; what follows ends as early as before.
+    /// Adds a linear warm-up over the first `n_steps` steps, none of them with a rate of 0; the decay still ends at the same step.
     #[must_use]
     pub fn warmup(self, n_steps: usize) -> Self {
         let warmup_steps = n_steps as f64;

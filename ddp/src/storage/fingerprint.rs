@@ -29,7 +29,7 @@ impl Fingerprint {
         rest.iter().for_each(|&byte| self.number(u64::from(byte)));
     }
 
-    /// Hash of a block of bytes, by four sums at once that do not wait for each other.
+    /// Hash of a block of bytes, in four independent chains that a CPU computes in parallel.
     pub fn of_block(block: &[u8]) -> u64 {
         let mut sums: [Fingerprint; 4] = std::array::from_fn(|_| Fingerprint::default());
         let (fours, rest) = block.as_chunks::<32>();

@@ -127,7 +127,7 @@ unary! {
     exp => Exp;
     /// The natural logarithm, of floats.
     log => Log;
-    /// `ln(1 + a)`, to all digits of small `a` too; of floats.
+    /// `ln(1 + a)`, of floats; accurate for small `a` too.
     log1p => Log1p;
     /// The square root, of floats.
     sqrt => Sqrt;
@@ -241,7 +241,7 @@ readable! {
         self.mul(self.as_input())
     }
 
-    /// `ln(1 + e^a)`, which overflows for no `a`; of floats, 16-bit floats computed in f32.
+    /// `ln(1 + e^a)` without overflow, of floats; 16-bit floats are computed in f32.
     ///
     /// # Errors
     /// Same as [`Tensor::exp`].

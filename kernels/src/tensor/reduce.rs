@@ -80,7 +80,7 @@ readable! {
         self.view().middle(&axes.into())
     }
 
-    /// `ln(sum(e^a))` of all elements, or along axes, which overflows for no `a`; of floats, 16-bit floats computed in f32.
+    /// `ln(sum(e^a))` of all elements, or along axes, without overflow; of floats, 16-bit floats computed in f32.
     ///
     /// # Errors
     /// Same as [`Tensor::max`]; [`KernelError::DTypeUnsupported`] for integers.

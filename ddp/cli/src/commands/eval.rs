@@ -43,9 +43,9 @@ use crate::report::log::Log;
 use crate::report::page::calibration_note;
 use crate::report::stdout::{count, print_result, table};
 
-/// Fault of rows that are divided again.
-const OTHER_ROWS: &str = "the rows that are held out are not those of training: rows of the table were added, removed, sorted or changed since, \
-                          and the model may have trained on some of these";
+/// Message for a held-out split that differs from the one of training.
+const OTHER_ROWS: &str = "the table has changed since training: its held-out rows differ from those of the run, and the model may have been \
+                          trained on some of them";
 /// Maximum rows per forward pass.
 const MAX_ROWS: usize = 1024;
 
@@ -209,7 +209,7 @@ fn load(world: &World, args: &EvalArgs, saved: SavedModel, device: Device) -> Re
         if args.calibrate {
             return Err(CommandError::Calibrate { reason: OTHER_ROWS }.into());
         }
-        warn!("{OTHER_ROWS}\nhint: evaluate the table as it was, or rows that no run has seen: --data FILE");
+        warn!("{OTHER_ROWS}\nhint: evaluate the original table, or pass new rows with --data FILE");
         is_held_out = false;
     }
     let rows = saved.preprocessor.scale(rows);

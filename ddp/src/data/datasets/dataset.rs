@@ -387,13 +387,13 @@ impl RowLayout {
         }
     }
 
-    /// Features without names, `f0`, `f1` and so on, and so many values as targets, `target0` and so on.
+    /// Layout with unnamed features (`f0`, `f1`, ...) and numeric targets (`target0`, `target1`, ...).
     pub fn values(n_features: usize, n_targets: usize) -> Self {
         let names = (0..n_targets).map(|i| format!("target{i}")).collect();
         RowLayout::new(numbered_columns(n_features), TargetLayout::Values { names })
     }
 
-    /// Features without names, and a class of so many as target.
+    /// Layout with unnamed features (`f0`, `f1`, ...) and a class index in `0..n_classes` as target.
     pub fn classes(n_features: usize, n_classes: usize) -> Self {
         RowLayout::new(numbered_columns(n_features), TargetLayout::Classes { n_classes })
     }

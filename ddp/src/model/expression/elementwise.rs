@@ -52,7 +52,7 @@ unary! {
     exp => Exp;
     /// The natural logarithm.
     log => Log;
-    /// `ln(1 + a)`, to all digits of small `a` too.
+    /// `ln(1 + a)`, accurate for small `a` too.
     log1p => Log1p;
     /// The square root.
     sqrt => Sqrt;
@@ -161,7 +161,7 @@ impl Var {
         self.mul(self)
     }
 
-    /// `ln(1 + e^a)`, which overflows for no `a`; short formats are computed in f32.
+    /// `ln(1 + e^a)` without overflow; 16-bit formats are computed in f32.
     ///
     /// Source: `torch.nn.functional.softplus` without its threshold.
     pub fn softplus(&self) -> Var {

@@ -54,7 +54,7 @@ impl LossHead {
         LossHead::other(ExpressionLoss { f: Box::new(f), programs: Mutex::default() })
     }
 
-    /// Mean absolute error, of targets of the shape of the outputs.
+    /// Mean absolute error; targets must have the shape of the outputs.
     ///
     /// Source: `torch.nn.L1Loss`, which broadcasts.
     #[doc(alias("mae"))]
@@ -62,7 +62,7 @@ impl LossHead {
         Self::expression(|outputs, targets| {
             if outputs.dims() != targets.dims() {
                 let problem = format!("outputs {:?} and targets {:?}", outputs.dims(), targets.dims());
-                let remedy = "targets have the shape of the outputs";
+                let remedy = "targets must have the shape of the outputs";
                 return outputs.failed(KernelError::misuse("l1", problem, remedy));
             }
             (outputs - targets).abs().mean(1)

@@ -93,7 +93,7 @@ impl Var {
         self.reduce(ReduceOp::Min, &axes.into())
     }
 
-    /// `ln(sum(e^a))` of all elements, or along axes, which overflows for no `a`; short formats are computed in f32.
+    /// `ln(sum(e^a))` of all elements, or along axes, without overflow; 16-bit formats are computed in f32.
     ///
     /// Source: `torch.logsumexp`.
     pub fn logsumexp(&self, axes: impl Into<Axes>) -> Var {

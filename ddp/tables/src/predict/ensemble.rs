@@ -90,15 +90,16 @@ impl Ensemble {
             let of_model = |model: &SavedModel| -> Result<Bits> {
                 let Config { data, train, .. } = &model.config;
                 let divided = take_eval(data, &rows, train.seed, host)?.expect("each model holds out rows");
-                if model.holds_out_others(&*divided.eval)? {
+                // The other ranks learn of the error.
+                if world.rank().0 == 0 && model.holds_out_others(&*divided.eval)? {
                     return Err(PredictError::Usage {
                         reason: format!(
-                            "--out-of-fold: the rows that `{}` held out are not those of its training: rows of {} were added, removed, \
-                             sorted or changed since, and it may have trained on some of these",
-                            model.path.display(),
+                            "--out-of-fold: {} has changed since `{}` was trained: its held-out rows differ, and the model may have been \
+                             trained on some of them",
                             rows.source(),
+                            model.path.display(),
                         ),
-                        hint: "predict the table as it was, or train the folds again".to_owned(),
+                        hint: "restore the original table, or train the folds again".to_owned(),
                     });
                 }
                 let mut bits = Bits::new(n_rows);

@@ -44,7 +44,7 @@ pub struct SavedModel {
 }
 
 impl SavedModel {
-    /// Whether `rows`, which are held out from the training rows again, are others than those of training: the table has changed.
+    /// Whether the held-out `rows` differ from those of training, because the table has changed.
     ///
     /// # Errors
     /// Errors of reading.

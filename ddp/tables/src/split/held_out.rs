@@ -1,4 +1,4 @@
-//! Tells whether rows that are held out again are those of a run: by their targets, in their order.
+//! Hash of the targets of held-out rows, which shows whether a split after training is still that of the run.
 
 use ddp::data::datasets::dataset::Dataset;
 use ddp::data::error::Result;
@@ -8,7 +8,7 @@ use ddp_kernels::{Device, Tensor};
 /// Rows that are read at a time.
 const CHUNK_ROWS: usize = 1 << 14;
 
-/// Hash of the targets of all rows. That of other columns would depend on what a model knows of them.
+/// Hash of the targets of all rows, in order. Features are left out because their codes depend on the vocabularies of a model.
 ///
 /// # Errors
 /// [`DataError`](ddp::data::DataError) if rows can't be read.

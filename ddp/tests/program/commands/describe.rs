@@ -241,7 +241,7 @@ fn a_run_on_gpus_that_are_not_there_is_described() {
     assert_eq!(stages[0]["total_bytes"], total);
     assert_eq!(stages[0]["optional_bytes"], 0, "for one rank");
     let text = run_ok(single(&["describe", "--device", "cuda"])).stdout;
-    assert!(text.contains("\n32.000 MiB more on the device where steps are faster with them"), "{text}");
+    assert!(text.contains("\noptional: 32.000 MiB of scratch on the device"), "{text}");
 
     let text = run_ok(single(&["describe"])).stdout;
     assert!(text.contains("layers.0.weight  128 x 64") && text.contains("MiB on rank 0 of 1"), "{text}");

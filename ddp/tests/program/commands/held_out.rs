@@ -1,4 +1,4 @@
-//! Rows that are divided again after training: they are those that the run held out, or that is said.
+//! Held-out rows after training: a table that has changed is reported, since its split holds other rows.
 
 use std::fs;
 use std::path::Path;
@@ -44,14 +44,14 @@ fn rows_of_a_changed_table_are_not_said_to_be_held_out() {
             let other = run_line_ok(path, line);
             assert!(!other.stdout.contains("held out"), "{other:?}");
             assert!(
-                other.stderr.contains("are not those of training") && other.stderr.contains("--data FILE"),
+                other.stderr.contains("has changed since training") && other.stderr.contains("--data FILE"),
                 "{other:?}"
             );
         }
         let model = fs::read(path.join("run/model.safetensors")).unwrap();
         let refused = run_line(path, "eval run --calibrate");
         assert!(
-            refused.status.code() == Some(2) && refused.stderr.contains("are not those of training"),
+            refused.status.code() == Some(2) && refused.stderr.contains("has changed since training"),
             "{refused:?}"
         );
         assert_eq!(fs::read(path.join("run/model.safetensors")).unwrap(), model);
@@ -68,13 +68,10 @@ fn folds_of_a_changed_table_predict_nothing() {
     run_line_ok(path, line);
     write(path, "rows.csv", &table(|rows| rows.sort()));
     let refused = run_line(path, &format!("{line} --overwrite"));
-    assert!(
-        refused.stderr.contains("are not those of its training") && refused.status.code() != Some(0),
-        "{refused:?}"
-    );
+    assert!(refused.stderr.contains("has changed since") && refused.status.code() != Some(0), "{refused:?}");
 }
 
-/// A run that goes on writes another model, whose calibration is to be fitted again.
+/// A resumed run writes a new model, and removes the calibration of the previous one.
 #[test]
 fn a_calibration_is_of_one_model() {
     let folder = temp_dir();
@@ -85,7 +82,7 @@ fn a_calibration_is_of_one_model() {
     assert!(note.exists());
     let on = run_line_ok(path, "train --resume run --epochs 31");
     assert!(
-        on.stderr.contains("the calibration of the model before")
+        on.stderr.contains("removed the calibration of the previous model")
             && on.stderr.contains("eval run --calibrate"),
         "{on:?}"
     );

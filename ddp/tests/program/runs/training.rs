@@ -29,7 +29,7 @@ fn training_stops_when_evaluations_stop_getting_better() {
     let before = ["metrics.jsonl", "done.json", "report.html", "logs/rank-0.log"].map(files);
     let again = run_ok(single(&["train", "--resume", out.to_str().unwrap(), "--progress", "plain"]));
     assert!(again.stderr.contains("steps: nothing to do\nhint: "), "{}", again.stderr);
-    assert!(again.stderr.contains("stopped early, and a larger `--patience`"), "{}", again.stderr);
+    assert!(again.stderr.contains("stopped early: a larger `--patience`"), "{}", again.stderr);
     assert_eq!(["metrics.jsonl", "done.json", "report.html", "logs/rank-0.log"].map(files), before);
     assert_eq!(run.numbers("epoch", "eval_loss"), losses);
 }

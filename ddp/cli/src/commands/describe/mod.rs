@@ -113,7 +113,7 @@ struct Memory {
     bytes: Vec<Bytes>,
     device_bytes: usize,
     total_bytes: usize,
-    /// Bytes on the device that are taken only where they are free and steps are faster with them.
+    /// Optional scratch on the device, in no total.
     optional_bytes: usize,
 }
 
@@ -210,7 +210,7 @@ impl Report {
         if optional > 0 {
             let _ = writeln!(
                 text,
-                "\n{} MiB more on the device where steps are faster with them and much more is free",
+                "\noptional: {} MiB of scratch on the device, allocated only if it makes steps faster and 256 MiB are free",
                 mib(optional)
             );
         }

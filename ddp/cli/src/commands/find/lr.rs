@@ -104,7 +104,7 @@ fn rates(from: f64, to: f64, steps: usize) -> Vec<f64> {
     (0..steps).map(|step| from * (to / from).powf(step as f64 / last)).collect()
 }
 
-/// Trains one step at each rate until the loss diverges; returns whether it did. At the rate 0 the weights stay the initial ones. All ranks
+/// Trains one step at each rate until the loss diverges; returns whether it did. At rate 0 the weights do not change. All ranks
 /// see the same losses.
 fn test(
     world: &World,

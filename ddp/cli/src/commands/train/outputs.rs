@@ -89,7 +89,7 @@ pub(super) fn is_complete(
         let continues = if is_long_enough(config, state, state.step) {
             "more `--epochs` continue it"
         } else {
-            "it was stopped early, and a larger `--patience` (0 for none) with more `--epochs` continues it"
+            "it stopped early: a larger `--patience` (0 turns early stopping off) and more `--epochs` continue it"
         };
         info!(
             "{} is complete after {} steps: nothing to do\nhint: `ddp-train eval --checkpoint {}` evaluates it; {continues}, \
@@ -201,7 +201,7 @@ pub(super) fn save(
     let note = calibration_note::path(&folder.file(folder::MODEL_FILE));
     if note.exists() {
         warn!(
-            "the calibration of the model before is not that of this one\nhint: `ddp-train eval {} --calibrate` fits it again",
+            "removed the calibration of the previous model\nhint: run `ddp-train eval {} --calibrate` to calibrate the new one",
             shell_word(folder.path())
         );
         fs::remove_file(&note).map_err(|source| FolderError::Unwritable { path: note, source })?;
