@@ -24,6 +24,7 @@
 // The processor: vectors, threads, memory.
 pub mod caught_panic;
 pub mod cpu_set;
+pub mod heap;
 pub mod mapped_file;
 pub(crate) mod simd;
 pub mod row_copy;

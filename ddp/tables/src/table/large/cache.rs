@@ -8,6 +8,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ddp::data::error::Result;
+use ddp_kernels::cpu::heap::release_free_memory;
 
 /// Decoded groups, by their numbers.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ struct State<T> {
     slots: Vec<CacheEntry<T>>,
     /// Bytes of decoded groups, of groups being decoded, and of their scratch memory.
     held: usize,
+    /// Bytes of groups that were evicted since the heap has released its free memory.
+    evicted: usize,
     peak: usize,
     clock: u64,
     /// The groups of this window and of the next one, if announced.
@@ -58,6 +61,7 @@ impl<T> Cache<T> {
         let state = State {
             slots: costs.iter().map(slot).collect(),
             held: 0,
+            evicted: 0,
             peak: 0,
             clock: 0,
             windows: [Vec::new(), Vec::new()],
@@ -197,6 +201,11 @@ impl<T> Cache<T> {
             let Some(oldest) = oldest.map(|(group, _)| group) else { return false };
             state.slots[oldest].content = Content::Nothing;
             state.held -= self.costs[oldest];
+            state.evicted += self.costs[oldest];
+        }
+        if state.evicted > self.budget / 8 {
+            state.evicted = 0;
+            release_free_memory();
         }
         true
     }
