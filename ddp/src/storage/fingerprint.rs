@@ -29,6 +29,12 @@ impl Fingerprint {
         rest.iter().for_each(|&byte| self.number(u64::from(byte)));
     }
 
+    /// Adds a block of bytes, with their number: another sum than that of [`bytes`](Fingerprint::bytes), several times as fast.
+    pub fn block(&mut self, block: &[u8]) {
+        self.number(block.len() as u64);
+        self.number(Self::of_block(block));
+    }
+
     /// Hash of a block of bytes, in four independent chains that a CPU computes in parallel.
     pub fn of_block(block: &[u8]) -> u64 {
         let mut sums: [Fingerprint; 4] = std::array::from_fn(|_| Fingerprint::default());

@@ -132,24 +132,24 @@ impl PartScan {
                 if !dataset.gather_doubles(&numbers, origin, &mut doubles)? {
                     unreachable!("the first rows have exact values");
                 }
-                hash.bytes(bytemuck::cast_slice(&doubles));
+                hash.block(bytemuck::cast_slice(&doubles));
             }
             let x = batch.x.as_slice::<f32>("statistics", "x")?;
-            hash.bytes(bytemuck::cast_slice(x));
+            hash.block(bytemuck::cast_slice(x));
             self.features.add(x, &doubles);
             let targets = batch.targets;
             match &layout.targets {
                 TargetLayout::Classes { .. } => {
-                    hash.bytes(bytemuck::cast_slice(targets.as_slice::<i64>("statistics", "targets")?));
+                    hash.block(bytemuck::cast_slice(targets.as_slice::<i64>("statistics", "targets")?));
                 }
                 TargetLayout::Values { .. } | TargetLayout::Heads { .. } => {
                     let values = targets.as_slice::<f32>("statistics", "targets")?;
-                    hash.bytes(bytemuck::cast_slice(values));
+                    hash.block(bytemuck::cast_slice(values));
                     add_targets(&mut self.targets, dataset, &numbers, values, &mut hash)?;
                 }
             }
             if let Some(weights) = batch.weights.filter(|_| layout.has_weights) {
-                hash.bytes(bytemuck::cast_slice(weights.as_slice::<f32>("statistics", "weights")?));
+                hash.block(bytemuck::cast_slice(weights.as_slice::<f32>("statistics", "weights")?));
             }
         }
         // Rows in place are read after they were handed out: whether all of them were there shows now.
@@ -202,7 +202,7 @@ fn add_targets(
     let origins = origin.iter().cycle();
     let mut all = values.iter().zip(origins).zip(&doubles);
     if all.any(|((&value, origin), &double)| f64::from(value) - origin != double) {
-        hash.bytes(bytemuck::cast_slice(&doubles));
+        hash.block(bytemuck::cast_slice(&doubles));
     }
     stats.add(values, &doubles);
     Ok(())

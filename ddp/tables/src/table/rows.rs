@@ -9,6 +9,7 @@ use ddp::data::datasets::resident::{Targets, TensorDataset};
 use ddp::data::error::{DataError, Result};
 use ddp::data::labels::{MAX_CLASSES, TaskChoice};
 use ddp::data::vocabulary::{CategoryColumn, MAX_VALUES, Vocabulary};
+use ddp_kernels::cpu::heap::on_huge_pages;
 
 use crate::error::target_error::TargetError;
 use crate::formats::error::{CellProblem, ColumnError};
@@ -168,6 +169,11 @@ impl TableRows {
 
     /// Adds rows whose values are still to be set and returns the number of the first.
     pub(crate) fn add_rows(&mut self, n: usize) -> usize {
+        let capacity = self.features.capacity();
+        self.features.reserve(n * self.n_features);
+        if self.features.capacity() != capacity {
+            on_huge_pages(&self.features);
+        }
         self.features.resize(self.features.len() + n * self.n_features, 0.0);
         match &mut self.targets {
             TargetCells::Classes(labels) => labels.resize(self.n_rows + n),

@@ -23,6 +23,8 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, ParquetMetaData, ParquetMetaDataBuilder};
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type, TypePtr};
+use rustix::buffer::spare_capacity;
+use rustix::io::{pread, retry_on_intr};
 
 use crate::formats::error::{Result, RowsError};
 use crate::formats::table::parquet::bounds::{check_pages, check_schema, malformed};
@@ -87,11 +89,15 @@ impl ChunkReader for PageFile {
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
         let mut bytes = Vec::with_capacity(length);
-        let from = FileFrom { file: self.file.clone(), at: start };
-        let n_read = from.take(length as u64).read_to_end(&mut bytes)?;
-        if n_read != length {
-            return Err(ParquetError::EOF(format!("expected {length} bytes, got {n_read}")));
+        while bytes.len() < length {
+            let at = start + bytes.len() as u64;
+            let read = || pread(&*self.file, spare_capacity(&mut bytes), at);
+            if retry_on_intr(read).map_err(io::Error::from)? == 0 {
+                let missing = length - bytes.len();
+                return Err(ParquetError::EOF(format!("expected {length} bytes, {missing} are missing")));
+            }
         }
+        bytes.truncate(length);
         patch(&mut bytes, start, &self.patches);
         Ok(bytes.into())
     }
