@@ -11,12 +11,14 @@ use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use ddp::data::parallel::n_threads;
 use ddp::storage::user_file::open_regular;
 use flate2::Crc;
 use flate2::read::{DeflateDecoder, MultiGzDecoder};
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::formats::error::{Result, RowsError};
+use crate::formats::read_ahead::ReadAhead;
 
 ddp_kernels::named_enum! {
     /// Compression of a file.
@@ -70,8 +72,15 @@ impl Compression {
         }
     }
 
-    /// Reads the decompressed content of `file`.
+    /// Reads the decompressed content of `file`; that of a long file ahead, where this rank has several threads.
     pub fn reader(self, file: File, path: &Path) -> Result<Box<dyn Read + Send>> {
+        // Of a pipe, a block would be waited for that its writer does not fill.
+        let is_file = file.metadata().is_ok_and(|data| data.is_file());
+        let content = self.content(file, path)?;
+        Ok(if is_file && n_threads() > 1 { Box::new(ReadAhead::new(content)) } else { content })
+    }
+
+    fn content(self, file: File, path: &Path) -> Result<Box<dyn Read + Send>> {
         Ok(match self {
             Compression::None => Box::new(file),
             Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(1 << 18, file))),

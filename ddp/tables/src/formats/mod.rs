@@ -15,6 +15,7 @@
 
 pub mod error;
 pub mod foreign;
+mod read_ahead;
 pub mod compression;
 pub mod write;
 pub mod arrays;
