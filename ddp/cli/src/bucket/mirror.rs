@@ -395,7 +395,17 @@ impl Work {
             std::thread::sleep(LOOK);
         }
         self.check_writer()?;
-        self.pass(true)?;
+        if let Err(error) = self.pass(true) {
+            // Nothing follows that would send it again.
+            if self.beat.is_lost() || since.elapsed() > PATIENCE {
+                return Err(error);
+            }
+            let (error, address) = (error.to_string(), &self.address);
+            let fact = error.split("\nhint: ").next().unwrap_or_default();
+            warn!("{fact}\nhint: what {address} lacks is sent once more");
+            std::thread::sleep(LOOK);
+            self.pass(true)?;
+        }
         self.remove_absent()?;
         if let Some(done) = done {
             self.check_current()?;
