@@ -1,6 +1,6 @@
 //! State that ranks hold after the loss of another one, and the ranks that save it together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// State that a rank holds after the loss of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,6 +9,8 @@ pub struct Offer {
     pub first: u64,
     /// The last one, which is at most one more.
     pub last: u64,
+    /// An earlier step whose state it holds too, where states are kept in host memory.
+    pub before: Option<u64>,
     /// None for a rank that holds everything; else it holds its own shard, and a copy of the shard of this rank.
     pub copy_of: Option<usize>,
     /// Whether it has all weights after the step `first`.
@@ -20,24 +22,31 @@ pub struct Offer {
 impl Offer {
     /// The offer of a rank that holds everything after `step`.
     pub fn whole(step: u64) -> Self {
-        Offer { first: step, last: step, copy_of: None, has_weights: true, lacks_best: false }
+        Offer { first: step, last: step, before: None, copy_of: None, has_weights: true, lacks_best: false }
+    }
+
+    /// The steps after which the rank can hold the state.
+    fn steps(&self) -> impl Iterator<Item = u64> + use<> {
+        (self.first..=self.last).chain(self.before)
     }
 
     pub(crate) fn to_text(self) -> String {
-        let Offer { first, last, copy_of, has_weights, lacks_best } = self;
+        let Offer { first, last, before, copy_of, has_weights, lacks_best } = self;
+        let before = before.map_or("none".to_owned(), |step| step.to_string());
         let copy_of = copy_of.map_or("all".to_owned(), |rank| rank.to_string());
         let weights = if has_weights { "weights" } else { "shards" };
-        format!("{first} {last} {copy_of} {weights} {}", if lacks_best { "without" } else { "best" })
+        format!("{first} {last} {before} {copy_of} {weights} {}", if lacks_best { "without" } else { "best" })
     }
 
     /// Reads the text of [`Offer::to_text`]; `None` for any other.
     pub(crate) fn from_text(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [first, last, copy_of, has_weights, best] = words[..] else { return None };
+        let [first, last, before, copy_of, has_weights, best] = words[..] else { return None };
+        let before = if before == "none" { None } else { Some(before.parse().ok()?) };
         let copy_of = if copy_of == "all" { None } else { Some(copy_of.parse().ok()?) };
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);
         let (has_weights, lacks_best) = (has_weights == "weights", best == "without");
-        Some(Offer { first, last, copy_of, has_weights, lacks_best })
+        Some(Offer { first, last, before, copy_of, has_weights, lacks_best })
     }
 }
 
@@ -67,17 +76,21 @@ impl SaveAfterLoss {
         {
             return Ok(SaveAfterLoss { step: offer.last, ranks: vec![rank], lacks_weights: false });
         }
-        let step = known().map(|(_, offer)| offer.last).min().ok_or(None)?;
-        let able = || known().filter(|(_, offer)| offer.first <= step);
-        let is_held =
-            |shard: usize| able().any(|(rank, offer)| rank == shard || offer.copy_of == Some(shard));
-        if let Some(lost) = (0..world_size).find(|shard| !is_held(*shard)) {
-            return Err(Some(lost));
+        let steps: BTreeSet<u64> = known().flat_map(|(_, offer)| offer.steps()).collect();
+        let mut unheld = None;
+        for step in steps.into_iter().rev() {
+            let able = || known().filter(|(_, offer)| offer.steps().any(|of| of == step));
+            let is_held =
+                |shard: usize| able().any(|(rank, offer)| rank == shard || offer.copy_of == Some(shard));
+            unheld = (0..world_size).find(|shard| !is_held(*shard));
+            if unheld.is_none() {
+                // The lowest one may have more than the others: the weights of the best evaluation.
+                let (ranks, able): (Vec<usize>, Vec<Offer>) = able().unzip();
+                let lacks_weights = !able[0].has_weights || able[0].first != step;
+                return Ok(SaveAfterLoss { step, ranks, lacks_weights });
+            }
         }
-        // The lowest one may have more than the others: the weights of the best evaluation.
-        let (ranks, able): (Vec<usize>, Vec<Offer>) = able().unzip();
-        let lacks_weights = !able[0].has_weights || able[0].first != step;
-        Ok(SaveAfterLoss { step, ranks, lacks_weights })
+        Err(unheld)
     }
 
     /// The rank that completes the checkpoint.
@@ -123,8 +136,25 @@ mod tests {
     fn shard(rank: usize, n: usize, first: u64, last: u64, has_weights: bool) -> (usize, Option<Offer>) {
         (
             rank,
-            Some(Offer { first, last, copy_of: Some((rank + n - 1) % n), has_weights, lacks_best: rank > 1 }),
+            Some(Offer {
+                copy_of: Some((rank + n - 1) % n),
+                last,
+                has_weights,
+                lacks_best: rank > 1,
+                ..Offer::whole(first)
+            }),
         )
+    }
+
+    /// A rank with states in host memory, whose copies are those of the rank `distance` before it.
+    fn kept(
+        rank: usize,
+        [n, distance]: [usize; 2],
+        last: u64,
+        before: Option<u64>,
+    ) -> (usize, Option<Offer>) {
+        let copy_of = Some((rank + n - distance) % n);
+        (rank, Some(Offer { before, copy_of, has_weights: false, ..Offer::whole(last) }))
     }
 
     #[test]
@@ -161,15 +191,32 @@ mod tests {
     }
 
     #[test]
+    fn ranks_with_states_in_host_memory_save_the_newest_one_that_they_hold_together() {
+        let of = |rank, last, before| kept(rank, [4, 1], last, before);
+        let both = |rank| of(rank, 40, Some(20));
+        assert_eq!(chosen(&[both(0), both(2), both(3)], 4), Ok((40, vec![0, 2, 3], true)));
+        // The copy of rank 1's shard had not arrived.
+        assert_eq!(chosen(&[both(0), of(2, 20, None), both(3)], 4), Ok((20, vec![0, 2, 3], true)));
+        // Two had not arrived of shards that their owners hold.
+        let others = [of(0, 20, Some(0)), both(1), of(2, 20, Some(0)), both(3)];
+        assert_eq!(chosen(&others, 4), Ok((40, vec![1, 3], true)));
+        assert_eq!(chosen(&[both(0), both(3)], 4), Err(Some(1)), "ranks 1 and 2 are lost");
+        // Ranks 2 and 3 were those of another host.
+        let of_hosts = |rank| kept(rank, [4, 2], 40, Some(20));
+        assert_eq!(chosen(&[of_hosts(0), of_hosts(1)], 4), Ok((40, vec![0, 1], true)));
+    }
+
+    #[test]
     fn other_texts_are_no_offers() {
         for text in [
             "",
             "7",
             "7 8",
-            "7 8 all weights",
-            "7 8 x weights best",
-            "a 8 all weights best",
-            "7 8 all weights best more",
+            "7 8 none all weights",
+            "7 8 none x weights best",
+            "a 8 none all weights best",
+            "7 8 a all weights best",
+            "7 8 none all weights best more",
         ] {
             assert_eq!(Offer::from_text(text), None, "{text}");
         }

@@ -22,6 +22,8 @@ pub(crate) struct Survivor {
     may_abort: AtomicBool,
     /// Whether an abort of another rank may have reached this one's sums before.
     is_spoiled: AtomicBool,
+    /// Whether this rank offers states that it keeps in host memory, which may be of steps before the last one.
+    is_in_host_memory: AtomicBool,
     /// Whether a save together with others can't be completed.
     loss_in_save: Arc<AtomicBool>,
     state: Mutex<State>,
@@ -52,6 +54,16 @@ impl Survivor {
             0 => None,
             ms => Some(Duration::from_millis(ms)),
         }
+    }
+
+    /// From now on this rank offers states that it keeps in host memory, or again what its device holds.
+    pub(crate) fn set_in_host_memory(&self, is_in_host_memory: bool) {
+        self.is_in_host_memory.store(is_in_host_memory, SeqCst);
+    }
+
+    /// Whether this rank offers states that it keeps in host memory.
+    pub(crate) fn is_in_host_memory(&self) -> bool {
+        self.is_in_host_memory.load(SeqCst)
     }
 
     /// On a GPU: the updates of this rank are stopped, or, if not `is_closed`, its state must not be saved. Waits until all ranks have said

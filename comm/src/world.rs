@@ -258,6 +258,15 @@ impl World {
         format!("{} {}", self.hostname, boot_id())
     }
 
+    /// Distance from a rank to the one that keeps a copy of what it holds: that for which as many ranks as possible have their copy on another
+    /// host, and 1 on a single host. Collective.
+    ///
+    /// # Errors
+    /// The errors of [`Group::all_gather_bytes`].
+    pub fn distance_to_copies(&self) -> Result<usize> {
+        Ok(distance_between_hosts(&self.group.all_gather_bytes(self.host_key().as_bytes())?))
+    }
+
     /// The launcher that started the ranks, if any.
     pub fn launcher(&self) -> Option<Launcher> {
         self.launcher
@@ -347,6 +356,15 @@ impl World {
     }
 }
 
+/// The least distance along the ring of ranks that crosses hosts most often.
+fn distance_between_hosts(host_of_rank: &[impl PartialEq]) -> usize {
+    let n = host_of_rank.len();
+    let n_crossing = |distance: usize| {
+        (0..n).filter(|rank| host_of_rank[*rank] != host_of_rank[(rank + distance) % n]).count()
+    };
+    (1..n).max_by_key(|distance| (n_crossing(*distance), n - distance)).unwrap_or(1)
+}
+
 /// Name and version of the MPI library, such as `Open MPI v4.1.4`; `None` if this program is neither linked to one nor has opened one. MPI
 /// is not initialized.
 pub fn mpi_version() -> Option<String> {
@@ -359,6 +377,16 @@ pub fn mpi_version() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_are_on_another_host_where_there_is_one() {
+        let distance = |hosts: &str| distance_between_hosts(hosts.as_bytes());
+        assert_eq!(["A", "AA", "AAAA"].map(distance), [1; 3]);
+        assert_eq!(["AB", "ABAB", "ABCABC"].map(distance), [1; 3], "ranks go round the hosts");
+        assert_eq!(["AABB", "AABBCC"].map(distance), [2; 2]);
+        assert_eq!(["AAAABBBB", "AAAABBBBCCCC"].map(distance), [4; 2]);
+        assert_eq!(distance("AAABB"), 2, "more ranks than the other host has have theirs on their own");
+    }
 
     #[test]
     fn a_process_without_launcher_is_a_world_of_one() {

@@ -262,6 +262,13 @@ impl Watchdog {
         true
     }
 
+    /// Says whether this rank offers states that it keeps in host memory, perhaps of steps before the last one. The same on all ranks.
+    pub fn keeps_states_in_host_memory(&self, keeps: bool) {
+        if let Some(running) = self.0.get() {
+            running.progress.survivor().set_in_host_memory(keeps);
+        }
+    }
+
     /// After a failure: waits a moment for the loss that it may follow from, and returns whether a rank was lost and a save is to follow.
     pub fn is_after_loss(&self) -> bool {
         self.0.get().is_some_and(|running| running.progress.awaits_loss())

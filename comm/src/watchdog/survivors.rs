@@ -5,7 +5,8 @@
 //! says so.
 //!
 //! On GPUs a rank leaves a collective by an abort, which lets the kernels of other ranks run on with undefined sums. So each stops its
-//! updates first and says so, and none aborts before all have; what a rank holds that was late is not saved.
+//! updates first and says so, and none aborts before all have; what a rank holds that was late is not saved. A state in
+//! host memory that was complete before is not reached by an abort.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::SeqCst;
@@ -124,7 +125,8 @@ impl Survivors<'_> {
             if save.is_none() && !is_saved {
                 let all_have = alive.iter().all(|rank| offers.contains_key(rank));
                 // Of ranks that hold shards, all are needed, also one that a busy host lets wait.
-                let has_shards = offers.values().flatten().any(|offer| offer.copy_of.is_some());
+                let has_shards = self.progress.survivor().is_in_host_memory()
+                    || offers.values().flatten().any(|offer| offer.copy_of.is_some());
                 let step_wait = self.step_wait.min(self.limit / 2);
                 let offers_until = if has_shards { self.limit / 2 } else { self.step_wait };
                 // A rank that computes notices the loss late.
@@ -133,17 +135,29 @@ impl Survivors<'_> {
                 let lacks_best = |save: &SaveAfterLoss| {
                     offers.get(&save.lead()).is_some_and(|offer| offer.is_some_and(|offer| offer.lacks_best))
                 };
+                // The newest state may need the copy of a rank that is late.
+                let newest = offers.values().flatten().map(|offer| offer.last).max();
+                let may_be_newer = |save: &SaveAfterLoss| {
+                    let is_older = offers.values().flatten().any(|offer| offer.before.is_some())
+                        && newest.is_some_and(|newest| save.step < newest);
+                    is_older && since.elapsed() < step_wait
+                };
                 match SaveAfterLoss::from_offers(&offers, self.world_size) {
                     Ok(chosen)
                         if all_have
                             || aborts_at.is_some_and(offers_wait)
-                                && !(may_have_best && lacks_best(&chosen)) =>
+                                && !(may_have_best && lacks_best(&chosen))
+                                && !may_be_newer(&chosen) =>
                     {
                         self.choose(&chosen);
                         save = Some(chosen);
                     }
                     Err(lost) if all_have || since.elapsed() >= offers_until => {
-                        let holders = |shard: usize| [shard, (shard + 1) % self.world_size];
+                        let n = self.world_size;
+                        let copies =
+                            offers.iter().filter_map(|(rank, offer)| Some((*rank, (*offer)?.copy_of?)));
+                        let distance = copies.map(|(rank, of)| (rank + n - of) % n).next().unwrap_or(1);
+                        let holders = |shard: usize| [shard, (shard + distance) % n];
                         let is_lost =
                             |shard: &usize| !holders(*shard).iter().any(|rank| alive.contains(rank));
                         unsaved = lost.filter(is_lost).map_or(Unsaved::NoState, Unsaved::Shard);
@@ -335,7 +349,7 @@ mod tests {
     }
 
     fn shards(rank: usize) -> Offer {
-        Offer { first: STEP, last: STEP, copy_of: Some((rank + 2) % 3), has_weights: true, lacks_best: false }
+        Offer { copy_of: Some((rank + 2) % 3), ..Offer::whole(STEP) }
     }
 
     #[test]
@@ -369,6 +383,19 @@ mod tests {
             progress.survivor().end(!loss.load(SeqCst));
         });
         assert_eq!(saved, Err(Unsaved::NoState));
+    }
+
+    /// The other rank, which holds the copy of the lost one's shard after a newer step, is late.
+    #[test]
+    fn a_newer_state_is_waited_for() {
+        let kept = |rank: usize| Offer { before: Some(STEP - 5), has_weights: false, ..shards(rank) };
+        let saved = lead([1, 2, 0], Some(kept(2)), Duration::from_secs(60), |progress, of_other| {
+            std::thread::sleep(OFFERS_WAIT + Duration::from_millis(300));
+            let save = progress.survivor().offer(Some(kept(1)));
+            progress.survivor().end(save.is_some_and(|save| save.ranks == [1, 2]));
+            drop(of_other);
+        });
+        assert_eq!(saved, Ok((1, STEP)));
     }
 
     #[test]

@@ -336,6 +336,7 @@ impl Watch {
         let words = LastWords::say(message, move || report.record(&certificate));
         if let Some(limit) = limit {
             lifeline::stand_back();
+            let is_in_host_memory = self.progress.survivor().is_in_host_memory();
             let aborts = self.progress.standing().device.starts_with("cuda");
             // Elsewhere than in a step nothing says how long it takes.
             let step_wait = match self.progress.phase() {
@@ -357,7 +358,12 @@ impl Watch {
             if reports {
                 let text = match saved {
                     Ok((rank, step)) => {
-                        format!("rank {rank} has saved the state after step {step}: no complete step is lost")
+                        let lost = if is_in_host_memory {
+                            "the newest of which the ranks held copies"
+                        } else {
+                            "no complete step is lost"
+                        };
+                        format!("rank {rank} has saved the state after step {step}: {lost}")
                     }
                     Err(Unsaved::Shard(rank)) => format!(
                         "the optimizer state of rank {rank} is lost, and its copy too: the newest checkpoint counts"
