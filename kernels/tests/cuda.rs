@@ -94,6 +94,27 @@ fn copies_in_turn_arrive_in_order() {
 }
 
 #[test]
+fn parts_follow_each_other_to_the_host_while_their_source_changes() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    const N: usize = 1000;
+    let mut source = Tensor::zeros(&[N], DType::F32, gpu.device()).unwrap();
+    let [zero, one] = [0.0, 1.0].map(|value| Tensor::full(&[N], value, DType::F32, gpu.device()).unwrap());
+    let mut download = Download::new(gpu, 4 * 4 * N).unwrap();
+    for _ in 0..2 {
+        ops::copy(zero.view(), source.view_mut()).unwrap();
+        download.start_all(&[source.view()]).unwrap();
+        for _ in 1..4 {
+            ops::add_assign(source.view_mut(), one.view()).unwrap();
+            download.append(source.view()).unwrap();
+        }
+        assert!(download.append(source.view()).is_err(), "it is full");
+        let got = download.wait::<f32>().unwrap();
+        let want: Vec<f32> = (0..4 * N).map(|i| (i / N) as f32).collect();
+        assert!(got == want);
+    }
+}
+
+#[test]
 fn parts_travel_to_the_host_together() {
     let Some((gpu, _alone)) = gpu() else { return };
     const N: usize = 100_000;

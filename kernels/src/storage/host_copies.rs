@@ -229,19 +229,32 @@ impl Download {
     /// [`KernelError::OutOfRange`] (in bytes) if they do not fit; [`KernelError::DeviceMismatch`] for tensors on another device;
     /// [`KernelError::Cuda`].
     pub fn start_all(&mut self, parts: &[TensorRef<'_>]) -> Result<()> {
+        self.enqueue(0, parts)
+    }
+
+    /// Enqueues the copy of one more tensor, which follows those since [`Download::start_all`] in host memory.
+    ///
+    /// # Errors
+    /// Same as [`Download::start_all`]; the copies before are lost too.
+    pub fn append(&mut self, from: TensorRef<'_>) -> Result<()> {
+        self.enqueue(self.bytes, &[from])
+    }
+
+    /// Enqueues the copies to host memory from the byte `start` on.
+    fn enqueue(&mut self, start: usize, parts: &[TensorRef<'_>]) -> Result<()> {
         const OP: &str = "download";
         let len = self.host.as_slice::<u8>().len();
         let to =
             Operand { name: "to", shape: Shape::vector(len), dtype: DType::U8, device: self.gpu.device() };
         parts.iter().try_for_each(|part| check::same_device(OP, &[part.operand("from"), to]))?;
         let bytes = |part: &TensorRef<'_>| part.numel() * part.dtype().size_bytes();
-        let end = parts.iter().map(bytes).sum();
+        let end = start + parts.iter().map(bytes).sum::<usize>();
         if end > len {
-            return Err(KernelError::OutOfRange { op: OP, start: 0, end, len });
+            return Err(KernelError::OutOfRange { op: OP, start, end, len });
         }
         self.gpu.bind()?;
         (self.bytes, self.is_over) = (0, false);
-        let copied = self.copy(parts);
+        let copied = self.copy(start, parts);
         // Recorded even after a failed copy: others were enqueued before it.
         if let Err(error) = self.arrived.record(self.gpu.compute()) {
             // No event marks the end of the copies, so wait for them here.
@@ -254,8 +267,8 @@ impl Download {
     }
 
     /// Enqueues the copies on the compute stream.
-    fn copy(&mut self, parts: &[TensorRef<'_>]) -> Result<()> {
-        let (mut to, stream) = (self.host.as_ptr(), self.gpu.compute().raw());
+    fn copy(&mut self, start: usize, parts: &[TensorRef<'_>]) -> Result<()> {
+        let (mut to, stream) = (self.host.as_ptr().wrapping_add(start), self.gpu.compute().raw());
         for part in parts {
             let from = part.cuda()?;
             if from.is_empty() {
