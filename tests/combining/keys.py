@@ -293,6 +293,7 @@ RULES = {
     "train.stop_after_steps": never,
     "train.stop_after_epochs": never,
     "comm.bucket_mib": one_of(0.0001, 0.001, 0.01, 32.0),
+    "comm.zero_copies_every_steps": one_of(1, 2, 5, 20),
     "checkpoint.every_steps": one_of(0, 1, 2, 5),
     "checkpoint.every_minutes": one_of(0.0, 5.0),
     "checkpoint.every_epochs": one_of(0, 1, 2),
@@ -326,6 +327,9 @@ def draw_config(draw, keys, table, presence, forced):
         other = keys[name].alternative
         if name in config and other in config:
             del config[draw.choice([name, other])]
+    if config.get("comm.zero_copies_every_steps", 20) != 20 and "comm.zero_copies" not in forced and draw.random() < 0.9:
+        # Without copies there is nothing to refresh.
+        config["comm.zero_copies"] = 1
     if config.get("comm.zero_copies") and "comm.zero" not in forced and draw.random() < 0.9:
         # Without shards there is nothing to copy.
         config["comm.zero"] = draw.choice([1, 2])

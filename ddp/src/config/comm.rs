@@ -4,6 +4,7 @@ use ddp_comm::RegisterBuffers;
 
 use super::error::Result;
 use super::key::{Range, count, number, one_of, switch};
+use super::limits::MAX_STEPS;
 use super::raw::RawConfig;
 use super::section::section;
 use super::setting::Setting;
@@ -64,10 +65,17 @@ section! {
 
         /// Copies of each shard on other ranks: 0 or 1.
         zero_copies: usize = count(0, 1)
-            .help("With zero: 1 keeps a copy of each rank's shard of the optimizer's state on the next rank, so that the loss of a rank loses no step")
+            .help("With zero: 1 keeps a copy of each rank's shard of the optimizer's state on another rank, so that the loss of a rank loses no step, or on GPUs few")
             .default("0")
             .example("1")
             .hint("0 keeps none, 1 one of each shard; it needs comm.zero 1 or 2")
+            .may_change();
+
+        /// Steps between two refreshes of the copies on GPUs, at least 1.
+        zero_copies_every_steps: u64 = count(1, MAX_STEPS)
+            .help("Steps after which ranks on GPUs refresh the copies of zero_copies; on the CPU those are exact after each step")
+            .default("20")
+            .hint("after a loss at most so many steps run again")
             .may_change();
 
         /// Whether NCCL reads and writes the buffers of collectives in place.

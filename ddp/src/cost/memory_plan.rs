@@ -22,6 +22,7 @@ use crate::optim::optimizer::Optimizer;
 use crate::optim::param_groups::ParamGroups;
 use crate::train::error::Result;
 use crate::train::gpu_step::N_SLOTS;
+use crate::train::host_copies::{host_bytes, message_len};
 use crate::train::setup::{self, BatchPartition};
 use crate::train::trainer::{GraphMode, TrainerOptions};
 
@@ -36,7 +37,7 @@ ddp_kernels::named_enum! {
         Gradients = "gradients",
         /// Optimizer state: moments or velocity.
         Optimizer = "optimizer",
-        /// Copy of the optimizer state of another rank, with `comm.zero_copies`.
+        /// Copy of the optimizer state of another rank, with `comm.zero_copies`; on a GPU a part of it, on its way to host memory.
         OptimizerCopy = "optimizer copy",
         /// Moving average of the weights.
         Average = "average",
@@ -53,7 +54,7 @@ ddp_kernels::named_enum! {
         /// Host copies of the weights of the best evaluation.
         BestWeights = "best weights",
         /// Host copy of the state that a checkpoint writes, page-locked if the rank computes on a GPU and goes on meanwhile; at least that
-        /// of the weights for the model's file.
+        /// of the weights for the model's file. With `comm.zero_copies` on GPUs also the shards of two states and their copies.
         Snapshot = "snapshot",
     }
 }
@@ -131,7 +132,15 @@ impl MemoryPlan {
         put(MemoryKind::ComputeWeights, weights(model.compute_weights));
         put(MemoryKind::Gradients, exchange.gradient_bytes(|bytes| plan.exchanged_bytes(bytes)));
         put(MemoryKind::Optimizer, optimizer + scratch);
-        put(MemoryKind::OptimizerCopy, if exchange.has_copies() { optimizer } else { 0 });
+        // Shards in host memory, with copies of another rank's, which arrive by way of the device.
+        let n_state = Optimizer::n_moments(&config.optimizer) + usize::from(has_average);
+        let has_host_copies = on_gpu && config.comm.zero_copies > 0 && exchange.gathers_weights();
+        let (message, kept) = if has_host_copies {
+            (message_len(own_len) * single, host_bytes(own_len, n_state))
+        } else {
+            (0, 0)
+        };
+        put(MemoryKind::OptimizerCopy, if exchange.has_copies() { optimizer } else { message });
         put(MemoryKind::Average, average);
         put(MemoryKind::Statistics, model.registered);
         put(MemoryKind::Activations, model.activations);
@@ -145,13 +154,14 @@ impl MemoryPlan {
         put(MemoryKind::Loader, plan.rows_on_host());
         let in_model_file = model.parameters + model.registered;
         let keeps_best = plan.data.eval.is_some() && config.checkpoint.keep_best.is_some();
-        // New ones are copied while a checkpoint of the former ones may be under way.
-        put(MemoryKind::BestWeights, if keeps_best { 2 * in_model_file } else { 0 });
+        // New ones are copied while a checkpoint of the former ones may be under way; kept states may have two more.
+        let n_best = if has_host_copies { 4 } else { 2 };
+        put(MemoryKind::BestWeights, if keeps_best { n_best * in_model_file } else { 0 });
         let state_of_average = if has_average { own_len * single } else { 0 };
         let is_async = config.checkpoint.is_async && config.checkpoint.is_on();
         // A checkpoint for which training waits is written in place on the CPU, and the copy for the model's file is made after it.
         let state = if is_async || on_gpu { optimizer + state_of_average } else { 0 };
-        put(MemoryKind::Snapshot, in_model_file + state);
+        put(MemoryKind::Snapshot, in_model_file + state + kept);
         bytes.optional = if plan.may_compute_beside() { BesideMatmuls::WORKSPACE_BYTES } else { 0 };
         bytes
     }
@@ -239,7 +249,8 @@ impl RankPlan<'_> {
         let RankPartition { rank, world_size, .. } = self.partition.train;
         let ranks = Ranks { rank, world_size, shares_memory: false };
         let layout = self.layout();
-        ExchangePlan::new(&self.options().exchange(), ranks, &layout, &self.buffers(&layout).flat_formats())
+        let options = self.options().exchange().on(self.device);
+        ExchangePlan::new(&options, ranks, &layout, &self.buffers(&layout).flat_formats())
     }
 
     /// The buffers of the model with this layout.

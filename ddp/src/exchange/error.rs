@@ -56,22 +56,16 @@ pub enum ExchangeError {
     CopiesOfWhole,
     /// Copies of the state of an optimizer whose step exchanges something between two passes.
     #[error(
-        "`comm.zero_copies = 1` repeats the update of another rank, and the ranks exchange parts of each update of `optimizer.kind = \"{optimizer}\"`"
+        "on the CPU `comm.zero_copies = 1` repeats the update of another rank, and the ranks exchange parts of each update of `optimizer.kind = \"{optimizer}\"`"
     )]
     #[diagnostic(help("leave out `comm.zero_copies`, or use another optimizer, such as adamw"))]
     CopiesInTwoPasses {
         /// The optimizer.
         optimizer: OptimizerKind,
     },
-    /// Copies of shards on GPUs.
+    /// Copies of shards on CPUs that can't leave a collective.
     #[error(
-        "`comm.zero_copies = 1` is for ranks on the CPU: on a GPU updates are enqueued, and could not be completed after a loss"
-    )]
-    #[diagnostic(help("leave out `comm.zero_copies`: after a loss the newest checkpoint counts"))]
-    CopiesOnGpu,
-    /// Copies of shards on ranks that can't leave a collective.
-    #[error(
-        "`comm.zero_copies = 1` needs ranks that share memory: those joined by {transport} can't leave a collective after a loss, so that none could save"
+        "`comm.zero_copies = 1` needs GPUs, or CPUs that share memory: those joined by {transport} can't leave a collective after a loss, so that none could save"
     )]
     #[diagnostic(help("leave out `comm.zero_copies`: after a loss the newest checkpoint counts"))]
     CopiesByMessages {

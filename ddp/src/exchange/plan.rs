@@ -47,7 +47,7 @@ use crate::optim::param_groups::WholeParameter;
 pub struct ExchangeOptions {
     /// ZeRO stage.
     pub zero: ZeroStage,
-    /// Whether each rank with shards also holds a copy of the state of the rank before it.
+    /// Whether each rank with shards also holds a copy of the state of the rank before it, which it updates.
     pub has_copies: bool,
     /// Number format of gradients between GPUs.
     pub comm_dtype: CommDtype,
@@ -89,6 +89,12 @@ pub struct ExchangePlan {
 }
 
 impl ExchangeOptions {
+    /// The same options for ranks on a device like this one: on GPUs no rank updates copies.
+    #[must_use]
+    pub(crate) fn on(self, device: Device) -> Self {
+        ExchangeOptions { has_copies: self.has_copies && device == Device::Cpu, ..self }
+    }
+
     /// Plans which rank updates which weights.
     pub(crate) fn shard_plan(&self, ranks: Ranks, buckets: &BucketPlan, flat_len: usize) -> ShardPlan {
         let Ranks { rank, world_size, .. } = ranks;
@@ -97,7 +103,7 @@ impl ExchangeOptions {
             ZeroStage::Off if self.micro_shards.is_some() => ShardPlan::whole(flat_len, rank),
             ZeroStage::Off => ShardPlan::new(ranks, flat_len, self.divide_update_from),
             _ if world_size == 1 => ShardPlan::whole(flat_len, rank),
-            _ if self.has_copies => ShardPlan::sharded(buckets, rank, world_size).with_copies(),
+            _ if self.has_copies => ShardPlan::sharded(buckets, rank, world_size).with_copies(1),
             _ => ShardPlan::sharded(buckets, rank, world_size),
         }
     }
@@ -147,7 +153,7 @@ impl ExchangePlan {
             (ZeroStage::Optimizer, None) => buckets(plan, Reduction::ToOwners),
             (ZeroStage::Gradients, None) => {
                 let zero2 = Zero2::new(layout, &plan, rank, world_size, overlap);
-                Box::new(zero2.with_copies(options.has_copies))
+                Box::new(zero2.with_copies(shard_plan.copy_of().is_some()))
             }
         };
         let short_gather = ShortGather::new(formats, &shard_plan, world_size);

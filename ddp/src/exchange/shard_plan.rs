@@ -123,10 +123,10 @@ impl ShardPlan {
         ShardPlan { blocks, rest: end..end, index, n_shards, is_sharded: true, copied: None }
     }
 
-    /// The same plan in which each rank also holds a copy of the state of the rank before it, if there are several with shards.
+    /// The same plan in which each rank also holds a copy of the state of the rank `distance` before it, if there are several with shards.
     #[must_use]
-    pub fn with_copies(self) -> Self {
-        let before = (self.index + self.n_shards - 1) % self.n_shards;
+    pub fn with_copies(self, distance: usize) -> Self {
+        let before = (self.index + self.n_shards - distance) % self.n_shards;
         ShardPlan { copied: (self.is_sharded && self.n_shards > 1).then_some(before), ..self }
     }
 
@@ -311,27 +311,33 @@ mod tests {
     #[test]
     fn each_shard_is_held_twice_where_ranks_hold_copies() {
         let layout = ParamLayout::shared_by(&ModelSpec::plain(&[7, 60, 5], Activation::Relu), 3);
-        let plan = |rank| ShardPlan::sharded(&BucketPlan::new(&layout, 500), rank, 3).with_copies();
-        let mut n_holders = vec![0; layout.flat_len()];
-        for rank in 0..3 {
-            let plan = plan(rank);
-            assert_eq!((plan.copy_of(), plan.state_len()), (Some((rank + 2) % 3), 2 * plan.own_len()));
-            let mut offsets = vec![0; plan.state_len()];
-            for StateShard { flat, offset } in plan.shards_to_restore() {
-                offsets[offset..offset + flat.len()].iter_mut().for_each(|n| *n += 1);
-                flat.for_each(|element| n_holders[element] += 1);
+        for distance in [1, 2] {
+            let plan =
+                |rank| ShardPlan::sharded(&BucketPlan::new(&layout, 500), rank, 3).with_copies(distance);
+            let mut n_holders = vec![0; layout.flat_len()];
+            for rank in 0..3 {
+                let plan = plan(rank);
+                assert_eq!(
+                    (plan.copy_of(), plan.state_len()),
+                    (Some((rank + 3 - distance) % 3), 2 * plan.own_len())
+                );
+                let mut offsets = vec![0; plan.state_len()];
+                for StateShard { flat, offset } in plan.shards_to_restore() {
+                    offsets[offset..offset + flat.len()].iter_mut().for_each(|n| *n += 1);
+                    flat.for_each(|element| n_holders[element] += 1);
+                }
+                assert!(offsets.iter().all(|&n| n == 1));
             }
-            assert!(offsets.iter().all(|&n| n == 1));
+            assert!(n_holders.iter().all(|&n| n == 2));
+            for lost in 0..3 {
+                let left: Vec<usize> = (0..3).filter(|rank| *rank != lost).collect();
+                let mut n_stored = vec![0; layout.flat_len()];
+                let stored = left.iter().flat_map(|&rank| plan(rank).shards_to_store_with(&left));
+                stored.for_each(|shard| shard.flat.for_each(|element| n_stored[element] += 1));
+                assert!(n_stored.iter().all(|&n| n == 1), "without rank {lost}");
+            }
         }
-        assert!(n_holders.iter().all(|&n| n == 2));
-        for lost in 0..3 {
-            let left: Vec<usize> = (0..3).filter(|rank| *rank != lost).collect();
-            let mut n_stored = vec![0; layout.flat_len()];
-            let stored = left.iter().flat_map(|&rank| plan(rank).shards_to_store_with(&left));
-            stored.for_each(|shard| shard.flat.for_each(|element| n_stored[element] += 1));
-            assert!(n_stored.iter().all(|&n| n == 1), "without rank {lost}");
-        }
-        let alone = ShardPlan::sharded(&BucketPlan::new(&layout, 500), 0, 1).with_copies();
+        let alone = ShardPlan::sharded(&BucketPlan::new(&layout, 500), 0, 1).with_copies(1);
         assert_eq!(alone.copy_of(), None);
     }
 

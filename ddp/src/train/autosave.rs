@@ -15,6 +15,7 @@ use crate::model::file::ModelInfo;
 use crate::report::metrics::{CheckpointEvent, Event, MetricsSink};
 use crate::report::notes::warn_of_all_ranks;
 use crate::train::error::{Result, Stop, TrainError};
+use crate::train::host_copies::KeptState;
 use crate::train::rank_save::{RankSave, SaveSettings};
 use crate::train::trainer::Trainer;
 
@@ -132,7 +133,7 @@ impl<'a> Autosave<'a> {
         best: Option<Arc<Vec<f32>>>,
         after_loss: AfterLoss<'_>,
     ) -> Result<bool> {
-        let AfterLoss { config, data, folder, keeps_best_apart, save, limit } = after_loss;
+        let AfterLoss { config, data, folder, keeps_best_apart, kept, save, limit } = after_loss;
         let is_alone = save.ranks.len() == 1 && trainer.exchange().shard_plan.blocks().is_empty();
         if !is_alone {
             // A save under way waits for the rank that is lost.
@@ -145,17 +146,26 @@ impl<'a> Autosave<'a> {
             return Ok(!outcomes.last().map_or(self.failed.is_some(), has_failed));
         }
         let store = CheckpointStore::for_run(folder);
+        let save_share = |store, trainer: &mut Trainer<'_>, run: &mut RunState, best| {
+            let (world, settings) = (self.world, settings(config, data));
+            match kept {
+                Some(kept) => {
+                    RankSave::save_kept(world, settings, trainer, store, (kept, run), best, (save, limit))
+                }
+                None => RankSave::save_after_loss(world, settings, trainer, store, run, best, (save, limit)),
+            }
+        };
         if save.ranks[0] != self.world.rank().0 {
-            let settings = settings(config, data);
-            RankSave::save_after_loss(self.world, settings, trainer, store, run, None, (save, limit))?;
+            save_share(store, trainer, run, None)?;
             return Ok(true);
         }
-        // Checkpoints of later steps were damaged when this run resumed.
-        let is_current = |newest: &Checkpoint| newest.manifest().run.step == trainer.n_steps();
-        let check = |newest: &Checkpoint| if is_current(newest) { newest.verify() } else { Ok(()) };
-        let newest = store.newest(trainer.n_steps() + 1, check)?.found;
-        if newest.as_ref().is_some_and(is_current) {
-            return Ok(true);
+        // Checkpoints of later steps were damaged when this run resumed, unless this is the state after an earlier one.
+        let end = if kept.is_some() { u64::MAX } else { save.step + 1 };
+        let step_of = |newest: &Checkpoint| newest.manifest().run.step;
+        let check = |newest: &Checkpoint| if step_of(newest) >= save.step { newest.verify() } else { Ok(()) };
+        let newest = store.newest(end, check)?.found;
+        if let Some(step) = newest.as_ref().map(step_of).filter(|step| *step >= save.step) {
+            return Ok(step == save.step);
         }
         let best = match (keeps_best_apart, newest) {
             (false, _) => None,
@@ -182,8 +192,7 @@ impl<'a> Autosave<'a> {
                     .map(Arc::new)
             }
         };
-        let settings = settings(config, data);
-        RankSave::save_after_loss(self.world, settings, trainer, store, run, best, (save, limit))?;
+        save_share(store, trainer, run, best)?;
         Ok(true)
     }
 
@@ -229,6 +238,8 @@ pub(crate) struct AfterLoss<'a> {
     pub(crate) folder: &'a Path,
     /// Whether the weights of the best evaluation are not those of this step.
     pub(crate) keeps_best_apart: bool,
+    /// The state to save, where it is not the trainer's.
+    pub(crate) kept: Option<KeptState<'a>>,
     /// The save, and the ranks that take part in it.
     pub(crate) save: &'a SaveAfterLoss,
     /// Longest time for it.

@@ -58,6 +58,8 @@ pub mod statistics;
 pub mod trainer;
 #[doc(hidden)]
 pub mod evaluations;
+#[doc(hidden)]
+pub mod host_copies;
 mod rank_save;
 #[doc(hidden)]
 pub mod autosave;

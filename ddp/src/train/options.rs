@@ -73,8 +73,9 @@ pub struct TrainerOptions {
     pub graph: GraphMode,
     /// ZeRO stage: the training state that is sharded over the ranks.
     pub zero: ZeroStage,
-    /// With ZeRO, whether each rank also holds a copy of the optimizer state of the rank before it, which it updates too. Then the ranks that
-    /// are left after a loss hold the whole state. On CPUs that share memory.
+    /// With ZeRO, whether the state of each rank's shards has a copy on another rank, so that the ranks that are left after a loss hold the
+    /// whole state: on CPUs that share memory each rank also updates the state of the rank before it; on GPUs a run of a config refreshes
+    /// copies in host memory every so many steps, and a program's own loop keeps none.
     pub zero_copies: bool,
     /// Whether ranks with shards of the weights (ZeRO) gather them after an update in the format of matmuls, if they compute on GPUs in
     /// bf16 or f16: half as many bytes. Before whole master weights are read, [`Trainer::gather_weights`] gathers them; what the trainer
@@ -126,8 +127,8 @@ impl TrainerOptions {
     /// Checks that a model on `device` can be trained by this optimizer with these options.
     ///
     /// # Errors
-    /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`]; [`ExchangeError::CopiesOfWhole`],
-    /// [`ExchangeError::CopiesInTwoPasses`] and [`ExchangeError::CopiesOnGpu`].
+    /// [`ExchangeError::ZeroWire`], [`ExchangeError::TreeOfWhole`] and [`ExchangeError::ShardedNorms`]; [`ExchangeError::CopiesOfWhole`]
+    /// and [`ExchangeError::CopiesInTwoPasses`].
     pub fn check(&self, device: Device, optimizer: OptimizerKind) -> Result<(), ExchangeError> {
         let is_sharded = self.zero != ZeroStage::Off;
         let has_sums = optimizer.whole_need() == Some(WholeNeed::Norms);
@@ -141,10 +142,7 @@ impl TrainerOptions {
         if self.zero_copies && !is_sharded {
             return Err(ExchangeError::CopiesOfWhole);
         }
-        if self.zero_copies && device != Device::Cpu {
-            return Err(ExchangeError::CopiesOnGpu);
-        }
-        if self.zero_copies && optimizer.whole_need().is_some() {
+        if self.zero_copies && device == Device::Cpu && optimizer.whole_need().is_some() {
             return Err(ExchangeError::CopiesInTwoPasses { optimizer });
         }
         if self.micro_shards.is_some() && (is_rounded || self.zero == ZeroStage::Gradients) {
@@ -170,8 +168,10 @@ impl TrainerOptions {
 
     /// Elements of each tensor of optimizer state that a rank of `world` needs for a model of this layout.
     pub fn state_len(&self, world: &World, layout: &ParamLayout) -> usize {
-        let buckets = BucketPlan::new(layout, self.bucket_bytes);
-        self.exchange().shard_plan(Ranks::of(world), &buckets, layout.flat_len()).state_len()
+        let (buckets, ranks) = (BucketPlan::new(layout, self.bucket_bytes), Ranks::of(world));
+        let mut exchange = self.exchange();
+        exchange.has_copies &= ranks.shares_memory;
+        exchange.shard_plan(ranks, &buckets, layout.flat_len()).state_len()
     }
 
     /// Options of the exchange.

@@ -16,6 +16,7 @@ use crate::model::file::ModelInfo;
 use crate::report::notes::warn_of_all_ranks;
 use crate::run_folder::run_id;
 use crate::train::error::{Result, Stop, TrainError};
+use crate::train::host_copies::KeptState;
 use crate::train::trainer::{StateShard, StateToSave, Trainer};
 
 /// Metadata that a run's checkpoints carry, and how they are saved.
@@ -94,28 +95,56 @@ impl RankSave {
         (save, limit): (&SaveAfterLoss, Duration),
     ) -> Result<()> {
         trainer.take(run)?;
-        let place = save.ranks.iter().position(|rank| *rank == world.rank().0).unwrap_or_default();
         let shards = trainer.shards_after_loss(&save.ranks);
         let owned: Vec<Range<usize>> = shards.iter().map(|shard| shard.flat.clone()).collect();
-        let options = options(world, settings, trainer, &store, save.ranks.len(), &owned);
-        let is_rank_lost = world.watchdog().loss_in_save();
-        let options = SaveOptions { rank: place, rank_timeout: limit, is_rank_lost, ..options };
-        let mut saver = Saver::for_survivors(store, options, save.ranks[0]);
+        let mut saver = saver_after_loss(world, settings, trainer, store, &owned, (save, limit));
         if save.lacks_weights {
             let weights = trainer.weights_after_loss().into_slice::<f32>("checkpoint", "weights")?;
-            if place == 0 {
-                saver.collect_weights(run.step, weights)?;
-            } else {
-                saver.pass_on_weights(run.step, weights, &owned)?;
-            }
+            complete_weights(&saver, run.step, weights, &owned)?;
         }
-        let state = trainer.state_after_loss(&shards, place == 0)?;
+        let state = trainer.state_after_loss(&shards, saver.options().rank == 0)?;
         match trainer.model().device() {
             Device::Cpu => save_in_place(&mut saver, run, &state, best.as_deref())??,
             Device::Cuda(_) => {
                 saver.save_snapshot(run, &snapshot(SnapshotBuffers::default(), &state, best)?)?
             }
         };
+        Ok(())
+    }
+
+    /// Saves a state that is kept in host memory, as [`RankSave::save_after_loss`] does, without the trainer's device.
+    ///
+    /// # Errors
+    /// `TrainError::Checkpoint`.
+    pub(crate) fn save_kept(
+        world: &World,
+        settings: SaveSettings,
+        trainer: &Trainer<'_>,
+        store: CheckpointStore,
+        (kept, run): (KeptState<'_>, &RunState),
+        best: Option<Arc<Vec<f32>>>,
+        (save, limit): (&SaveAfterLoss, Duration),
+    ) -> Result<()> {
+        let shards = kept.shards_with(&save.ranks);
+        let owned: Vec<Range<usize>> = shards.iter().map(|shard| shard.flat.clone()).collect();
+        let mut saver = saver_after_loss(world, settings, trainer, store, &owned, (save, limit));
+        let mut tensors = kept.tensors();
+        let masters = tensors.next().unwrap_or_default();
+        let mut weights = vec![0.0; trainer.model().layout().flat_len()];
+        for StateShard { flat, offset } in shards {
+            let values = &masters[offset..offset + flat.len()];
+            weights[flat].copy_from_slice(values);
+        }
+        complete_weights(&saver, run.step, &mut weights, &owned)?;
+        let n_own = owned.iter().map(ExactSizeIterator::len).sum();
+        let state: Vec<Vec<&[f32]>> = tensors.map(|values: &[f32]| vec![&values[..n_own]]).collect();
+        let contents = if saver.options().rank == 0 {
+            let (best, registered) = (best.as_deref().map(Vec::as_slice), &kept.run.registered);
+            Contents { weights: Some(&weights), best, registered, state: &state }
+        } else {
+            Contents { state: &state, ..Contents::default() }
+        };
+        saver.save_all(run, contents)?;
         Ok(())
     }
 
@@ -251,6 +280,36 @@ fn options(
         keep_best,
         rank_timeout: SaveOptions::RANK_TIMEOUT,
         is_rank_lost: world.watchdog().loss(),
+    }
+}
+
+/// The saver of one of the ranks that are left after a loss, of these ranges of the state.
+fn saver_after_loss(
+    world: &World,
+    settings: SaveSettings,
+    trainer: &Trainer<'_>,
+    store: CheckpointStore,
+    owned: &[Range<usize>],
+    (save, limit): (&SaveAfterLoss, Duration),
+) -> Saver {
+    let place = save.ranks.iter().position(|rank| *rank == world.rank().0).unwrap_or_default();
+    let options = options(world, settings, trainer, &store, save.ranks.len(), owned);
+    let is_rank_lost = world.watchdog().loss_in_save();
+    let options = SaveOptions { rank: place, rank_timeout: limit, is_rank_lost, ..options };
+    Saver::for_survivors(store, options, save.ranks[0])
+}
+
+/// Completes `weights` on the rank that completes the checkpoint by those that the others own.
+fn complete_weights(
+    saver: &Saver,
+    step: u64,
+    weights: &mut [f32],
+    owned: &[Range<usize>],
+) -> Result<(), CheckpointError> {
+    if saver.options().rank == 0 {
+        saver.collect_weights(step, weights)
+    } else {
+        saver.pass_on_weights(step, weights, owned)
     }
 }
 

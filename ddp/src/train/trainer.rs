@@ -117,7 +117,8 @@ impl<'w> Trainer<'w> {
         options.check(model.device(), optimizer.kind())?;
         optimizer.check_model(&model)?;
         let group = world.tensor_group();
-        if options.zero_copies && world.world_size() > 1 && !group.shares_memory() {
+        let is_on_cpu = model.device() == Device::Cpu;
+        if options.zero_copies && is_on_cpu && world.world_size() > 1 && !group.shares_memory() {
             return Err(ExchangeError::CopiesByMessages { transport: group.transport() }.into());
         }
         match model.precision() {
@@ -138,7 +139,7 @@ impl<'w> Trainer<'w> {
             options.divide_update_from = usize::MAX;
         }
         let formats = model.flat_formats();
-        let mut exchange = options.exchange();
+        let mut exchange = options.exchange().on(model.device());
         exchange.updates_buckets &= !optimizer.has_first_pass();
         let exchange = ExchangePlan::new(&exchange, Ranks::of(world), model.layout(), &formats);
         let buffers = model.named_buffers().into_iter().map(|(_, values)| values.numel());

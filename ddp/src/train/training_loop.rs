@@ -4,6 +4,7 @@
 //! votes in an earlier step.
 
 mod after_loss;
+mod saves;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,7 +16,6 @@ use tracing::{Span, debug_span, info, info_span, trace_span, warn};
 
 use crate::checkpoint::{EpochLossState, RunState};
 use crate::data::loader::{DataLoader, LoadedStep};
-use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{
     BestEvent, EndEvent, EndTime, EpochEvent, EvalEvent, Event, LastMetrics, MetricsSink, StepEvent,
     StopEvent,
@@ -30,6 +30,7 @@ use crate::train::bottleneck::data_advice;
 use crate::train::diagnosis::FailedStep;
 use crate::train::error::{GiveUp, Result, Stop, TrainError};
 use crate::train::evaluations::{Evaluations, When};
+use crate::train::host_copies::HostCopies;
 use crate::train::late_ranks::LateRanks;
 use crate::train::loop_plan::{Due, stop_key};
 pub use crate::train::loop_plan::{Ending, LoopPlan, is_long_enough};
@@ -47,6 +48,8 @@ pub struct TrainingLoop<'a> {
     plan: LoopPlan<'a>,
     loader: DataLoader,
     autosave: Autosave<'a>,
+    /// States in host memory for the loss of a rank, where shards need them.
+    copies: Option<HostCopies>,
     metrics: MetricsSink,
     progress: Box<dyn Progress>,
     evaluations: Evaluations<'a>,
@@ -124,6 +127,7 @@ impl<'a> TrainingLoop<'a> {
             plan,
             loader,
             autosave,
+            copies: None,
             metrics,
             progress,
             state,
@@ -147,12 +151,16 @@ impl<'a> TrainingLoop<'a> {
             let _epoch = span.enter();
             let ends_epoch = self.step(trainer)?;
             let checks_replicas = self.replica_guard.is_due(trainer.n_steps());
-            self.outcomes(trainer, checks_replicas)?;
+            let refreshes = self.copies_are_due(trainer.n_steps());
+            self.outcomes(trainer, checks_replicas || refreshes)?;
             if self.rollback.is_some() {
                 return self.roll_back(trainer);
             }
             if checks_replicas {
                 self.replica_guard.check(self.plan.world, trainer)?;
+            }
+            if refreshes {
+                self.refresh_copies(trainer)?;
             }
             let save = self.autosave.is_due_after_step(trainer.n_steps());
             stop = self.stop_reason(trainer);
@@ -181,8 +189,8 @@ impl<'a> TrainingLoop<'a> {
 
     /// Ends a failed run without waiting for its device; a checkpoint that is being written is completed.
     pub fn abandon(self) {
-        // Rows may be on their way to a GPU behind work that never ends, and dropping them would wait for it.
-        std::mem::forget(self.loader);
+        // Rows may be on their way to a GPU behind work that never ends, and copies on their way back: dropping them would wait for it.
+        std::mem::forget((self.loader, self.copies));
     }
 
     /// Evaluates and saves what is due between two steps; returns the reason to stop, if there is one.
@@ -569,29 +577,6 @@ impl<'a> TrainingLoop<'a> {
         self.write_event(&Event::Eval(event))?;
         self.evaluations.note_early_stop(&self.state);
         Ok(is_best && self.autosave.saves_best())
-    }
-
-    /// Merges the rows that the ranks have used since the last call into the state.
-    fn gather_rows(&mut self) -> Result<()> {
-        let own_rows = self.loader.take_rows_hash()?;
-        for bytes in self.plan.world.group().all_gather_bytes(&own_rows.to_bytes())? {
-            let rows = RowsHash::from_bytes(&bytes).expect("all ranks run one program");
-            self.state.proof.current.merge(&rows);
-        }
-        self.gathered = self.state.cursor;
-        Ok(())
-    }
-
-    /// Starts a checkpoint of the run's current state, the last one where `is_last`.
-    fn save(&mut self, trainer: &mut Trainer<'_>, is_last: bool) -> Result<()> {
-        self.plan.run_dir.map_or(Ok(()), RunDir::check_not_taken)?;
-        let _checkpoint = info_span!("checkpoint", step = trainer.n_steps()).entered();
-        let (_phase, started) = (self.plan.world.watchdog().during(Phase::Checkpoint), Instant::now());
-        self.gather_rows()?;
-        let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
-        let best = self.evaluations.best_weights().for_checkpoint(&self.state, is_averaged);
-        trainer.gather_weights()?;
-        self.autosave.save(trainer, &mut self.state, best, started, is_last)
     }
 
     fn seconds_since_start(&self) -> f64 {

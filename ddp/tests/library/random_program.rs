@@ -100,7 +100,8 @@ impl Program {
         };
         let saved_after = draws.below(n_steps);
         let resumed_on = 1 + draws.below(max_ranks);
-        let has_copies = options.zero != ZeroStage::Off && setup.optimizer.whole_need().is_none() && !on_gpus;
+        let has_copies =
+            options.zero != ZeroStage::Off && (on_gpus || setup.optimizer.whole_need().is_none());
         let zero_copies = draws.once_in(2) && (has_copies || draws.once_in(6));
         let setup = Setup { options: TrainerOptions { zero_copies, ..options }, ..setup };
         Program { setup, n_ranks, saved_after, resumed_on }
@@ -171,7 +172,7 @@ impl Program {
         let has_second_stage = zero == ZeroStage::Gradients;
         let has_two_passes = self.setup.optimizer.whole_need().is_some();
         self.setup.precision == Precision::F64
-            || (zero_copies && (!has_shards || self.setup.on_gpus || has_two_passes))
+            || (zero_copies && (!has_shards || (has_two_passes && !self.setup.on_gpus)))
             || (rounds && has_second_stage)
             || (micro_shards.is_some()
                 && (has_second_stage || rounds || self.mixes_rows() || (sums_squares && has_shards)))

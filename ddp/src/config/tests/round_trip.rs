@@ -406,14 +406,18 @@ fn any_config() -> impl Strategy<Value = Config> {
     });
     let zero = pick(&[ZeroStage::Off, ZeroStage::Optimizer, ZeroStage::Gradients]);
     let register = pick(&[RegisterBuffers::Auto, RegisterBuffers::On, RegisterBuffers::Off]);
-    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), (zero, 0..2usize), register).prop_map(
-        |(bucket_mib, overlap, dtype, (zero, zero_copies), register_buffers)| CommConfig {
-            bucket_mib,
-            overlap,
-            dtype,
-            zero,
-            zero_copies,
-            register_buffers,
+    let zero = (zero, 0..2usize, 1..1000u64);
+    let comm = (1e-6..1e6f64, any::<bool>(), pick(CommDtype::ALL), zero, register).prop_map(
+        |(bucket_mib, overlap, dtype, (zero, zero_copies, zero_copies_every_steps), register_buffers)| {
+            CommConfig {
+                bucket_mib,
+                overlap,
+                dtype,
+                zero,
+                zero_copies,
+                zero_copies_every_steps,
+                register_buffers,
+            }
         },
     );
     let log = (1usize..1_000_000).prop_map(|every_steps| LogConfig { every_steps, ..default().log });
@@ -430,7 +434,12 @@ fn any_config() -> impl Strategy<Value = Config> {
             let checkpoint = CheckpointConfig { keep_best, ..checkpoint };
             // Copies are for the save after a loss.
             let zero_copies = comm.zero_copies.min(usize::from(watchdog.save_limit().is_some()));
-            let comm = CommConfig { zero_copies, ..comm };
+            let zero_copies_every_steps = if zero_copies > 0 {
+                comm.zero_copies_every_steps
+            } else {
+                default().comm.zero_copies_every_steps
+            };
+            let comm = CommConfig { zero_copies, zero_copies_every_steps, ..comm };
             Config {
                 name,
                 data,

@@ -7,18 +7,42 @@
 use std::time::Duration;
 
 use ddp_comm::Offer;
-use ddp_kernels::TensorMut;
+use ddp_kernels::{Tensor, TensorMut};
 
 use super::{StateShard, StateToSave, StepInfo, Trainer};
 use crate::train::error::Result;
 use crate::train::gpu_step::{N_SLOTS, Settled};
-use crate::train::step::Within;
+use crate::train::step::{Replica, Within};
 
 impl Trainer<'_> {
     /// Whether the ranks that are left after the loss of one hold all that a checkpoint needs, each or together.
     pub(crate) fn survives_loss(&self) -> bool {
         let shard_plan = &self.replica.shard_plan;
-        shard_plan.blocks().is_empty() || shard_plan.copy_of().is_some()
+        shard_plan.blocks().is_empty() || shard_plan.copy_of().is_some() || self.needs_host_copies()
+    }
+
+    /// Whether the run keeps copies of shards in host memory: those of ranks on GPUs.
+    pub(crate) fn needs_host_copies(&self) -> bool {
+        let Replica { options, shard_plan, .. } = &self.replica;
+        options.zero_copies
+            && shard_plan.is_sharded()
+            && !shard_plan.blocks().is_empty()
+            && self.gpu.is_some()
+    }
+
+    /// Copies the buffers that layers registered to host memory, by name. Waits for the work on them.
+    ///
+    /// # Errors
+    /// `TrainError::Kernel` of that work.
+    pub(crate) fn registered_on_host(&self) -> Result<Vec<(String, Tensor)>> {
+        let buffers = self.replica.model.saved_buffers().into_iter();
+        buffers.map(|(name, values)| Ok((name.to_owned(), values.cpu()?))).collect()
+    }
+
+    /// The weights and the tensors of the optimizer's state, of which this rank's shards are up to date.
+    pub(crate) fn tensors_of_shards(&self) -> (&Tensor, Vec<&Tensor>) {
+        let Replica { model, optimizer, .. } = &self.replica;
+        (model.own_weights(), optimizer.state().into_iter().map(|(_, tensor)| tensor).collect())
     }
 
     /// Lets the steps from now on be [undone](Trainer::settle). No step is under way.
@@ -145,7 +169,7 @@ mod tests {
     use std::sync::Arc;
 
     use ddp_comm::{World, threads};
-    use ddp_kernels::{DType, Device, Tensor};
+    use ddp_kernels::{DType, Device};
 
     use super::*;
     use crate::config::precision::Precision;

@@ -1,7 +1,8 @@
 //! The end of a loop whose ranks have lost another one: those that are left save the newest step that one of them has completed.
 //!
 //! The watchdog asks the ranks. What no single rank holds after the loss is computed anew: which rows the others have used is a function
-//! of seed and cursor. With ZeRO the ranks save together, where each holds a copy of another one's shards.
+//! of seed and cursor. With ZeRO the ranks save together, where each holds a copy of another one's shards: of the trainer's state, or on GPUs of
+//! one that is kept in host memory.
 
 use ddp_comm::{CommError, Offer, SaveAfterLoss};
 use tracing::error;
@@ -12,6 +13,7 @@ use crate::data::order::epoch_proof::RowsHash;
 use crate::report::metrics::{Event, json_line};
 use crate::train::autosave::AfterLoss;
 use crate::train::error::{Result, Stop, TrainError};
+use crate::train::host_copies::{HostCopies, KeptState};
 use crate::train::setup::batch_plan;
 use crate::train::trainer::Trainer;
 
@@ -24,9 +26,12 @@ impl TrainingLoop<'_> {
     pub fn train(&mut self, trainer: &mut Trainer<'_>) -> Result<Ending, Stop> {
         let watchdog = self.plan.world.watchdog();
         let limit = self.plan.config.watchdog.save_limit().filter(|_| self.can_save_after_loss(trainer));
-        if limit.is_some() {
+        if limit.is_some() && trainer.needs_host_copies() {
+            self.prepare_copies(trainer)?;
+        } else if limit.is_some() {
             trainer.prepare_to_undo()?;
         }
+        watchdog.keeps_states_in_host_memory(self.copies.is_some());
         watchdog.saves_for(limit);
         let ended = self.run(trainer);
         if let Err(stop) = &ended {
@@ -82,6 +87,12 @@ impl TrainingLoop<'_> {
         if !watchdog.is_after_loss() {
             return;
         }
+        if let Some(copies) = self.copies.take() {
+            self.save_kept(trainer, &copies);
+            // Copies may be on their way behind work that never ends.
+            std::mem::forget(copies);
+            return;
+        }
         let limit = self.plan.config.watchdog.save_limit().unwrap_or_default();
         let offer = trainer.settle(limit).unwrap_or(None).filter(|offer| offer.last > self.first_step);
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
@@ -96,11 +107,29 @@ impl TrainingLoop<'_> {
         if !is_caught_up || trainer.n_steps() <= self.first_step {
             return watchdog.end_save(false);
         }
-        let saved = self.complete_state().and_then(|()| self.save_share(trainer, &save));
+        self.end_save(trainer, &save, None);
+    }
+
+    /// Offers the states that are kept in host memory, and saves the one that the ranks choose, or this rank's share of it.
+    fn save_kept(&mut self, trainer: &mut Trainer<'_>, copies: &HostCopies) {
+        let watchdog = self.plan.world.watchdog();
+        // An abort could complete a refresh on another rank with undefined values: none aborts before all have left.
+        self.plan.world.tensor_group().leave_after_loss();
+        let Some(save) = watchdog.offer_save(copies.offer()) else { return };
+        let Some(kept) = copies.after(save.step) else { return watchdog.end_save(false) };
+        self.state = kept.run.state.clone();
+        (self.gathered, self.evaluated_at) = (kept.run.gathered, kept.run.evaluated_at);
+        self.last_events.clone_from(&kept.run.last_events);
+        self.end_save(trainer, &save, Some(kept));
+    }
+
+    /// Saves the state, or this rank's share of it, and tells the others.
+    fn end_save(&mut self, trainer: &mut Trainer<'_>, save: &SaveAfterLoss, kept: Option<KeptState<'_>>) {
+        let saved = self.complete_state().and_then(|()| self.save_share(trainer, save, kept));
         if let Err(error) = &saved {
-            error!("the state after step {} could not be saved: {error}", trainer.n_steps());
+            error!("the state after step {} could not be saved: {error}", save.step);
         }
-        watchdog.end_save(matches!(saved, Ok(true)));
+        self.plan.world.watchdog().end_save(matches!(saved, Ok(true)));
     }
 
     /// Whether what this rank holds can be saved after the loss of another one: all of the state, or with the others, and it can leave
@@ -155,7 +184,12 @@ impl TrainingLoop<'_> {
         Ok(())
     }
 
-    fn save_share(&mut self, trainer: &mut Trainer<'_>, save: &SaveAfterLoss) -> Result<bool> {
+    fn save_share(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        save: &SaveAfterLoss,
+        kept: Option<KeptState<'_>>,
+    ) -> Result<bool> {
         let is_averaged = self.plan.config.optimizer.ema_decay > 0.0;
         let best = self.evaluations.best_weights();
         let after_loss = AfterLoss {
@@ -163,10 +197,14 @@ impl TrainingLoop<'_> {
             data: self.plan.data,
             folder: &self.plan.folder,
             keeps_best_apart: best.is_apart(&self.state, is_averaged),
+            kept,
             save,
             limit: self.plan.config.watchdog.save_limit().unwrap_or_default(),
         };
-        let best = best.for_checkpoint(&self.state, is_averaged);
+        let best = match kept {
+            Some(kept) => kept.run.best.clone(),
+            None => best.for_checkpoint(&self.state, is_averaged),
+        };
         self.autosave.save_after_loss(trainer, &mut self.state, best, after_loss)
     }
 }

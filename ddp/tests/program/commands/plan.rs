@@ -53,6 +53,23 @@ fn a_run_on_gpus_and_data_that_are_not_here_is_planned() {
     }
 }
 
+/// Of 8 shards a rank keeps its own and another one's, of two states, each with the weights and two moments.
+#[test]
+fn copies_of_shards_on_gpus_take_memory_of_the_host() {
+    let memory = |more: &str| {
+        let line = format!("{ABSENT} --gpu h100 --world 8 --set comm.zero=1 {more}");
+        plan(&line).swap_remove(0)["memory_bytes"].clone()
+    };
+    let (without, with) = (memory(""), memory("--set comm.zero_copies=1"));
+    let more = |name: &str| number(&with, name) - number(&without, name);
+    let shard = number(&without, "optimizer") / 2.0;
+    assert_eq!(more("snapshot"), 2.0 * 2.0 * 3.0 * shard, "{with}");
+    assert_eq!(more("optimizer copy"), shard, "one message: {with}");
+    for same in ["parameters", "gradients", "optimizer", "activations", "workspace"] {
+        assert_eq!(more(same), 0.0, "{same}");
+    }
+}
+
 #[test]
 fn a_model_that_does_not_fit_gets_settings_with_which_it_does() {
     let line = format!("{ABSENT} --gpu h100 --memory-gib 1.9 --world 8 --hidden 4096,4096 --batch-size 8192");

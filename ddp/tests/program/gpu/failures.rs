@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use super::program::{count_of_rank, on_gpus, train_args};
-use crate::common::{read_weights, same_bits, temp_dir};
-use crate::virtual_gpu::under_virtual_gpus;
+use crate::common::{ddp_train, read_weights, same_bits, temp_dir};
+use crate::virtual_gpu::{command_under_virtual_gpus, under_virtual_gpus};
 
 #[test]
 fn memory_that_is_short_is_told_with_who_holds_how_much() {
@@ -134,6 +136,121 @@ fn survivors_on_gpus_save_what_a_killed_rank_cannot_take_with_it() {
             assert!(same_bits(&weights(&name), &weights(&whole)), "{name}: {}", killed.stderr);
         }
         assert!(n_saved > 0, "{kind}");
+    }
+}
+
+/// Shards of a killed rank come from copies that another one has refreshed: a loss at any moment, also within a refresh, costs no more steps
+/// than lie between two of them, and the run that goes on has the bits of an undisturbed one.
+#[test]
+fn survivors_on_gpus_save_the_shards_of_a_killed_rank_from_refreshed_copies() {
+    const EVERY: u64 = 4;
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name);
+    let job = |name: &str, n_ranks: usize, more: &[&str], env: &[(&str, &str)]| {
+        let (out, cache, n) = (path(name), path("cache"), n_ranks.to_string());
+        let launch = ["launch", "--launcher", "env", "-n", &n, "--max-restarts", "0", "--"];
+        let train = ["-q", "--device", "cuda", "--resume", "auto", "--out", out.to_str().unwrap()];
+        let copies = format!("comm.zero_copies_every_steps={EVERY}");
+        let sets = ["train.epochs=5", "log.every_steps=1", "checkpoint.every_epochs=0", "comm.zero_copies=1"];
+        let sets = sets.iter().copied().chain([copies.as_str()]).chain(more.iter().copied());
+        let args: Vec<&str> =
+            launch.into_iter().chain(train).chain(sets.flat_map(|set| ["--set", set])).collect();
+        let env = [&[("DDP_TRAIN_CACHE", cache.to_str().unwrap())], env].concat();
+        under_virtual_gpus(n_ranks, &args, &env)
+    };
+    let last_step = |name: &str| {
+        let events = std::fs::read_to_string(path(name).join("metrics.jsonl")).unwrap_or_default();
+        let events = events.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        events
+            .filter(|event| event["event"] == "step")
+            .filter_map(|event| event["step"].as_u64())
+            .max()
+            .unwrap_or(0)
+    };
+    let saved_step = |name: &str| {
+        let steps = std::fs::read_dir(path(name).join("checkpoints")).unwrap();
+        let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
+        steps
+            .filter_map(|entry| name(entry.unwrap()).strip_prefix("step-")?.parse::<u64>().ok())
+            .max()
+            .unwrap_or(0)
+    };
+    let batch_norm = r#"model.layers=[{kind="linear",out_features=48},{kind="batch_norm"}]"#;
+    let kinds: [(&str, usize, &[&str]); 3] = [
+        ("first", 2, &["comm.zero=1", "model.hidden=[48,32]", "train.precision=bf16", "optimizer.kind=muon"]),
+        ("second", 3, &["comm.zero=2", batch_norm, "train.ema_decay=0.9", "train.clip_grad_norm=1.0"]),
+        (
+            "buckets",
+            4,
+            &["comm.zero=1", "model.hidden=[48,32]", "comm.bucket_mib=0.005", "train.eval_every_steps=6"],
+        ),
+    ];
+    for (kind, n_ranks, more) in kinds {
+        let whole = format!("{kind}-whole");
+        let Some(outcome) = job(&whole, n_ranks, more, &[]) else { return };
+        outcome.ok();
+        let weights = |name: &str| read_weights(&path(name).join("model.safetensors"));
+        let mut n_saved = 0;
+        for (index, at) in [403, 460, 517, 571].into_iter().enumerate() {
+            let (name, rank) = (format!("{kind}-{at}"), index % n_ranks);
+            let fault = format!("kill:{at},rank={rank}");
+            let killed = job(&name, n_ranks, more, &[("VGPU_FAIL", &fault)]).unwrap();
+            assert_eq!(killed.status.code(), Some(75), "{name}: {killed:#?}");
+            let (reached, saved) = (last_step(&name), saved_step(&name));
+            assert!(
+                saved % EVERY == 0 && reached <= saved + EVERY,
+                "{name}: {saved} of {reached}: {}",
+                killed.stderr
+            );
+            n_saved += usize::from(killed.stderr.contains(": the newest of which the ranks held copies"));
+            job(&name, n_ranks, more, &[]).unwrap().ok();
+            assert!(same_bits(&weights(&name), &weights(&whole)), "{name}: {}", killed.stderr);
+        }
+        assert!(n_saved > 1, "{kind}");
+    }
+}
+
+/// Copies of shards are on another host, so that all ranks of one may be lost together. The hosts are namespaces with names of their own.
+#[test]
+fn survivors_on_gpus_save_the_shards_of_a_killed_host() {
+    const RANKS: &str = r#"for rank in 0 1 2 3; do
+        export RANK=$rank LOCAL_RANK=$((rank % 2))
+        if [ $((rank / 2)) = "$KILLED" ]; then export VGPU_FAIL=kill:700; else unset VGPU_FAIL; fi
+        unshare --uts sh -c 'hostname "$0" && exec "$@"' host$((rank / 2)) "$@" &
+    done
+    wait"#;
+    let named = Command::new("unshare").args(["--uts", "hostname", "host0"]).output();
+    if !named.is_ok_and(|output| output.status.success()) {
+        println!("skipped: needs the right to name a host");
+        return;
+    }
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name);
+    let job = |name: &str, killed: &str| {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new("sh");
+        command.args(["-c", RANKS, "sh"]).arg(ddp_train());
+        command.args(["train", "-q", "--device", "cuda", "--resume", "auto", "--threads", "1", "--out"]);
+        command.arg(path(name));
+        let sets = "train.epochs=5 log.every_steps=1 checkpoint.every_epochs=0 model.hidden=[48,32] comm.zero=2 comm.zero_copies=1 \
+                    comm.zero_copies_every_steps=4";
+        command.args(sets.split_whitespace().flat_map(|set| ["--set", set]));
+        command.envs([("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+        command
+            .env("MASTER_PORT", port.to_string())
+            .env("KILLED", killed)
+            .env("DDP_TRAIN_CACHE", path("cache"));
+        command_under_virtual_gpus(2, &command)
+    };
+    let weights = |name: &str| read_weights(&path(name).join("model.safetensors"));
+    let Some(whole) = job("whole", "") else { return };
+    whole.ok();
+    for (killed, saver) in [("0", "rank 2"), ("1", "rank 0")] {
+        let lost = job(killed, killed).unwrap();
+        let saved = format!("{saver} has saved the state after step ");
+        assert!(lost.stderr.contains(&saved), "{lost:#?}");
+        job(killed, "").unwrap().ok();
+        assert!(same_bits(&weights(killed), &weights("whole")), "{killed}: {}", lost.stderr);
     }
 }
 

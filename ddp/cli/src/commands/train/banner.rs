@@ -134,7 +134,14 @@ impl Banner<'_> {
             return collectives;
         }
         let sent = mib(self.trainer.exchange_bytes(n_passes).sent);
-        format!("{collectives}; {sent:.3} MiB sent per rank and step")
+        let every = self.config.comm.zero_copies_every_steps;
+        let is_on_gpu = self.trainer.model().device() != Device::Cpu;
+        let copies = if is_on_gpu && self.config.comm.zero_copies > 0 {
+            format!("; shards copied to another rank's host memory every {}", count(every as usize, "step"))
+        } else {
+            String::new()
+        };
+        format!("{collectives}; {sent:.3} MiB sent per rank and step{copies}")
     }
 }
 
