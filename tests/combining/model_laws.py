@@ -27,7 +27,7 @@ def evaluates_alike(trial, base, draw):
     # The event leads with the metrics of the model, which is the best one.
     if best and "." not in best["metric"]:
         want[best["metric"]] = best["value"]
-    tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 3e-2)
+    tolerance = {"f32": 1e-4, "f32x3": 1e-4, "tf32": 1e-3}.get(precision(trial), 3e-2)
     for key, of in want.items():
         if key in got and differs(got[key], of, tolerance, tolerance / 10):
             raise Broken("eval gives the training's figures", f"{key} is {got[key]}, {of} in the run")
@@ -162,7 +162,7 @@ def loads_in_pytorch(trial, base, draw):
         has_others = int(n_rows) != figures["rows"] or table.has_missing_target and table.heads
         if table.weight or has_others or title == "R²" and not head and len(table.targets) > 1:
             continue
-        tolerance = {"f32": 1e-4, "tf32": 1e-3}.get(precision(trial), 5e-2) + 1.01 * (title == "accuracy") / table.n_rows
+        tolerance = {"f32": 1e-4, "f32x3": 1e-4, "tf32": 1e-3}.get(precision(trial), 5e-2) + 1.01 * (title == "accuracy") / table.n_rows
         if key in of_head and differs(float(value), of_head[key], tolerance, tolerance):
             raise Broken(law, f"{head} {title} {value} in PyTorch, {key} {of_head[key]}")
 

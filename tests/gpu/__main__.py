@@ -71,7 +71,7 @@ QUARTER = [
     Plan("exact", 12, quality.graphs_and_repeats),
     Plan("collectives", 85, collectives.collectives),
     Plan("combinations", 35, combined.combinations),
-    Plan("own steps", 30, speed.own_steps),
+    Plan("own steps", 35, speed.own_steps),
     Plan("profile", 40, profile.profile),
     Plan("candidates", 25, record_cublaslt.candidates),
     Plan("probe", 60, probe.probe),

@@ -26,13 +26,16 @@ class Case:
 # What a large matrix product decides; what neither does; what launches decide.
 CASES = [
     Case("4096 x 8", [4096] * 9, 8192, "adamw", ["bf16"], 60, ["bf16"]),
-    Case("1024 x 3", [1024] * 4, 1024, "adamw", ["bf16", "tf32", "f32"], 300, ["bf16"]),
+    Case("1024 x 3", [1024] * 4, 1024, "adamw", ["bf16", "tf32", "f32x3", "f32"], 300, ["bf16"]),
     Case("64-128-10", [64, 128, 10], 32, "adamw", ["f32"], 3000, ["f32"]),
+    # What split factors are for; PyTorch has none.
+    Case("4096 x 3", [4096] * 4, 8192, "adamw", ["f32x3", "f32"], 5, []),
 ]
 TINY = [
-    Case("tiny", [16, 24, 8], 8, "adamw", ["bf16", "f32"], 5, []),
+    Case("tiny", [16, 24, 8], 8, "adamw", ["bf16", "f32x3", "f32"], 5, []),
     Case("64-128-10", [64, 128, 10], 32, "sgd", ["f32"], 5, []),
 ]
+OWN_CASES = ["4096 x 3"]
 OUR_FORMS = {"eager": "off", "graph": "on"}
 
 
@@ -42,6 +45,8 @@ def cases(session):
 
 def torch_forms(session, case, dtype):
     """Forms of PyTorch's step that are worth their time in this run."""
+    if not torch_has(case, dtype):
+        return []
     if session.options.dry_run:
         return ["eager"]
     forms = ["eager", "graph"]
@@ -54,6 +59,10 @@ def torch_keys(session):
     """(case, dtype, form) of each, those first that are quickly made."""
     keys = [(case, dtype, form) for case in cases(session) for dtype in case.dtypes for form in torch_forms(session, case, dtype)]
     return sorted(keys, key=lambda key: key[2].startswith("compile"))
+
+
+def torch_has(case, dtype):
+    return dtype != "f32x3" and case.name not in OWN_CASES
 
 
 def torch_request(case, dtype, form, steps):
@@ -115,7 +124,7 @@ def torch_steps(part):
     part.results["pytorch"] = session.torch.about
     forms = ["eager"] if session.options.dry_run else ["graph", "compile", "compile+graph"]
     try:
-        time_forms(part, {}, lambda *_: forms, set())
+        time_forms(part, {}, lambda _, case, dtype: forms if torch_has(case, dtype) else [], set())
     except OutOfTime:
         # It would go on compiling while others are timed.
         session.torch.close("PyTorch, which was not ready in time")
@@ -203,12 +212,12 @@ def addmm(part):
     if not lines:
         return
     part.results["ours"] = lines
-    for dtype in ("bf16", "tf32", "f32"):
+    for dtype in ("bf16", "tf32", "f32x3", "f32"):
         best = max((line for line in lines if line["dtype"] == dtype), key=lambda line: line["tflops_per_s"], default=None)
         if not best:
             continue
         text = f"{best['tflops_per_s']:.0f} TFLOP/s ({best['pass']} {best['m']} x {best['n']} x {best['k']})"
-        if session.torch.start(min(30, part.remaining_s())):
+        if dtype != "f32x3" and session.torch.start(min(30, part.remaining_s())):
             theirs = {}
             for line in lines:
                 if line["dtype"] == dtype:

@@ -85,7 +85,7 @@ pub enum Batch {
     Global(usize),
 }
 
-config_enum!(impl Precision { F32 = "f32", Tf32 = "tf32", Bf16 = "bf16", F16 = "f16" });
+config_enum!(impl Precision { F32 = "f32", F32x3 = "f32x3", Tf32 = "tf32", Bf16 = "bf16", F16 = "f16" });
 
 config_enum!(impl WeightInit {
     Pytorch = "pytorch",

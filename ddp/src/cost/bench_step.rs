@@ -93,6 +93,14 @@ mod tests {
             let ratio = predicted.unwrap().unwrap() / ms;
             assert!((0.75..1.25).contains(&ratio), "{dims:?} {precision}: {ratio}");
         }
+        // Split factors are predicted where they are faster than f32.
+        let ms = |dims: &[usize], batch, precision| {
+            step_ms_on_gpu("NVIDIA H100 80GB HBM3", &step(dims, batch, precision)).unwrap().unwrap()
+        };
+        let gain = |dims: &[usize], batch| ms(dims, batch, "f32") / ms(dims, batch, "f32x3");
+        assert_eq!(gain(&[64, 128, 10], 32), 1.0);
+        let large = gain(&[4096; 4], 8192);
+        assert!((1.7..2.3).contains(&large), "{large}");
         assert!(step_ms_on_gpu("Virtual GPU", &step(&[4, 2], 8, "f32")).unwrap().is_none());
     }
 }

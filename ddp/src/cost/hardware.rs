@@ -114,6 +114,8 @@ impl Hardware {
     pub fn matmul_tflops(&self, precision: Precision) -> Option<f64> {
         let peak = match precision {
             Precision::F32 => self.tflops[0],
+            // Three products.
+            Precision::F32x3 => self.tflops[0].max(self.tflops[1] / 3.0),
             Precision::Tf32 => self.tflops[1],
             Precision::Bf16 | Precision::F16 => self.tflops[2],
             Precision::F64 => return None,

@@ -62,20 +62,35 @@ impl RankSpeed<'_> {
         if let Some(ms) = self.machine.calibration.matmul_ms(sizes, self.precision, self.threads) {
             return ms;
         }
+        if self.precision != Precision::F32x3 {
+            return self.product_ms(sizes, bytes, self.precision);
+        }
+        // The faster of whole factors and of split ones, each of which is a pass that reads a number and writes three.
+        let [m, n, k] = sizes;
+        let numbers = [m * k, n * k].map(|len| 4 * len * size_of::<f32>());
+        let whole_ms = self.product_ms(sizes, bytes, Precision::F32);
+        let product_ms =
+            self.product_ms([m, n, 3 * k], bytes + (numbers[0] + numbers[1]) / 2, Precision::Tf32);
+        let split_ms = product_ms + numbers.map(|bytes| self.bytes_ms(bytes)).iter().sum::<f64>();
+        if self.is_gpu() { whole_ms.min(split_ms) } else { whole_ms }
+    }
+
+    /// Time of a matmul in this format, as it is.
+    fn product_ms(&self, sizes: [usize; 3], bytes: usize, precision: Precision) -> f64 {
         let hardware = self.machine.hardware;
         let [m, n, k] = sizes;
         // The share of the multiprocessors that the tiles of the result fill.
         let filled = match hardware.multiprocessors {
             0 => self.threads,
             n_processors => {
-                let width = if self.precision == Precision::F32 { TILE / 2 } else { TILE };
+                let width = if precision == Precision::F32 { TILE / 2 } else { TILE };
                 let n_tiles = m.div_ceil(TILE) * n.div_ceil(width);
                 n_tiles as f64 / n_tiles.next_multiple_of(n_processors) as f64
             }
         };
         let flop = 2.0 * m as f64 * n as f64 * k as f64;
         let compute =
-            hardware.matmul_tflops(self.precision).map_or(f64::NAN, |rate| flop / (rate * filled) * 1e-9);
+            hardware.matmul_tflops(precision).map_or(f64::NAN, |rate| flop / (rate * filled) * 1e-9);
         compute.max(self.bytes_ms(bytes))
     }
 

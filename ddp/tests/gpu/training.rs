@@ -156,7 +156,7 @@ fn short_formats_follow_f32() {
 
 fn follows_f32(setup: impl Fn(Precision) -> Setup) {
     let f32 = epoch_losses(&setup(Precision::F32).train_on(1));
-    for precision in [Precision::Tf32, Precision::Bf16] {
+    for precision in [Precision::F32x3, Precision::Tf32, Precision::Bf16] {
         let short = epoch_losses(&on_gpus(&setup(precision), GraphMode::Auto).train_on(1));
         for (epoch, (got, want)) in short.iter().zip(&f32).enumerate() {
             // Factors are rounded by a relative 2^-11 in tf32 and 2^-9 in bf16, over 100 steps.

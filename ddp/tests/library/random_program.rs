@@ -53,7 +53,7 @@ impl Program {
         let n_ranks = 1 + draws.below(max_ranks);
         let n_micro = 1 + draws.below(4);
         let of_16_bits = draws.of(&[Precision::Bf16, Precision::F16]);
-        let single = draws.of(&[Precision::F32, Precision::F32, Precision::F32, Precision::Tf32]);
+        let single = draws.of(&[Precision::F32, Precision::F32, Precision::F32x3, Precision::Tf32]);
         let precision = if draws.once_in(3) { of_16_bits } else { single };
         let precision = if draws.once_in(30) { Precision::F64 } else { precision };
         let micro_shards = draws.once_in(4).then(|| draws.of(&[4, 8]));

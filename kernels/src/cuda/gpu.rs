@@ -88,6 +88,8 @@ pub struct Gpu {
     is_deterministic: AtomicBool,
     /// Whether new matmuls choose their algorithm by time.
     is_choosing: AtomicBool,
+    /// Whether products of any size split their factors, where they may.
+    splits_all: AtomicBool,
     /// Multiprocessors that collectives hold next to the matmuls that are enqueued.
     n_held: AtomicU32,
     pub(super) graphs: Graphs,
@@ -174,6 +176,7 @@ impl Gpu {
             off: FeaturesOff::default(),
             is_deterministic: AtomicBool::new(false),
             is_choosing: AtomicBool::new(false),
+            splits_all: AtomicBool::new(false),
             n_held: AtomicU32::new(0),
             graphs: Graphs::default(),
             recording: Mutex::new(None),
@@ -247,6 +250,17 @@ impl Gpu {
     /// The setting of [`Gpu::set_deterministic`]; initially false.
     pub fn is_deterministic(&self) -> bool {
         self.is_deterministic.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether layers in [`MatmulMode::F32x3`](crate::ops::MatmulMode::F32x3) split the factors of products of any size, also where
+    /// others are faster: for a check of small models.
+    pub fn set_splits_all(&self, splits_all: bool) {
+        self.splits_all.store(splits_all, Ordering::Relaxed);
+    }
+
+    /// The setting of [`Gpu::set_splits_all`]; initially false.
+    pub(super) fn splits_all(&self) -> bool {
+        self.splits_all.load(Ordering::Relaxed)
     }
 
     /// Sets whether new matmuls choose their algorithm by time.

@@ -96,6 +96,12 @@ impl GpuInfo {
         self.compute_capability >= (8, 0)
     }
 
+    /// Whether its TF32 rate is seven times that of f32 or more: GPUs for data centers (A100, H100, B200). That of others is at most twice.
+    pub fn has_fast_tf32(&self) -> bool {
+        let (major, minor) = self.compute_capability;
+        matches!((major, minor), (8 | 9, 0) | (10, _))
+    }
+
     /// Whether this is the virtual GPU of this project's tests, which computes on the CPU.
     pub fn is_virtual(&self) -> bool {
         self.name.starts_with("Virtual GPU")

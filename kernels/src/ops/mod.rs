@@ -101,9 +101,9 @@ pub use loss::{
     ordinal, softmax_cross_entropy, sum_losses,
 };
 pub use matmul::{
-    BiasBefore, LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_with, bmm, bmm_with,
-    linear_backward_input, linear_backward_weight, linear_forward, linear_workspace_len, orthogonalize,
-    relu_mask_len,
+    BiasBefore, LinearOutput, NewtonSchulzMemory, ThroughActivation, addmm, addmm_f32x3, addmm_with, bmm,
+    bmm_with, linear_backward_input, linear_backward_weight, linear_forward, linear_workspace_len,
+    orthogonalize, relu_mask_len, split_factors_len,
 };
 pub use numeric_embedding::{
     NumericEmbedding, NumericEmbeddingGrads, numeric_embedding_backward, numeric_embedding_backward_input,

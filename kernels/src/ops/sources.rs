@@ -18,6 +18,7 @@ static SOURCES: &[&Source] = &[
     &activation::SOURCE,
     &add::SOURCE,
     &matmul::SOURCE,
+    &matmul::SPLIT_SOURCE,
     &argmax::SOURCE,
     &batch_norm::SOURCE,
     &begin_step::SOURCE,

@@ -31,7 +31,7 @@ pub(crate) fn linear(case: &Case<'_>) {
     let (atol, rtol) = (4.0 * 16.0 * EPS, 4.0 * EPS);
 
     let mut y = case.nan_like(&d_y);
-    let mut workspace = case.nan(&[ops::linear_workspace_len(n, i, o, DType::F32, case.device)]);
+    let mut workspace = case.nan(&[ops::linear_workspace_len(STRICT, n, i, o, DType::F32, case.device)]);
     let output = LinearOutput {
         y: y.view_mut(),
         pre_activation: None,

@@ -298,6 +298,8 @@ pub enum BenchDtype {
     /// IEEE single precision.
     #[default]
     F32,
+    /// f32 whose matmuls split their inputs into two numbers of 11 significant bits, on GPUs.
+    F32x3,
     /// f32 whose matmuls round their inputs to 11 significant bits, on GPUs.
     Tf32,
     /// bf16 with f32 accumulation.

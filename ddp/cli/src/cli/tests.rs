@@ -144,7 +144,7 @@ fn bad_usage_is_status_2() {
         ("bench step --steps -4", "-4"),
         ("bench step --dtype f16", "possible values: f32"),
         ("bench step --optim lion", "sgd, adamw"),
-        ("bench addmm --dtype f32,f16", "possible values: f32, tf32, bf16"),
+        ("bench addmm --dtype f32,f16", "possible values: f32, f32x3, tf32, bf16"),
         ("bench addmm --square 0", "1 or above"),
         ("bench copy --sizes 4MB", "hint: for example 4MiB"),
         ("bench copy --sizes 1.5MiB", "KiB, MiB or GiB"),

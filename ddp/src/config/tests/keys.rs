@@ -226,7 +226,7 @@ fn names_get_the_nearest_known_one() {
     );
     assert_refused(
         from_sets(&["train.precision=bf61"]),
-        &["one of f32, tf32, bf16", "did you mean \"bf16\"?"],
+        &["one of f32, f32x3, tf32, bf16", "did you mean \"bf16\"?"],
     );
     assert_refused(
         from_sets(&["loss.kind=mse"]),

@@ -106,7 +106,8 @@ impl Layer for Linear {
     fn workspace_len(&self, sizes: Sizes) -> usize {
         let LinearSpec { in_features, out_features, .. } = self.spec;
         let Sizes { max_rows, device, precision } = sizes;
-        ops::linear_workspace_len(max_rows, in_features, out_features, precision.activations(), device)
+        let (mode, dtype) = (precision.matmul_mode(), precision.activations());
+        ops::linear_workspace_len(mode, max_rows, in_features, out_features, dtype, device)
     }
 
     fn matmul_size(&self) -> usize {

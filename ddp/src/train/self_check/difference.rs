@@ -55,6 +55,8 @@ impl Tolerances {
             // Sums of some hundred products in another order, about 2^-22 each; exponentials of GPUs are off by 2^-21. bf16 rounds to
             // 2^-9, 2^15 times as much as f32, but of the largest of all errors a mean says little: the margin is 2^6.
             Precision::F32 | Precision::F64 => (1e-4, 1.0 / (1 << 9) as f64),
+            // Factors that are off by up to 2^-22 in place of none.
+            Precision::F32x3 => (1e-4, 1.0 / (1 << 7) as f64),
             // 11 bits in place of 8, with a margin of 32: where an activation has a kink, one row decides on a part of the gradient. The
             // CPU multiplies in f32.
             Precision::Tf32 => (2e-2, 4.0),

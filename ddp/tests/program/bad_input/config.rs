@@ -122,7 +122,10 @@ fn values_out_of_range() {
         );
     }
     refuses_set(&["optimizer.kind=adan"], &["must be one of sgd, adam, adamw", "did you mean \"adam\"?"]);
-    refuses("[train]\nprecision = \"f8\"\n", &["`train.precision` must be one of f32, tf32, bf16, f16"]);
+    refuses(
+        "[train]\nprecision = \"f8\"\n",
+        &["`train.precision` must be one of f32, f32x3, tf32, bf16, f16"],
+    );
     refuses("[data]\neval_fraction = 1.0\n", &["`data.eval_fraction` must be a fraction between 0 and 1"]);
 }
 

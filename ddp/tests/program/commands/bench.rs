@@ -178,7 +178,7 @@ fn sums_go_by_every_path() {
 
 #[test]
 fn formats_that_the_cpu_has_not_are_refused() {
-    for (name, dtype) in [("step", "tf32"), ("addmm", "f32,tf32"), ("kernels", "bf16")] {
+    for (name, dtype) in [("step", "tf32"), ("step", "f32x3"), ("addmm", "f32,tf32"), ("kernels", "bf16")] {
         let outcome = run(single(&["bench", name, "--device", "cpu", "--dtype", dtype]));
         assert_eq!(outcome.status.code(), Some(2), "{outcome:?}");
         let named = dtype.rsplit(',').next().unwrap();
@@ -222,7 +222,7 @@ fn on_virtual_gpus(n: usize, name: &str, more: &[&str]) -> Option<Vec<Value>> {
 
 #[test]
 fn steps_on_a_gpu_tell_of_graphs_memory_and_the_best_product() {
-    for (mode, dtype) in [("on", "bf16"), ("off", "f32")] {
+    for (mode, dtype) in [("on", "bf16"), ("on", "f32x3"), ("off", "f32")] {
         let Some(lines) = on_virtual_gpus(1, "step", &["--cuda-graph", mode, "--dtype", dtype]) else {
             return;
         };
@@ -240,12 +240,12 @@ fn steps_on_a_gpu_tell_of_graphs_memory_and_the_best_product() {
 #[test]
 fn products_on_a_gpu_come_in_all_formats() {
     let Some(lines) = on_virtual_gpus(1, "addmm", &[]) else { return };
-    assert_eq!(values(&lines, "dtype"), ["bf16", "f32", "tf32"]);
+    assert_eq!(values(&lines, "dtype"), ["bf16", "f32", "f32x3", "tf32"]);
     assert_eq!(values(&lines, "pass"), ["d_input", "d_weight", "forward", "square"]);
-    // Two layers forward, two gradients of weights, one of an input, one square matmul; each in three formats.
-    assert_eq!(lines.len(), 18);
+    // Two layers forward, two gradients of weights, one of an input, one square matmul; each in four formats.
+    assert_eq!(lines.len(), 24);
     let best = lines.iter().filter(|line| line["fraction_of_best"].as_f64() == Some(1.0)).count();
-    assert!(best >= 3, "each format has its best");
+    assert!(best >= 4, "each format has its best");
 }
 
 #[test]

@@ -162,10 +162,11 @@ fn measured_steps_correct_the_plan() {
 #[test]
 fn memory_is_that_of_a_run() {
     let folder = temp_dir();
-    let run = "--set model.hidden=[300,200] --set train.precision=bf16 --set data.placement=device --set data.eval=none \
+    let run = "--set model.hidden=[300,200] --set data.placement=device --set data.eval=none \
                --set comm.register_buffers=off --set checkpoint.every_epochs=0";
-    for (n_ranks, zero) in [(1, 0), (2, 1)] {
-        let out = folder.path().join(format!("{n_ranks}-{zero}"));
+    for (n_ranks, zero, precision) in [(1, 0, "bf16"), (2, 1, "bf16"), (1, 0, "f32x3")] {
+        let out = folder.path().join(format!("{n_ranks}-{zero}-{precision}"));
+        let run = format!("{run} --set train.precision={precision}");
         let line = format!(
             "train -v --device cuda --set train.steps=3 --out {} {run} --set comm.zero={zero}",
             out.display()

@@ -68,7 +68,13 @@ fn formats_that_a_gpu_lacks_are_reported_with_another() {
         assert!(refused.stderr.contains(part), "no {part} in {}", refused.stderr);
     }
     let note = "has no tf32";
-    for (precision, arch, is_told) in [("tf32", "7.5", true), ("tf32", "8.0", false), ("f16", "7.5", false)] {
+    for (precision, arch, is_told) in [
+        ("tf32", "7.5", true),
+        ("f32x3", "7.5", true),
+        ("tf32", "8.0", false),
+        ("f32x3", "8.0", false),
+        ("f16", "7.5", false),
+    ] {
         let outcome = run(precision, arch).unwrap();
         outcome.ok();
         assert_eq!(outcome.stderr.contains(note), is_told, "{precision} on {arch}: {}", outcome.stderr);

@@ -123,6 +123,34 @@ fn a_form_in_parts_is_taken_where_it_is_faster_than_a_fused_one() {
     }
 }
 
+/// Two layers forward, two gradients of weights and one of an input.
+#[test]
+fn factors_are_split_where_that_is_faster() {
+    for (slow, want) in [("", "f32"), ("F32=900", "split factors")] {
+        let cache = temp_dir();
+        let Some(choices) = bench(slow, cache.path(), &["--dtype", "f32x3"]) else { return };
+        let is_of_factors =
+            |choice: &&Value| ["f32", "split factors"].contains(&choice["chosen"].as_str().unwrap());
+        let of_factors: Vec<_> = choices.iter().filter(is_of_factors).collect();
+        assert_eq!(of_factors.len(), 5, "{slow}: {choices:#?}");
+        for choice in of_factors {
+            assert_eq!(choice["chosen"], want, "{slow}: {choice}");
+            assert!(choice["matmul"].as_str().unwrap().ends_with(" f32>f32 f32x3"), "{choice}");
+        }
+        // Split factors have epilogues of their own, but no sum of rows that is the gradient of a bias.
+        let is_split = |choice: &Value, epilogue: &str| {
+            let text = choice["matmul"].as_str().unwrap();
+            text.starts_with(epilogue) && text.ends_with("f32x3")
+        };
+        let has = |epilogue: &str| choices.iter().any(|choice| is_split(choice, epilogue));
+        assert_eq!(
+            (has("ReluAuxBias "), has("BiasGradient ")),
+            (want == "split factors", false),
+            "{choices:#?}"
+        );
+    }
+}
+
 fn train<'a>(out: &'a str, settings: &[&'a str]) -> Vec<&'a str> {
     let args = ["train", "-q", "--device", "cuda", "--out", out, "--set", "data.eval=none"];
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);

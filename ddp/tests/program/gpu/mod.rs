@@ -3,6 +3,7 @@
 mod failures;
 mod features;
 mod generations;
+mod f32x3;
 mod matmul_choices;
 mod next_to_collectives;
 mod program;

@@ -25,6 +25,8 @@ pub(in crate::cuda) enum Subject {
     Form,
     /// The place of a step's update ([`Key::for_update`]).
     Update,
+    /// The factors of a product in [`MatmulMode::F32x3`]: whole, multiplied in f32, or split.
+    Factors,
 }
 
 /// The fastest of several options.
@@ -189,6 +191,7 @@ impl MatmulChoice {
                 Some(form) => format!("{form:?} and the other parts"),
             },
             Subject::Update => format!("place {} of {}", choice.index + 1, choice.n),
+            Subject::Factors => if choice.index == 0 { "f32" } else { "split factors" }.to_owned(),
         };
         MatmulChoice { matmul, chosen, us: choice.us, first_us: choice.first_us }
     }
@@ -226,8 +229,7 @@ pub(in crate::cuda) fn rows_name(matmul: &Matmul) -> String {
 }
 
 fn format_name(matmul: &Matmul) -> String {
-    let mode = if matmul.mode == MatmulMode::Tf32 { " tf32" } else { "" };
-    format!("{}>{}{mode}", matmul.inputs, matmul.output)
+    format!("{}>{}{}", matmul.inputs, matmul.output, matmul.mode.suffix())
 }
 
 /// Subject, epilogue, shape, transposes, dtypes, mode, alignments, free multiprocessors, index, number and fingerprint of the options, times in µs.
@@ -272,9 +274,7 @@ fn parse(line: &str) -> Option<(About, Choice)> {
         transpose_b,
         inputs: dtype(inputs)?,
         output: dtype(output)?,
-        mode: [MatmulMode::Strict, MatmulMode::Tf32]
-            .into_iter()
-            .find(|known| format!("{known:?}") == mode)?,
+        mode: MatmulMode::ALL.into_iter().find(|known| format!("{known:?}") == mode)?,
         epilogue: Epilogue::ALL.into_iter().find(|known| format!("{known:?}") == epilogue)?,
     };
     let aligned_to = AlignedTo {
@@ -288,6 +288,7 @@ fn parse(line: &str) -> Option<(About, Choice)> {
         "Algorithm" => Subject::Algorithm,
         "Form" => Subject::Form,
         "Update" => Subject::Update,
+        "Factors" => Subject::Factors,
         _ => return None,
     };
     let choice = Choice {
@@ -337,6 +338,9 @@ mod tests {
             choices.settle(Subject::Algorithm, &key(m, epilogue), Some(choice(m % 8)));
             choices.settle(Subject::Form, &key(m, epilogue), Some(choice(0)));
         }
+        let mut split = key(3, Epilogue::None);
+        split.matmul.mode = MatmulMode::F32x3;
+        choices.settle(Subject::Factors, &split, Some(choice(1)));
         let text = choices.export();
         let mut back = Choices::default();
         assert_eq!(back.import(&text).len(), Epilogue::ALL.len());

@@ -69,7 +69,7 @@ impl Plan {
         let p = key.matmul;
         let compute = match (p.output, p.mode) {
             (DType::F64, _) => sys::cublasComputeType_t::CUBLAS_COMPUTE_64F,
-            (_, MatmulMode::Tf32) if p.inputs == DType::F32 => {
+            (_, MatmulMode::Tf32 | MatmulMode::F32x3) if p.inputs == DType::F32 => {
                 sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
             }
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,

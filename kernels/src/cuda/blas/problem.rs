@@ -29,7 +29,7 @@ impl Matmul {
     /// of 8. For products of vectors, such as the gradients of a single target or of a batch of one row, it has no derivatives of
     /// activations, and gradients of a bias that cannot be relied on: nvmath-python excludes both. The gradient of a bias has the format
     /// of the result. Its GELU takes tanh from the hardware's approximation (1e-5 beside f32 on an H100): too coarse where the factors
-    /// are not rounded.
+    /// are not rounded. The rows of split factors have no sum that is the gradient of a bias.
     pub(in crate::cuda) fn may_be_fused(&self) -> bool {
         let has_aux_rows = self.epilogue.aux_row(self.n).is_none_or(|row| row.is_multiple_of(8));
         let is_defined = match self.epilogue {
@@ -42,8 +42,9 @@ impl Matmul {
             Epilogue::GeluBias | Epilogue::GeluAuxBias | Epilogue::DGelu | Epilogue::DGeluBiasGradient
         );
         let has_whole_factors =
-            matches!(self.inputs, DType::F32 | DType::F64) && self.mode == MatmulMode::Strict;
-        has_aux_rows && is_defined && !(is_gelu && has_whole_factors)
+            matches!(self.inputs, DType::F32 | DType::F64) && self.mode != MatmulMode::Tf32;
+        let sums_parts = self.epilogue == Epilogue::BiasGradient && self.mode == MatmulMode::F32x3;
+        has_aux_rows && is_defined && !(is_gelu && has_whole_factors) && !sums_parts
     }
 }
 

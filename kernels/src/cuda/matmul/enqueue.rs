@@ -241,6 +241,33 @@ impl Gpu {
         Ok(blas.choices().get(Subject::Form, &key).map_or(0, |choice| choice.index))
     }
 
+    /// Whether a product in [`MatmulMode::F32x3`](crate::ops::MatmulMode::F32x3) splits its factors: by time where that was chosen, else
+    /// `by_rule`.
+    ///
+    /// - `time`: time of the product in µs with its factors split or not, with its result in scratch
+    ///
+    /// # Errors
+    /// Errors of `time` and [`Gpu::matmul`], except for [`crate::KernelError::OutOfMemory`].
+    pub(crate) fn prefers_split(
+        &'static self,
+        product: Matmul,
+        operands: Operands,
+        by_rule: bool,
+        mut time: impl FnMut(bool) -> Result<f64>,
+    ) -> Result<bool> {
+        if self.splits_all() || self.is_deterministic() {
+            return Ok(self.splits_all() || by_rule);
+        }
+        let (blas, key) = (self.blas()?, Key::new(product, operands, self.matmul_conditions()));
+        if blas.choices().is_open(Subject::Factors, &key, self.is_choosing()) {
+            self.bind()?;
+            let among = fingerprint([*b"whole", *b"split"].into_iter());
+            let measure = || Ok(vec![Some(time(false)?), Some(time(true)?)]);
+            blas.settle(self, Subject::Factors, &key, among, measure)?;
+        }
+        Ok(blas.choices().get(Subject::Factors, &key).map_or(by_rule, |choice| choice.index == 1))
+    }
+
     /// Index of the fastest of several places of a step's update: as an earlier process on this machine has chosen, or by `times`.
     ///
     /// - `rows`, `n_weights`: most rows of a pass, and updated weights

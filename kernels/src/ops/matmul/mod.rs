@@ -2,6 +2,7 @@
 
 mod addmm;
 mod bmm;
+mod split;
 mod linear;
 mod orthogonalize;
 
@@ -12,5 +13,7 @@ pub use linear::{
     linear_forward, linear_workspace_len, relu_mask_len,
 };
 pub use orthogonalize::{NewtonSchulzMemory, orthogonalize};
+pub use split::{addmm_f32x3, split_factors_len};
 
 pub(crate) use addmm::SOURCE;
+pub(crate) use split::SOURCE as SPLIT_SOURCE;

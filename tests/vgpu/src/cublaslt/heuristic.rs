@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use super::desc::{self, Kind};
 use super::problem::{Descriptors, Problem, misuse};
-use super::types::Type;
+use super::types::{Compute, Type};
 use super::{INVALID_VALUE, NOT_SUPPORTED, Status, record};
 use crate::config::CONFIG;
 
@@ -101,13 +101,18 @@ impl Choice {
         self.alignments[..2].iter().any(|alignment| *alignment < WIDEST_ACCESS)
     }
 
-    /// Number of microseconds by which it is slower than the fastest algorithm: `VGPU_LT_SLOW`, such as `0=500,DRELU=200@1` for
-    /// the first algorithm of each search, and in the process of rank 1 for all algorithms of an epilogue.
+    /// Number of microseconds by which it is slower than the fastest algorithm: `VGPU_LT_SLOW`, such as `0=500,DRELU=200@1,F32=900` for
+    /// the first algorithm of each search, in the process of rank 1 for all algorithms of an epilogue, and for all products of f32 factors
+    /// outside of tensor cores.
     pub(crate) fn slower_us(&self, problem: &Problem) -> u64 {
         static SLOW: LazyLock<String> = LazyLock::new(|| std::env::var("VGPU_LT_SLOW").unwrap_or_default());
         let rules = SLOW.split(',').filter_map(|rule| rule.trim().split_once('='));
-        let is_meant =
-            |what: &str| what.parse() == Ok(self.index) || what.eq_ignore_ascii_case(problem.epilogue.name());
+        let is_single = problem.compute == Compute::F32 && problem.a.dtype == Type::F32;
+        let is_meant = |what: &str| {
+            what.parse() == Ok(self.index)
+                || what.eq_ignore_ascii_case(problem.epilogue.name())
+                || is_single && what.eq_ignore_ascii_case("f32")
+        };
         let us = |text: &str| match text.split_once('@') {
             Some((us, rank)) => us.parse::<u64>().ok().filter(|_| rank.parse() == Ok(CONFIG.rank)),
             None => text.parse().ok(),

@@ -1,7 +1,8 @@
 //! `ddp-train bench addmm`: matmuls of a model's layers, and square ones.
 
 use ddp_comm::World;
-use ddp_kernels::{DType, KernelError, ops};
+use ddp_kernels::ops::{MatmulMode, split_factors_len};
+use ddp_kernels::{DType, KernelError, Tensor, ops};
 
 use super::buffers::{Rotating, n_sets};
 use super::place::{Place, Work};
@@ -11,7 +12,7 @@ use crate::cli::{BenchAddmmArgs, BenchDtype};
 use crate::error::Error;
 use crate::exit::Stop;
 
-const ALL_DTYPES: [BenchDtype; 3] = [BenchDtype::F32, BenchDtype::Tf32, BenchDtype::Bf16];
+const ALL_DTYPES: [BenchDtype; 4] = [BenchDtype::F32, BenchDtype::F32x3, BenchDtype::Tf32, BenchDtype::Bf16];
 
 /// A matmul `[m, k] · [k, n]`, either operand possibly stored transposed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,9 +109,15 @@ impl Product {
         let a = Rotating::random(place, &a_dims, inputs, sets, 1)?;
         let b = Rotating::random(place, &b_dims, inputs, sets, 2)?;
         let mut c = Rotating::random(place, &[self.m, self.n], output, sets, 3)?;
+        let n_split = if mode == MatmulMode::F32x3 { split_factors_len(self.m, self.n, self.k) } else { 0 };
+        let mut scratch = Tensor::zeros(&[n_split], DType::F32, place.device)?;
+        let (ta, tb) = (self.transpose_a, self.transpose_b);
         Clock::of(place)?.time(effort, |call| {
-            let (a, b) = (a.get(call)?, b.get(call)?);
-            ops::addmm_with(mode, 1.0, a, self.transpose_a, b, self.transpose_b, 0.0, c.get_mut(call)?)
+            let (a, b, c) = (a.get(call)?, b.get(call)?, c.get_mut(call)?);
+            match mode {
+                MatmulMode::F32x3 => ops::addmm_f32x3(1.0, a, ta, b, tb, 0.0, c, scratch.view_mut()),
+                _ => ops::addmm_with(mode, 1.0, a, ta, b, tb, 0.0, c),
+            }
         })
     }
 }

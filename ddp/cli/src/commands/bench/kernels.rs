@@ -41,8 +41,9 @@ pub(super) fn kernels(world: &World, args: &BenchKernelsArgs) -> std::result::Re
         done: Vec::new(),
     };
     let mut dtypes = place.dtypes(&args.dtype, &[BenchDtype::F32, BenchDtype::Bf16]);
-    // Only matmuls support tf32.
-    dtypes.iter_mut().filter(|dtype| **dtype == BenchDtype::Tf32).for_each(|dtype| *dtype = BenchDtype::F32);
+    // Only matmuls support tf32 and f32x3.
+    let of_matmuls = [BenchDtype::F32x3, BenchDtype::Tf32];
+    dtypes.iter_mut().filter(|dtype| of_matmuls.contains(dtype)).for_each(|dtype| *dtype = BenchDtype::F32);
     dtypes.dedup();
     for dtype in dtypes {
         bench.dtype = dtype.precision().activations();

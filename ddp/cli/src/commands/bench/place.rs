@@ -75,7 +75,7 @@ impl Place {
         let is_on_cpu = |dtype: BenchDtype| match dtype {
             BenchDtype::F32 => true,
             BenchDtype::Bf16 => work == Work::Layers,
-            BenchDtype::Tf32 => false,
+            BenchDtype::F32x3 | BenchDtype::Tf32 => false,
         };
         if let (None, Some(dtype)) = (gpu, dtypes.iter().find(|dtype| !is_on_cpu(**dtype))) {
             let reason = format!("only GPUs have matmuls in {}", dtype.precision().name());
@@ -128,6 +128,7 @@ impl BenchDtype {
     pub(super) fn precision(self) -> Precision {
         match self {
             BenchDtype::F32 => Precision::F32,
+            BenchDtype::F32x3 => Precision::F32x3,
             BenchDtype::Tf32 => Precision::Tf32,
             BenchDtype::Bf16 => Precision::Bf16,
         }

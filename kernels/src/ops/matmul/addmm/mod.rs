@@ -8,7 +8,7 @@ use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cpu::gemm::{Mat, gemm};
 use crate::cuda::blas::{Epilogue, Matmul, Scales};
-use crate::{KernelError, Result, Shape, TensorMut, TensorRef};
+use crate::{KernelError, Operand, Result, Shape, TensorMut, TensorRef};
 
 const OP: &str = "addmm";
 
@@ -51,7 +51,32 @@ pub fn addmm_with(
     beta: f64,
     c: TensorMut<'_>,
 ) -> Result<()> {
-    let (a_op, b_op, c_op) = (a.operand("a"), b.operand("b"), c.operand("c"));
+    let a_op = a.operand("a");
+    let product = shape_of(mode.of_whole_factors(), a, transpose_a, b, transpose_b, c.operand("c"))?;
+    if let Some(gpu) = c.gpu() {
+        check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
+        let scales = Scales { alpha, beta };
+        return matmul(gpu, product, scales, a.cuda()?, b.cuda()?, c.into_cuda()?, None, None).map(|_| ());
+    }
+    check::float_dispatch!(OP, a_op, T => {
+        let (a_shape, b_shape) = (a.shape().rows_cols(), b.shape().rows_cols());
+        let a = Mat::new(a.as_slice::<T>(OP, "a")?, a_shape.0, a_shape.1).transposed_if(transpose_a);
+        let b = Mat::new(b.as_slice::<T>(OP, "b")?, b_shape.0, b_shape.1).transposed_if(transpose_b);
+        gemm(alpha as T, a, b, beta as T, c.into_slice::<T>(OP, "c")?);
+        Ok(())
+    })
+}
+
+/// The matmul of these operands, whose kinds and shapes it checks.
+pub(crate) fn shape_of(
+    mode: MatmulMode,
+    a: TensorRef<'_>,
+    transpose_a: bool,
+    b: TensorRef<'_>,
+    transpose_b: bool,
+    c_op: Operand,
+) -> Result<Matmul> {
+    let (a_op, b_op) = (a.operand("a"), b.operand("b"));
     check::same_kind(OP, &[a_op, b_op])?;
     check::output_kind(OP, a_op, c_op)?;
     let swap = |(rows, cols): (usize, usize), transpose: bool| {
@@ -64,29 +89,17 @@ pub fn addmm_with(
         return Err(KernelError::Shape { op: OP, operand: b_op.into(), expected });
     }
     check::shape(OP, c_op, Shape::matrix(m, n))?;
-    if let Some(gpu) = c.gpu() {
-        check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
-        let shape = Matmul {
-            batch: 1,
-            m,
-            n,
-            k,
-            transpose_a,
-            transpose_b,
-            inputs: a_op.dtype,
-            output: c_op.dtype,
-            mode,
-            epilogue: Epilogue::None,
-        };
-        return matmul(gpu, shape, Scales { alpha, beta }, a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
-            .map(|_| ());
-    }
-    check::float_dispatch!(OP, a_op, T => {
-        let (a_shape, b_shape) = (a.shape().rows_cols(), b.shape().rows_cols());
-        let a = Mat::new(a.as_slice::<T>(OP, "a")?, a_shape.0, a_shape.1).transposed_if(transpose_a);
-        let b = Mat::new(b.as_slice::<T>(OP, "b")?, b_shape.0, b_shape.1).transposed_if(transpose_b);
-        gemm(alpha as T, a, b, beta as T, c.into_slice::<T>(OP, "c")?);
-        Ok(())
+    Ok(Matmul {
+        batch: 1,
+        m,
+        n,
+        k,
+        transpose_a,
+        transpose_b,
+        inputs: a_op.dtype,
+        output: c_op.dtype,
+        mode,
+        epilogue: Epilogue::None,
     })
 }
 

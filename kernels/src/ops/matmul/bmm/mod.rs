@@ -69,7 +69,7 @@ pub fn bmm_with(
     if let Some(gpu) = c.gpu() {
         check::dtype(OP, a_op, check::FLOATS, check::FLOATS_NAMES)?;
         let (inputs, output) = (a_op.dtype, c_op.dtype);
-        let epilogue = Epilogue::None;
+        let (mode, epilogue) = (mode.of_whole_factors(), Epilogue::None);
         let shape = Matmul { batch, m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue };
         return matmul(gpu, shape, Scales { alpha, beta }, a.cuda()?, b.cuda()?, c.into_cuda()?, None, None)
             .map(|_| ());

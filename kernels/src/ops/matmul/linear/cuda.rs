@@ -9,15 +9,59 @@ use crate::ops::activation::Activation;
 use crate::ops::activation::cuda as activations;
 use crate::ops::bias::cuda as biases;
 use crate::ops::matmul::addmm::matmul;
+use crate::ops::matmul::split::Factors;
 use crate::{DType, MemoryUse, Result, Tensor};
 
 /// Sizes and precision of a layer's matmuls.
 #[derive(Clone, Copy)]
-pub(super) struct Layer {
+pub(super) struct Layer<'a> {
     pub(super) mode: MatmulMode,
     pub(super) n_rows: usize,
     pub(super) in_features: usize,
     pub(super) out_features: usize,
+    /// For the split factors of one matmul at a time; without it all are multiplied as they are.
+    pub(super) scratch: Option<CudaSlice<'a>>,
+}
+
+impl<'a> Layer<'a> {
+    /// The matmul of these factors, without its output and epilogue.
+    fn product(&self, [m, n, k]: [usize; 3], [transpose_a, transpose_b]: [bool; 2], inputs: DType) -> Matmul {
+        let (mode, output, epilogue) = (self.mode, inputs, Epilogue::None);
+        Matmul { batch: 1, m, n, k, transpose_a, transpose_b, inputs, output, mode, epilogue }
+    }
+
+    /// `x·weightᵀ`.
+    fn outputs(&self, gpu: &'static Gpu, x: CudaSlice<'a>, weight: CudaSlice<'a>) -> Result<Factors<'a>> {
+        let sizes = [self.n_rows, self.out_features, self.in_features];
+        Factors::of(gpu, self.product(sizes, [false, true], x.dtype()), x, weight, self.scratch)
+    }
+
+    /// `d_yᵀ·x`.
+    fn weight_gradient(
+        &self,
+        gpu: &'static Gpu,
+        d_y: CudaSlice<'a>,
+        x: CudaSlice<'a>,
+    ) -> Result<Factors<'a>> {
+        let sizes = [self.out_features, self.in_features, self.n_rows];
+        Factors::of(gpu, self.product(sizes, [true, false], d_y.dtype()), d_y, x, self.scratch)
+    }
+
+    /// `d_y·weight`.
+    fn input_gradient(
+        &self,
+        gpu: &'static Gpu,
+        d_y: CudaSlice<'a>,
+        weight: CudaSlice<'a>,
+    ) -> Result<Factors<'a>> {
+        let sizes = [self.n_rows, self.in_features, self.out_features];
+        Factors::of(gpu, self.product(sizes, [false, false], d_y.dtype()), d_y, weight, self.scratch)
+    }
+
+    /// The layer whose factors stay whole, for the times of its other matmuls while split ones are in the scratch.
+    fn whole(self) -> Self {
+        Layer { scratch: None, ..self }
+    }
 }
 
 /// Outputs of [`forward`].
@@ -31,9 +75,10 @@ pub(super) struct Output<'a> {
 #[derive(Clone, Copy)]
 struct Input<'a> {
     gpu: &'static Gpu,
-    layer: Layer,
+    layer: Layer<'a>,
     x: CudaSlice<'a>,
     weight: CudaSlice<'a>,
+    factors: Factors<'a>,
     bias: Option<CudaSlice<'a>>,
     activation: Option<Activation>,
 }
@@ -41,14 +86,15 @@ struct Input<'a> {
 /// Whether the mask was written: its layout is internal to cuBLASLt, so only a fused matmul writes it.
 pub(super) fn forward(
     gpu: &'static Gpu,
-    layer: Layer,
+    layer: Layer<'_>,
     x: CudaSlice<'_>,
     weight: CudaSlice<'_>,
     bias: Option<CudaSlice<'_>>,
     activation: Option<Activation>,
     mut output: Output<'_>,
 ) -> Result<bool> {
-    let input = Input { gpu, layer, x, weight, bias, activation };
+    let factors = layer.outputs(gpu, x, weight)?;
+    let input = Input { gpu, layer, x, weight, factors, bias, activation };
     let has_pre = output.pre_activation.is_some();
     let fused = match (bias.is_some(), activation) {
         (true, Some(Activation::Relu)) if !has_pre && output.relu_mask.is_some() => Epilogue::ReluAuxBias,
@@ -74,18 +120,7 @@ pub(super) fn forward(
 
 impl Input<'_> {
     fn shape(&self, epilogue: Epilogue, output: DType) -> Matmul {
-        Matmul {
-            batch: 1,
-            m: self.layer.n_rows,
-            n: self.layer.out_features,
-            k: self.layer.in_features,
-            transpose_a: false,
-            transpose_b: true,
-            inputs: self.x.dtype(),
-            output,
-            mode: self.layer.mode,
-            epilogue,
-        }
+        Matmul { output, epilogue, ..self.factors.product }
     }
 
     fn operands(&self, fused: Epilogue, output: &Output<'_>) -> Operands {
@@ -95,8 +130,8 @@ impl Input<'_> {
             _ => None,
         };
         Operands {
-            a: self.x.ptr(),
-            b: self.weight.ptr(),
+            a: self.factors.a.ptr(),
+            b: self.factors.b.ptr(),
             c: output.y.ptr(),
             bias: self.bias.map_or(0, |bias| bias.ptr()),
             aux: aux.map_or(0, |aux| aux.ptr()),
@@ -105,7 +140,7 @@ impl Input<'_> {
 
     /// Runs the layer in one form. Returns whether the mask was written; None, having done nothing, if there is no such matmul.
     fn run(&self, form: Epilogue, output: &mut Output<'_>) -> Result<Option<bool>> {
-        let &Input { gpu, x, weight, bias, activation, .. } = self;
+        let &Input { gpu, factors: Factors { a, b, .. }, bias, activation, .. } = self;
         let shape = self.shape(form, output.y.dtype());
         let Output { y, pre_activation, relu_mask } = output;
         if !matches!(form, Epilogue::Bias | Epilogue::None) {
@@ -115,17 +150,17 @@ impl Input<'_> {
                 _ => (None, false),
             };
             let aux = aux.map(CudaSliceMut::as_ref);
-            let is_done = matmul(gpu, shape, Scales::overwrite(), x, weight, y.reborrow(), bias, aux)?;
+            let is_done = matmul(gpu, shape, Scales::overwrite(), a, b, y.reborrow(), bias, aux)?;
             return Ok(is_done.then_some(is_masked));
         }
         // The sum goes to `pre_activation` if it is kept, else to y; the activation reads it from there and writes y.
         let sum = pre_activation.as_mut().unwrap_or(y);
         if form == Epilogue::Bias {
-            if !matmul(gpu, shape, Scales::overwrite(), x, weight, sum.reborrow(), bias, None)? {
+            if !matmul(gpu, shape, Scales::overwrite(), a, b, sum.reborrow(), bias, None)? {
                 return Ok(None);
             }
         } else {
-            matmul(gpu, shape, Scales::overwrite(), x, weight, sum.reborrow(), None, None)?;
+            matmul(gpu, shape, Scales::overwrite(), a, b, sum.reborrow(), None, None)?;
             if let Some(bias) = bias {
                 biases::forward(gpu, bias, sum)?;
             }
@@ -174,7 +209,7 @@ impl Input<'_> {
         let mask = Tensor::zeros_for(MemoryUse::Workspace, &[n_mask], DType::I64, gpu.device())?;
         let mask = Some(mask.view().cuda()?);
         let through = Through { activation: Activation::Relu, saved: x, relu_mask: mask };
-        let input = self.input_gradient(y, Some(through), mask);
+        let input = self.input_gradient(y, Some(through), mask)?;
         let mut weight = self.weight_gradient(y)?;
         let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
         let input_us =
@@ -194,7 +229,7 @@ impl Input<'_> {
     /// The same without a mask: one pass computes the derivative and the gradient of the bias, between plain matmuls.
     fn backward_without_mask_us(&self, y: CudaSlice<'_>) -> Result<f64> {
         let &Input { gpu, layer, x, .. } = self;
-        let input = self.input_gradient(y, None, None);
+        let input = self.input_gradient(y, None, None)?;
         let TimedGradient { of, mut d_weight, mut d_bias } = self.weight_gradient(y)?;
         let mut d_x = Scratch::of(gpu, x.dtype(), x.len())?;
         let mut d_y = Scratch::of(gpu, y.dtype(), y.len())?;
@@ -217,9 +252,11 @@ impl Input<'_> {
         d_y: CudaSlice<'a>,
         through: Option<Through<'a>>,
         aux: Option<CudaSlice<'a>>,
-    ) -> InputGradient<'a> {
+    ) -> Result<InputGradient<'a>> {
         let &Input { gpu, layer, weight, .. } = self;
-        InputGradient { gpu, layer, d_y, weight, through, aux, accumulate: false }
+        let (layer, accumulate) = (layer.whole(), false);
+        let factors = layer.input_gradient(gpu, d_y, weight)?;
+        Ok(InputGradient { gpu, layer, factors, through, aux, accumulate })
     }
 
     fn weight_gradient<'a>(&self, d_y: CudaSlice<'a>) -> Result<TimedGradient<'a>>
@@ -227,7 +264,7 @@ impl Input<'_> {
         Self: 'a,
     {
         let &Input { gpu, layer, x, bias, .. } = self;
-        TimedGradient::new(WeightGradient { gpu, layer, d_y, x, accumulate: false }, bias.is_some())
+        TimedGradient::new(WeightGradient::new(gpu, layer.whole(), d_y, x, false)?, bias.is_some())
     }
 }
 
@@ -315,7 +352,7 @@ impl Scratch {
 #[allow(clippy::too_many_arguments)] // Operands, sizes and results.
 pub(super) fn backward_weight(
     gpu: &'static Gpu,
-    layer: Layer,
+    layer: Layer<'_>,
     d_y: CudaSlice<'_>,
     x: CudaSlice<'_>,
     mut d_weight: CudaSliceMut<'_>,
@@ -323,7 +360,7 @@ pub(super) fn backward_weight(
     accumulate: bool,
     beside: Option<&BesideMatmuls>,
 ) -> Result<()> {
-    let gradient = WeightGradient { gpu, layer, d_y, x, accumulate };
+    let gradient = WeightGradient::new(gpu, layer, d_y, x, accumulate)?;
     // The fused sum of the rows overwrites its output; it cannot accumulate. Without rows or inputs there is nothing to fuse.
     let can_be_fused = !accumulate && layer.n_rows > 0 && layer.in_features > 0;
     let fused = match &d_bias {
@@ -331,8 +368,8 @@ pub(super) fn backward_weight(
         _ => Epilogue::None,
     };
     let operands = Operands {
-        a: d_y.ptr(),
-        b: x.ptr(),
+        a: gradient.factors.a.ptr(),
+        b: gradient.factors.b.ptr(),
         c: d_weight.ptr(),
         bias: d_bias.as_ref().map_or(0, CudaSliceMut::ptr),
         aux: 0,
@@ -353,26 +390,25 @@ pub(super) fn backward_weight(
 #[derive(Clone, Copy)]
 struct WeightGradient<'a> {
     gpu: &'static Gpu,
-    layer: Layer,
+    layer: Layer<'a>,
     d_y: CudaSlice<'a>,
-    x: CudaSlice<'a>,
+    factors: Factors<'a>,
     accumulate: bool,
 }
 
-impl WeightGradient<'_> {
+impl<'a> WeightGradient<'a> {
+    fn new(
+        gpu: &'static Gpu,
+        layer: Layer<'a>,
+        d_y: CudaSlice<'a>,
+        x: CudaSlice<'a>,
+        accumulate: bool,
+    ) -> Result<Self> {
+        Ok(WeightGradient { gpu, layer, d_y, factors: layer.weight_gradient(gpu, d_y, x)?, accumulate })
+    }
+
     fn shape(&self, epilogue: Epilogue, output: DType) -> Matmul {
-        Matmul {
-            batch: 1,
-            m: self.layer.out_features,
-            n: self.layer.in_features,
-            k: self.layer.n_rows,
-            transpose_a: true,
-            transpose_b: false,
-            inputs: self.d_y.dtype(),
-            output,
-            mode: self.layer.mode,
-            epilogue,
-        }
+        Matmul { output, epilogue, ..self.factors.product }
     }
 
     /// Computes the gradients in one form; returns false, having done nothing, if there is no such matmul.
@@ -383,13 +419,15 @@ impl WeightGradient<'_> {
         d_bias: Option<&mut CudaSliceMut<'_>>,
         beside: Option<&BesideMatmuls>,
     ) -> Result<bool> {
-        let &WeightGradient { gpu, layer, d_y, x, accumulate } = self;
+        let &WeightGradient { gpu, layer, d_y, factors, accumulate } = self;
         let shape = self.shape(form, d_weight.dtype());
         let fuses = form == Epilogue::BiasGradient;
         let fused = d_bias.as_ref().filter(|_| fuses).map(|d_bias| d_bias.as_ref());
         let scales = Scales { alpha: 1.0, beta: if accumulate { 1.0 } else { 0.0 } };
-        let mut multiply = || matmul(gpu, shape, scales, d_y, x, d_weight.reborrow(), fused, None);
-        let is_done = match beside.filter(|_| shape.k > 0) {
+        let Factors { a, b, .. } = factors;
+        let mut multiply = || matmul(gpu, shape, scales, a, b, d_weight.reborrow(), fused, None);
+        // The next matmul on the compute stream takes the scratch of split factors.
+        let is_done = match beside.filter(|_| shape.k > 0 && !factors.are_split()) {
             Some(beside) => beside.matmul(&mut multiply)?,
             None => multiply()?,
         };
@@ -431,7 +469,7 @@ pub(super) struct Through<'a> {
 #[allow(clippy::too_many_arguments)] // Operands, sizes and results.
 pub(super) fn backward_input(
     gpu: &'static Gpu,
-    layer: Layer,
+    layer: Layer<'_>,
     d_y: CudaSlice<'_>,
     weight: CudaSlice<'_>,
     mut d_x: CudaSliceMut<'_>,
@@ -455,9 +493,10 @@ pub(super) fn backward_input(
         (Epilogue::DGelu, Some(_)) => Epilogue::DGeluBiasGradient,
         _ => fused,
     };
-    let gradient = InputGradient { gpu, layer, d_y, weight, through, aux, accumulate };
+    let factors = layer.input_gradient(gpu, d_y, weight)?;
+    let gradient = InputGradient { gpu, layer, factors, through, aux, accumulate };
     let (aux, bias) = (aux.map_or(0, |aux| aux.ptr()), d_bias.as_ref().map_or(0, CudaSliceMut::ptr));
-    let operands = Operands { a: d_y.ptr(), b: weight.ptr(), c: d_x.ptr(), bias, aux };
+    let operands = Operands { a: factors.a.ptr(), b: factors.b.ptr(), c: d_x.ptr(), bias, aux };
     let shape = gradient.shape(fused, d_x.dtype());
     // SAFETY: the caller checked that all slices are on this device and of the layer's shape; d_x and d_bias are exclusive.
     let first =
@@ -474,9 +513,8 @@ pub(super) fn backward_input(
 #[derive(Clone, Copy)]
 struct InputGradient<'a> {
     gpu: &'static Gpu,
-    layer: Layer,
-    d_y: CudaSlice<'a>,
-    weight: CudaSlice<'a>,
+    layer: Layer<'a>,
+    factors: Factors<'a>,
     through: Option<Through<'a>>,
     /// Input of a fused derivative.
     aux: Option<CudaSlice<'a>>,
@@ -485,31 +523,20 @@ struct InputGradient<'a> {
 
 impl InputGradient<'_> {
     fn shape(&self, epilogue: Epilogue, output: DType) -> Matmul {
-        Matmul {
-            batch: 1,
-            m: self.layer.n_rows,
-            n: self.layer.in_features,
-            k: self.layer.out_features,
-            transpose_a: false,
-            transpose_b: false,
-            inputs: self.d_y.dtype(),
-            output,
-            mode: self.layer.mode,
-            epilogue,
-        }
+        Matmul { output, epilogue, ..self.factors.product }
     }
 
     /// Computes the gradient in one form, and in some the sums of its columns in `d_bias`; returns false, having done nothing, if there is
     /// no such matmul.
     fn run(&self, form: Epilogue, d_x: &mut CudaSliceMut<'_>, d_bias: Option<CudaSlice<'_>>) -> Result<bool> {
-        let &InputGradient { gpu, d_y, weight, through, aux, accumulate, .. } = self;
+        let &InputGradient { gpu, factors: Factors { a, b, .. }, through, aux, accumulate, .. } = self;
         let scales = Scales { alpha: 1.0, beta: if accumulate { 1.0 } else { 0.0 } };
         let shape = self.shape(form, d_x.dtype());
         if form != Epilogue::None {
             let d_bias = d_bias.filter(|_| form.takes_bias());
-            return matmul(gpu, shape, scales, d_y, weight, d_x.reborrow(), d_bias, aux);
+            return matmul(gpu, shape, scales, a, b, d_x.reborrow(), d_bias, aux);
         }
-        matmul(gpu, shape, scales, d_y, weight, d_x.reborrow(), None, None)?;
+        matmul(gpu, shape, scales, a, b, d_x.reborrow(), None, None)?;
         if let Some(through) = through {
             activations::backward(gpu, through.activation, through.saved, d_x)?;
         }
@@ -527,9 +554,9 @@ impl InputGradient<'_> {
             self.run(form, &mut d_x.slice()?, sums.as_ref().map(CudaSliceMut::as_ref)).map(|_| ())
         })?;
         let (Some(Through { saved, .. }), Some(_)) = (through, d_bias) else { return Ok(us) };
-        let before = Layer { out_features: layer.in_features, ..layer };
+        let before = Layer { out_features: layer.in_features, ..layer.whole() };
         let d_y = d_x.slice()?;
-        let gradient = WeightGradient { gpu, layer: before, d_y: d_y.as_ref(), x: saved, accumulate: false };
+        let gradient = WeightGradient::new(gpu, before, d_y.as_ref(), saved, false)?;
         Ok(us + TimedGradient::new(gradient, true)?.us(form.takes_bias())?)
     }
 }

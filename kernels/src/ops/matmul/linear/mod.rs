@@ -13,11 +13,12 @@ mod tests;
 use std::cell::Cell;
 
 use super::addmm::addmm;
+use super::split::{checked_scratch, split_factors_len};
 use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cpu::gemm::multiplies_bf16;
-use crate::cuda::BesideMatmuls;
 use crate::cuda::blas::relu_mask_row_bits;
+use crate::cuda::{BesideMatmuls, CudaSlice};
 use crate::ops::activation::{Activation, activation_backward};
 use crate::ops::bias::bias_backward;
 use crate::{DType, Device, KernelError, Operand, Result, Shape, TensorMut, TensorRef};
@@ -36,10 +37,11 @@ pub struct LinearOutput<'a> {
     pub workspace: TensorMut<'a>,
 }
 
-/// Length of the scratch that the matmuls of a layer of this shape need, forward and backward, for an `x` of this dtype: only for f16
-/// on the CPU, and for bf16 where the CPU has no instructions for it, because both are widened to f32.
+/// Length of the scratch that the matmuls of a layer of this shape need, forward and backward, for an `x` of this dtype: for f16 on the
+/// CPU, and for bf16 where the CPU has no instructions for it, because both are widened to f32; and on GPUs for split factors of f32.
 #[doc(hidden)]
 pub fn linear_workspace_len(
+    mode: MatmulMode,
     n_rows: usize,
     in_features: usize,
     out_features: usize,
@@ -49,8 +51,33 @@ pub fn linear_workspace_len(
     match device {
         Device::Cpu if dtype == DType::BF16 && multiplies_bf16() => 0,
         Device::Cpu if check::is_short(dtype) => short::workspace_len(n_rows, in_features, out_features),
+        Device::Cuda(_) if splits(mode, dtype) => {
+            let [rows, inputs, outputs] = [n_rows, in_features, out_features];
+            let products = [(rows, outputs, inputs), (outputs, inputs, rows), (rows, inputs, outputs)];
+            products.into_iter().map(|(m, n, k)| split_factors_len(m, n, k)).max().unwrap_or(0)
+        }
         Device::Cpu | Device::Cuda(_) => 0,
     }
+}
+
+/// Whether the factors of matmuls may be split.
+fn splits(mode: MatmulMode, dtype: DType) -> bool {
+    mode == MatmulMode::F32x3 && dtype == DType::F32
+}
+
+/// The scratch of a GPU's split factors; none in other modes.
+fn split_scratch<'a>(
+    op: &'static str,
+    mode: MatmulMode,
+    x: TensorRef<'_>,
+    workspace: TensorRef<'a>,
+    Sizes { n_rows, in_features, out_features }: Sizes,
+) -> Result<Option<CudaSlice<'a>>> {
+    if !splits(mode, x.dtype()) {
+        return Ok(None);
+    }
+    let needed = linear_workspace_len(mode, n_rows, in_features, out_features, x.dtype(), x.device());
+    checked_scratch(op, x, workspace, needed).map(Some)
 }
 
 /// Rows and features of a linear layer.
@@ -66,7 +93,8 @@ fn check_workspace(op: &'static str, x: Operand, workspace: Operand, sizes: Size
     let Sizes { n_rows, in_features, out_features } = sizes;
     let sums = if check::is_short(x.dtype) { DType::F32 } else { x.dtype };
     check::same_kind(op, &[Operand { dtype: sums, ..x }, workspace])?;
-    let needed = linear_workspace_len(n_rows, in_features, out_features, x.dtype, Device::Cpu);
+    let mode = MatmulMode::default();
+    let needed = linear_workspace_len(mode, n_rows, in_features, out_features, x.dtype, Device::Cpu);
     let got = workspace.shape.numel();
     if got < needed {
         return Err(KernelError::ElementCount { op, got, shape: Shape::vector(needed) });
@@ -85,6 +113,7 @@ pub fn relu_mask_len(n_rows: usize, out_features: usize) -> usize {
 /// - `x`: `[B, I]`; `weight`: `[O, I]`; `bias`: `[O]`; `output.y`: `[B, O]`
 /// - bias and activation are applied while the result is in cache; on a GPU they are fused with the matmul if cuBLASLt supports
 ///   it (ReLU, GELU by tanh)
+/// - in [`MatmulMode::F32x3`] a GPU splits f32 factors where that was measured to be faster, or else is by a fixed rule
 /// - x and weight can be bf16 or f16, with sums in f32; y, bias and the values before the activation are then of that format, or
 ///   all f32
 ///
@@ -133,7 +162,9 @@ pub fn linear_forward(
             pre_activation: pre_activation.map(TensorMut::into_cuda).transpose()?,
             relu_mask: relu_mask.map(TensorMut::into_cuda).transpose()?,
         };
-        let layer = cuda::Layer { mode, n_rows, in_features, out_features };
+        let sizes = Sizes { n_rows, in_features, out_features };
+        let scratch = split_scratch(OP, mode, x, workspace.as_ref(), sizes)?;
+        let layer = cuda::Layer { mode, n_rows, in_features, out_features, scratch };
         let bias = bias.map(TensorRef::cuda).transpose()?;
         return cuda::forward(gpu, layer, x.cuda()?, weight.cuda()?, bias, activation, output);
     }
@@ -170,8 +201,9 @@ pub fn linear_forward(
 /// - `d_y`: `[B, O]`, the gradient before the activation; `x`: `[B, I]`; `d_weight`: `[O, I]`; `d_bias`: `[O]`
 /// - `d_y` and `x` can be bf16 or f16 with both gradients in f32, on a GPU also in that format; a GPU fuses both gradients into one
 ///   matmul unless `accumulate`
-/// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
-/// - `beside`: on a GPU the matmul then runs beside the compute stream until it is joined; operands and gradients must be left alone until then
+/// - `workspace`: as [`LinearOutput::workspace`]
+/// - `beside`: on a GPU the matmul then runs beside the compute stream until it is joined, unless its factors are split; operands and
+///   gradients must be left alone until then
 ///
 /// # Errors
 /// Same as [`addmm`]; [`KernelError::ElementCount`] for too small a workspace.
@@ -218,7 +250,9 @@ pub fn linear_backward_weight(
             None => Ok(()),
         };
     };
-    let layer = cuda::Layer { mode, n_rows, in_features, out_features };
+    let scratch =
+        split_scratch(OP, mode, d_y, workspace.as_ref(), Sizes { n_rows, in_features, out_features })?;
+    let layer = cuda::Layer { mode, n_rows, in_features, out_features, scratch };
     let d_bias = d_bias.map(TensorMut::into_cuda).transpose()?;
     let (d_y, x, d_weight) = (d_y.cuda()?, x.cuda()?, d_weight.into_cuda()?);
     cuda::backward_weight(gpu, layer, d_y, x, d_weight, d_bias, accumulate, beside)
@@ -252,7 +286,7 @@ pub struct BiasBefore<'a> {
 ///
 /// - `d_y`: `[B, O]`, the gradient before the activation; `weight`: `[O, I]`; `d_x`: `[B, I]`; all of one float dtype; on a GPU
 ///   also `d_x` f32 with bf16 or f16 operands
-/// - `workspace`: as [`LinearOutput::workspace`]; not needed for f32 and f64
+/// - `workspace`: as [`LinearOutput::workspace`]
 ///
 /// # Errors
 /// Same as [`addmm`] and [`activation_backward`]; [`KernelError::ElementCount`] for too small a workspace.
@@ -312,7 +346,9 @@ pub fn linear_backward_input(
         }
         None => None,
     };
-    let layer = cuda::Layer { mode, n_rows, in_features, out_features };
+    let scratch =
+        split_scratch(OP, mode, d_y, workspace.as_ref(), Sizes { n_rows, in_features, out_features })?;
+    let layer = cuda::Layer { mode, n_rows, in_features, out_features, scratch };
     let (d_bias, is_written) = d_bias.map(|BiasBefore { d, is_written }| (d, is_written)).unzip();
     let d_bias = d_bias.map(TensorMut::into_cuda).transpose()?;
     let (d_y, weight, d_x) = (d_y.cuda()?, weight.cuda()?, d_x.into_cuda()?);

@@ -20,7 +20,7 @@ struct Forward<T> {
 /// Scratch of the layer's matmuls, filled with NaN.
 fn workspace<T: Element>((b, i, o): Dims, device: Device) -> Tensor {
     let dtype = if check::is_short(T::DTYPE) { DType::F32 } else { T::DTYPE };
-    let n = linear_workspace_len(b, i, o, T::DTYPE, device);
+    let n = linear_workspace_len(STRICT, b, i, o, T::DTYPE, device);
     Tensor::full(&[n], f64::NAN, dtype, device).unwrap()
 }
 
@@ -278,7 +278,7 @@ fn check_f32_outputs<S: Element>() {
         let got = run(&mut workspace::<S>(sizes, device)).unwrap();
         assert_close(&rounded::<f32, f64>(&got), &want, 1e-6, 1e-6);
         if device == Device::Cpu {
-            let n = linear_workspace_len(b, i, o, S::DTYPE, device);
+            let n = linear_workspace_len(STRICT, b, i, o, S::DTYPE, device);
             if let Some(fewer) = n.checked_sub(1) {
                 let error = run(&mut Tensor::zeros(&[fewer], DType::F32, device).unwrap()).unwrap_err();
                 assert!(matches!(error, KernelError::ElementCount { .. }), "{error}");
