@@ -280,7 +280,8 @@ RULES = {
     "train.micro_shards": one_of(1, 2, 4, 8, 16),
     "train.eval_every_steps": one_of(0, 1, 3, 7),
     "train.gpu_without": lambda draw, table, key: draw.sample(
-        ["fused-epilogues", "timed-matmuls", "stream-priorities", "memory-pool", "mapped-outcome", "pinned-memory"], draw.randint(0, 3)),
+        ["fused-epilogues", "timed-matmuls", "stream-priorities", "memory-pool", "mapped-outcome", "pinned-memory",
+         "dependent-launches"], draw.randint(0, 3)),
     "train.eval_metrics": lambda draw, table, key: draw.choice([["default"], ["all"], ["default", *draw.sample(METRICS[table.task], 1)]])
     if METRICS[table.task] else ["default"],
     "train.early_stop_metric": metric,

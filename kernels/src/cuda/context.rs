@@ -1,6 +1,7 @@
 //! The driver's context of a device, which must be current on a thread that calls the driver, and its streams.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::{result, sys};
 
@@ -64,6 +65,8 @@ impl Context {
 pub struct Stream {
     raw: sys::CUstream,
     context: Context,
+    /// Whether the newest work is a kernel of this crate.
+    ends_in_kernel: AtomicBool,
 }
 
 // SAFETY: the driver's functions on streams may be called from any thread.
@@ -75,12 +78,20 @@ impl Stream {
     /// Creates a stream on the device of this context, which is current; a lower `priority` is more urgent, as in CUDA.
     pub(super) fn new(context: Context, priority: i32) -> Result<Self> {
         let raw = result::stream::create_with_priority(result::stream::StreamKind::NonBlocking, priority);
-        Ok(Stream { raw: check_driver(context.index(), "cuStreamCreateWithPriority", raw)?, context })
+        let raw = check_driver(context.index(), "cuStreamCreateWithPriority", raw)?;
+        Ok(Stream { raw, context, ends_in_kernel: AtomicBool::new(false) })
     }
 
-    /// The driver's handle.
+    /// The driver's handle, for work of any kind.
     pub fn raw(&self) -> sys::CUstream {
+        self.ends_in_kernel.store(false, Ordering::Relaxed);
         self.raw
+    }
+
+    /// The driver's handle for a kernel of this crate, and whether it follows another one immediately: no copy, matmul, event or graph
+    /// between them.
+    pub(super) fn for_kernel(&self) -> (sys::CUstream, bool) {
+        (self.raw, self.ends_in_kernel.swap(true, Ordering::Relaxed))
     }
 
     /// Makes the stream's context current on the calling thread.

@@ -19,6 +19,8 @@ crate::named_enum! {
         PinnedMemory = "pinned-memory",
         /// Some steps record events between their parts ([`Marks`](super::Marks)); else their time is not known by part.
         StepTimes = "step-times",
+        /// A kernel that follows another one is launched while that one ends, and waits for it, from Hopper on; else it is launched after it.
+        DependentLaunches = "dependent-launches",
     }
 }
 

@@ -22,6 +22,9 @@ use super::pool::Pool;
 use super::source::Source;
 use crate::{Device, KernelError, Result};
 
+/// The CUDA of drivers that capture dependent launches into graphs: 12.3.
+const DEPENDENT_LAUNCHES_IN_GRAPHS: i32 = 12_030;
+
 /// Bytes of host memory of a trial.
 const TRIAL_BYTES: usize = 4096;
 
@@ -214,9 +217,15 @@ impl Gpu {
         let is_refused = match feature {
             GpuFeature::StreamPriorities => self.urgent.is_err(),
             GpuFeature::MemoryPool => self.pool.raw().is_err(),
-            _ => false,
+            _ => !self.has(feature),
         };
         !is_refused && !self.off.contains(feature)
+    }
+
+    /// Whether this GPU and its driver have the feature at all; older ones lack dependent launches.
+    pub fn has(&self, feature: GpuFeature) -> bool {
+        let has_driver = || driver().is_ok_and(|driver| driver.version >= DEPENDENT_LAUNCHES_IN_GRAPHS);
+        feature != GpuFeature::DependentLaunches || self.info.compute_capability >= (9, 0) && has_driver()
     }
 
     /// Tries the features that are not turned off and that the driver can refuse; returns those that it refuses, with its error.
@@ -226,7 +235,10 @@ impl Gpu {
             GpuFeature::MemoryPool => self.pool.raw().err(),
             GpuFeature::MappedOutcome => Pinned::mapped(self.context, TRIAL_BYTES).err(),
             GpuFeature::PinnedMemory => Pinned::locked(self.context, TRIAL_BYTES, 0).err(),
-            GpuFeature::FusedEpilogues | GpuFeature::TimedMatmuls | GpuFeature::StepTimes => None,
+            GpuFeature::FusedEpilogues
+            | GpuFeature::TimedMatmuls
+            | GpuFeature::StepTimes
+            | GpuFeature::DependentLaunches => None,
         };
         let on = GpuFeature::ALL.iter().copied().filter(|feature| !self.off.contains(*feature));
         on.filter_map(|feature| Some((feature, tried(feature)?))).collect()

@@ -4,9 +4,10 @@ pub(crate) use super::source::Source;
 
 use std::ffi::c_void;
 
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 
 use super::driver::check_driver;
+use super::feature::GpuFeature;
 use super::gpu::{Gpu, StreamKind};
 use super::slice::{CudaSlice, CudaSliceMut};
 use crate::Result;
@@ -61,7 +62,9 @@ pub(crate) use float_kernel;
 pub(crate) struct Launch {
     gpu: &'static Gpu,
     stream: StreamKind,
-    function: cudarc::driver::sys::CUfunction,
+    function: sys::CUfunction,
+    /// [`Source::follows`].
+    follows: bool,
     grid: [u32; 3],
     block: u32,
     words: [u64; MAX_ARG_WORDS],
@@ -81,6 +84,7 @@ impl Launch {
             gpu,
             stream: StreamKind::Compute,
             function,
+            follows: source.follows,
             grid: [1; 3],
             block: BLOCK,
             words: [0; MAX_ARG_WORDS],
@@ -187,6 +191,11 @@ impl Launch {
             *pointer = base.wrapping_add(at).cast();
         }
         let [x, y, z] = self.grid;
+        let (stream, follows_kernel) = self.gpu.stream(self.stream).for_kernel();
+        if follows_kernel && self.follows && self.gpu.uses(GpuFeature::DependentLaunches) {
+            // SAFETY: as below; the kernel waits for the one before it (source.rs).
+            return unsafe { self.run_behind_kernel(stream, &mut pointers) };
+        }
         // SAFETY: the caller guarantees the arguments; the driver copies their bytes before the call returns.
         let launched = unsafe {
             result::launch_kernel(
@@ -194,11 +203,48 @@ impl Launch {
                 (x, y, z),
                 (self.block, 1, 1),
                 0,
-                self.gpu.stream(self.stream).raw(),
+                stream,
                 &mut pointers[..self.n_args],
             )
         };
         check_driver(self.gpu.index(), "cuLaunchKernel", launched)
+    }
+
+    /// Enqueues the kernel, which may be launched before the one before it in the stream is complete and then waits for it.
+    ///
+    /// Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+    ///
+    /// # Safety
+    /// Same as [`Launch::run`]; `pointers` are those of the arguments.
+    unsafe fn run_behind_kernel(
+        &self,
+        stream: sys::CUstream,
+        pointers: &mut [*mut c_void; MAX_ARGS],
+    ) -> Result<()> {
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { pad: [0; 64] },
+        };
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let [x, y, z] = self.grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream,
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let none = std::ptr::null_mut();
+        // SAFETY: the caller guarantees the arguments; the driver copies them, the configuration and its attribute before the call returns.
+        let launched =
+            unsafe { sys::cuLaunchKernelEx(&raw const config, self.function, pointers.as_mut_ptr(), none) };
+        check_driver(self.gpu.index(), "cuLaunchKernelEx", launched.result())
     }
 }
 

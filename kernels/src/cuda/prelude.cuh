@@ -22,6 +22,15 @@ struct f16 {
 
 // What only the assembler of the hardware has; the virtual GPU brings its own.
 #ifndef VIRTUAL_GPU
+// The first statement of kernels that may follow others (source.rs). Waits until the kernels before it in the stream are complete and what they wrote is
+// visible, then lets the next one be launched, which begins likewise: so at most two overlap. For launches of a kernel that follows
+// another (launch.rs) on GPUs from Hopper on; of other launches it does nothing.
+__device__ __forceinline__ void follow_kernels() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
 // Begins to load the line of this address into the L2 cache.
 __device__ __forceinline__ void prefetch(const void* p) { asm("prefetch.global.L2 [%0];" : : "l"(p)); }
 // threadIdx.x from the hardware again: what is computed from it is computed again, too, and occupies no register meanwhile.

@@ -9,6 +9,8 @@ pub(crate) struct Source {
     pub(super) name: &'static str,
     preamble: &'static str,
     text: &'static str,
+    /// Whether its kernels wait for the kernel before them, so that they may be launched while that one ends.
+    pub(super) follows: bool,
 }
 
 impl Source {
@@ -29,7 +31,18 @@ impl Source {
         preamble: &'static str,
         text: &'static str,
     ) -> Self {
-        Source { name, preamble, text }
+        Source { name, preamble, text, follows: true }
+    }
+
+    /// The same kernels, launched only when the work before them is complete: the compiler may read as constants (`ld.global.nc`) what
+    /// that work writes.
+    pub(crate) const fn after_others(self) -> Self {
+        Source { follows: false, ..self }
+    }
+
+    /// Preamble and text, whose kernels wait for the kernel before them, if they may be launched before it is complete.
+    fn parts(&self) -> [String; 2] {
+        [self.preamble, self.text].map(|part| if self.follows { following(part) } else { part.to_owned() })
     }
 
     /// The lines before the text, where kernels of this format are wanted, or of all.
@@ -40,7 +53,7 @@ impl Source {
             let body = if is_wanted { "__VA_ARGS__" } else { "" };
             head += &format!("#define ONLY_{}(...) {body}\n", format.name().to_uppercase());
         }
-        head + &format!("{}#line 1 \"{}.cu\"\n", self.preamble, self.name)
+        head + &format!("{}#line 1 \"{}.cu\"\n", self.parts()[0], self.name)
     }
 
     /// Name of the file, without extension.
@@ -50,7 +63,7 @@ impl Source {
 
     /// The text with the kernels of all formats.
     pub(crate) fn whole(&self) -> String {
-        self.head(None) + self.text
+        self.head(None) + &self.parts()[1]
     }
 
     /// The text with the kernels of one format only, which compiles in a fraction of the time: a line that consists of a macro call
@@ -58,13 +71,25 @@ impl Source {
     /// `ONLY_F32(...)` and its like.
     pub(super) fn for_format(&self, format: KernelFormat) -> String {
         let mut text = self.head(Some(format));
-        for line in self.text.lines() {
+        for line in self.parts()[1].lines() {
             let is_wanted = instance_arguments(line).is_none_or(|args| KernelFormat::of(args) == format);
             text += if is_wanted { line } else { "" };
             text.push('\n');
         }
         text
     }
+}
+
+/// The text with `follow_kernels` of the prelude as the first statement of each kernel, on the same line.
+fn following(text: &str) -> String {
+    const KERNEL: &str = "__global__";
+    let mut parts = text.split(KERNEL);
+    let mut followed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        followed += KERNEL;
+        followed += &part.replacen('{', "{ follow_kernels();", 1);
+    }
+    followed
 }
 
 /// The arguments of a line that instantiates kernels, such as `UPDATE(sgd, f32, float, float)`; None for other lines, among them
@@ -127,6 +152,25 @@ mod tests {
             own, "#define SGD(name, T) x\n\nSGD(f64, double)\n  SGD(f32)\n",
             "lines keep their numbers"
         );
+    }
+
+    /// Constants may be read before the kernel waits, and from a cache that does not know of the kernel before.
+    #[test]
+    fn kernels_wait_before_they_read() {
+        let text =
+            "__global__ void __launch_bounds__(256) a(int n) {\n x; { y; } }\n__global__ void b() { }\n";
+        let want = "__global__ void __launch_bounds__(256) a(int n) { follow_kernels();\n x; { y; } }\n\
+                    __global__ void b() { follow_kernels(); }\n";
+        assert_eq!(following(text), want);
+        for source in crate::ops::sources::all() {
+            let text = source.parts().concat();
+            let has_constants = text.contains("__restrict__") || text.contains("__ldg");
+            assert!(text.contains("__global__") && !(source.follows && has_constants), "{}", source.name);
+            for kernel in text.split("__global__").skip(1).filter(|_| source.follows) {
+                let (head, _) = kernel.split_once("{ follow_kernels();").unwrap();
+                assert!(head.contains('(') && !head.contains(['{', '}', ';']), "{}: {head}", source.name);
+            }
+        }
     }
 
     #[test]

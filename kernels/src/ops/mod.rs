@@ -67,6 +67,9 @@ mod loss;
 mod count_correct;
 mod update;
 
+// Trials of a GPU.
+mod dependent_launches;
+
 // All kernels.
 pub(crate) mod sources;
 
@@ -85,6 +88,7 @@ pub use column_scale::{column_scale_backward, column_scale_forward};
 pub use convert::convert;
 pub use copy::{cat, copy};
 pub use count_correct::count_correct;
+pub use dependent_launches::try_dependent_launches;
 pub use dropout::{DropoutKey, dropout};
 pub use elementwise::{AsInput, CompareOp, Input, MapOp, Scalar, compare, map, select};
 pub(crate) use elementwise::{broadcast_shape, shapes_differ};

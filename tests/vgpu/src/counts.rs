@@ -1,7 +1,8 @@
 //! Exact counts of calls, launches and copies, for tests with claims such as "a step makes no allocation".
 //!
 //! With `VGPU_COUNTS=FOLDER` each process writes `FOLDER/<rank>-<pid>.json` when it ends, even if it aborts: a flat object of
-//! numbers. Calls are counted by the function's name, launches as `kernel:NAME` (including replays of a graph), copies as
+//! numbers. Calls are counted by the function's name, launches as `kernel:NAME` (including replays of a graph), those of them that may begin before the kernel before
+//! them is complete as `dependent_launches`, copies as
 //! `bytes:htod_pageable`, `bytes:htod_pinned`, `bytes:dtoh_pageable`, `bytes:dtoh_pinned`, `bytes:dtod`, `bytes:peer`. With
 //! `VGPU_CHECK` also the bytes of device memory that each kind of work accessed, `read:NAME` and `written:NAME`, and the totals
 //! by size of the allocation, `read_of:BYTES` and `written_of:BYTES`.
@@ -71,6 +72,8 @@ pub(crate) enum Way {
 pub(crate) enum Tally {
     Nothing,
     Kernel(&'static str),
+    /// A kernel that may be launched before the one before it is complete.
+    DependentKernel(&'static str),
     Copy(Way, u64),
 }
 
@@ -79,6 +82,10 @@ impl Tally {
         let (key, n) = match self {
             Tally::Nothing => return,
             Tally::Kernel(name) => (format!("kernel:{name}"), 1),
+            Tally::DependentKernel(name) => {
+                add("dependent_launches", 1);
+                (format!("kernel:{name}"), 1)
+            }
             Tally::Copy(way, bytes) => {
                 let way = match way {
                     Way::HostToDevicePageable => "htod_pageable",

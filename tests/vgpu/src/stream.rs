@@ -391,7 +391,7 @@ fn requested_failure(task: &Task) -> Option<Outcome> {
         // SAFETY: a signal to this process, which ends it.
         unsafe { libc::raise(libc::SIGKILL) };
     }
-    let kernel = matches!(task.tally, Tally::Kernel(_));
+    let kernel = matches!(task.tally, Tally::Kernel(_) | Tally::DependentKernel(_));
     let code = match () {
         () if fault::due("ecc") => code::ECC_UNCORRECTABLE,
         () if kernel && fault::due("illegal") => code::ILLEGAL_ADDRESS,

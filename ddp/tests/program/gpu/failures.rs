@@ -293,7 +293,7 @@ fn an_error_of_one_rank_is_told_though_its_device_waits_for_another() {
         run(name, steps, &[("VGPU_COUNTS", counts.to_str().unwrap())])?.ok();
         let count = |call: &str| count_of_rank(&counts, 1, call);
         let collectives = ["ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast"];
-        Some([count("cuLaunchKernel"), collectives.into_iter().map(count).sum()])
+        Some([count("cuLaunchKernel") + count("cuLaunchKernelEx"), collectives.into_iter().map(count).sum()])
     };
     let Some([launches, collectives]) = counted("six", "train.steps=6") else { return };
     let [more_launches, more_collectives] = counted("seven", "train.steps=7").unwrap();

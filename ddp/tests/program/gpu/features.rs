@@ -43,6 +43,7 @@ fn calls_of(feature: &str) -> &'static [&'static str] {
         "cuda-graph" => &["cuGraphLaunch"],
         "registered-buffers" => &["ncclCommRegister"],
         "step-times" => &["cuEventRecordWithFlags"],
+        "dependent-launches" => &["cuLaunchKernelEx", "dependent_launches"],
         _ => &[],
     }
 }
@@ -61,6 +62,7 @@ fn each_feature_can_be_off_and_the_result_is_the_same() {
         "mapped-outcome",
         "pinned-memory",
         "step-times",
+        "dependent-launches",
     ];
     let named = named.map(|name| (name, format!("--set train.gpu_without=[\"{name}\"]")));
     let others = [
@@ -84,15 +86,22 @@ fn each_feature_can_be_off_and_the_result_is_the_same() {
     }
     let safe = train("--safe -v", "").unwrap();
     let off = "fused-epilogues, timed-matmuls, cuda-graph, registered-buffers, overlap, stream-priorities, memory-pool, \
-               mapped-outcome, pinned-memory, step-times, cpu-binding\n";
+               mapped-outcome, pinned-memory, step-times, dependent-launches, cpu-binding\n";
     assert!(safe.outcome.stderr.contains(&format!("{LINE}{off}")), "{}", safe.outcome.stderr);
     let both = train("-v --bind none --set comm.overlap=false", "").unwrap().outcome.stderr;
     let used = "debug: GPU features in use: fused-epilogues, timed-matmuls, cuda-graph, registered-buffers, \
-                stream-priorities, memory-pool, mapped-outcome, pinned-memory, step-times\n";
+                stream-priorities, memory-pool, mapped-outcome, pinned-memory, step-times, dependent-launches\n";
     assert!(both.contains(&format!("{LINE}overlap, cpu-binding\n")) && both.contains(used), "{both}");
     let (gap, place) = largest_gap(&safe.weights, &all.weights);
     assert!(gap <= 1e-6, "{place}: {gap:e} apart");
-    for name in ["timed-matmuls", "memory-pool", "mapped-outcome", "cuda-graph", "registered-buffers"] {
+    for name in [
+        "timed-matmuls",
+        "memory-pool",
+        "mapped-outcome",
+        "cuda-graph",
+        "registered-buffers",
+        "dependent-launches",
+    ] {
         for call in calls_of(name) {
             assert_eq!(safe.counts.get(*call), None, "{name}: {call}");
             assert!(all.counts.get(*call).is_some_and(|n| *n > 0.0), "{name}: {call}");
@@ -109,6 +118,7 @@ fn what_the_driver_refuses_to_one_rank_all_do_without() {
         ("map", &["mapped-outcome"]),
         ("pin", &["mapped-outcome", "pinned-memory"]),
         ("event-node", &["step-times"]),
+        ("dependent", &["dependent-launches"]),
     ] {
         let refused = train("", &format!("refuse:{fault},rank=1")).unwrap();
         let stderr = &refused.outcome.stderr;

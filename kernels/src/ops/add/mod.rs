@@ -42,7 +42,7 @@ fn add_cpu<T: Stored>(y: &mut [T], x: &[T]) {
     );
 }
 
-pub(crate) static SOURCE: Source = Source::new("add", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("add", include_str!("kernel.cu")).after_others();
 
 /// Elementwise, 16 bytes per access.
 ///

@@ -5,7 +5,7 @@ use crate::cuda::launch::{Launch, RowTiles, Source};
 use crate::cuda::{CudaSlice, CudaSliceMut, Gpu};
 use crate::{DType, Result};
 
-pub(crate) static SOURCE: Source = Source::new("bias", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("bias", include_str!("kernel.cu")).after_others();
 
 /// Elements per 16-byte access, if rows and addresses allow it.
 fn per_access(dtype: DType, cols: usize, addresses: u64) -> Option<usize> {

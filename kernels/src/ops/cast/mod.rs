@@ -72,7 +72,7 @@ fn cast_cpu(op: &'static str, from: TensorRef<'_>, to: TensorMut<'_>) -> Result<
     Ok(())
 }
 
-pub(crate) static SOURCE: Source = Source::new("cast", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("cast", include_str!("kernel.cu")).after_others();
 
 /// Elementwise, 16 bytes of the wider type per access.
 ///

@@ -6,7 +6,7 @@ use crate::cuda::launch::{Launch, Source, typed_kernel};
 use crate::cuda::{CudaSliceMut, Gpu};
 use crate::{DType, Result, TensorRef};
 
-pub(crate) static SOURCE: Source = Source::new("elementwise", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("elementwise", include_str!("kernel.cu")).after_others();
 
 /// Adds an operand: its elements or null, its cycle, its value as f64 and as i64 (of which the kernel uses the one of its type).
 fn operand(launch: Launch, ready: Ready<'_>) -> Result<Launch> {

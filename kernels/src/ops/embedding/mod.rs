@@ -355,7 +355,7 @@ fn backward_cpu<T: Stored>(
     Ok(())
 }
 
-pub(crate) static SOURCE: Source = Source::new("embedding", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("embedding", include_str!("kernel.cu")).after_others();
 
 /// Block sizes of the kernels.
 const SORT_BLOCK: u32 = 512;

@@ -106,7 +106,7 @@ fn gather_cpu<T: Copy + Sync, U: Element>(
     Ok(())
 }
 
-pub(crate) static SOURCE: Source = Source::new("gather_rows", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("gather_rows", include_str!("kernel.cu")).after_others();
 
 /// Moves rows as words of up to 16 bytes.
 ///

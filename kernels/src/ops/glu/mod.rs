@@ -97,7 +97,8 @@ fn check_halves(op: &'static str, whole: Operand, half: Operand) -> Result<(usiz
     Ok((rows, cols))
 }
 
-pub(crate) static SOURCE: Source = Source::with_preamble("glu", FUNCTIONS, include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source =
+    Source::with_preamble("glu", FUNCTIONS, include_str!("kernel.cu")).after_others();
 
 /// Elementwise, row by row, 16 bytes per access where the rows allow it.
 ///

@@ -97,7 +97,7 @@ pub fn load_rows(
     }
 }
 
-pub(crate) static SOURCE: Source = Source::new("load_rows", include_str!("kernel.cu"));
+pub(crate) static SOURCE: Source = Source::new("load_rows", include_str!("kernel.cu")).after_others();
 
 /// Four elements at a time if rows and addresses allow it: 16 bytes of a result in f32.
 ///

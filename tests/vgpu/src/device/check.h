@@ -60,6 +60,8 @@ VGPU_HOT void race(const char *what, unsigned other, const void *at) {
 // Notes an access to device memory. False where `a` is something else. Most accesses of a kernel end here, so it is part of each callback.
 VGPU_PART bool device_access(uintptr_t a, unsigned n, bool write, bool aligned) {
   if (a >> 44 != 3) return false;  // the bytes of the devices: see mem/mod.rs
+  if (L->is_dependent && !th[cur].follows)
+    die("%s of device memory before the thread waits for the kernel before this one, as a dependent launch must", write ? "write" : "read");
   if (aligned && n <= 16 && !(n & (n - 1)) && a % n)
     die("misaligned %s of %u bytes at %#lx", write ? "write" : "read", n, (unsigned long)(a - 0x200000000000));
   for (unsigned i = 0; i < L->n_ranges; i++) {

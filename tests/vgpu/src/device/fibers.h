@@ -48,6 +48,8 @@ struct VgpuLaunch {
   VgpuRange *ranges;
   unsigned n_ranges;
   void **stacks;  // of fibers, one for each thread of a block; null where none was needed yet
+  unsigned is_dependent;  // launched so that it must wait for the kernel before it
+  uint64_t n_waits;  // threads that have
 };
 
 static uint3 threadIdx, blockIdx;
@@ -57,7 +59,7 @@ static const int warpSize = 32;
 namespace vgpu {
 constexpr unsigned MAX_THREADS = 1024, STACK = 64 << 10, MAX_DYN_SMEM = 232448;
 
-struct Thread { void *sp; uint3 idx; unsigned wait_line; };
+struct Thread { void *sp; uint3 idx; unsigned wait_line; bool follows; };
 
 static Thread th[MAX_THREADS];
 static void *idle_fiber[MAX_THREADS];

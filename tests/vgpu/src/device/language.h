@@ -115,6 +115,11 @@ VGPU_VECTOR(long long, longlong, 16, 16) VGPU_VECTOR(unsigned long long, ulonglo
 // ---- arithmetic ----
 // glibc declares some of these itself, so they are macros.
 // What the prelude of the kernels has in the assembler of NVIDIA's devices. A NaN becomes the canonical one.
+// griddepcontrol.wait.
+VGPU_HOT void follow_kernels() {
+  if (!vgpu::th[vgpu::cur].follows) vgpu::L->n_waits++;
+  vgpu::th[vgpu::cur].follows = true;
+}
 inline void prefetch(const void*) {}
 inline unsigned thread_anew() { return threadIdx.x; }
 inline unsigned short bf16_bits(float x) {

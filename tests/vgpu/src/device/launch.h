@@ -28,6 +28,8 @@ VGPU_HOT int run(VgpuLaunch *l, void (*thread)(void *)) {
                 (unsigned)(b / ((uint64_t)l->grid[0] * l->grid[1]))};
     poison_shared();
     reset_check();
+    if (L->is_dependent)
+      for (t = 0; t < n_threads; t++) th[t].follows = false;
     run_block();
   }
   return 0;

@@ -8,6 +8,7 @@ use crate::abi::{Void, api, get, lock, slice};
 use crate::code::{
     ILLEGAL_ADDRESS, INVALID_VALUE, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, MISALIGNED_ADDRESS, NOT_SUPPORTED,
 };
+use crate::config::CONFIG;
 use crate::counts::Tally;
 use crate::fault;
 use crate::mem::host::{self, Touch};
@@ -20,6 +21,18 @@ use std::ffi::c_uint;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// `CUlaunchAttribute`; of the value only what the attribute below has.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Attribute {
+    id: c_uint,
+    pad: [u8; 4],
+    value: [i32; 16],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+const PROGRAMMATIC: c_uint = 6;
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -28,7 +41,7 @@ pub(crate) struct Config {
     block: [c_uint; 3],
     shared: c_uint,
     stream: *mut Void,
-    attributes: *const Void,
+    attributes: *const Attribute,
     n_attributes: c_uint,
 }
 
@@ -40,17 +53,24 @@ api! {
         if !extra.is_null() {
             return Err(NOT_SUPPORTED);
         }
-        launch(function, Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared }, s, params)?;
+        launch(function, Shape { grid: [gx, gy, gz], block: [bx, by, bz], shared }, false, s, params)?;
     }
 
     fn cuLaunchKernelEx(config: *const Config, function: usize, params: *const *const u8, extra: *const Void) {
-        let config = get(config)?;
-        if !extra.is_null() || config.n_attributes != 0 {
+        let Config { grid, block, shared, stream, attributes, n_attributes } = get(config)?;
+        let attributes = if n_attributes == 0 { &[] } else { slice(attributes, n_attributes as usize)? };
+        if !extra.is_null() || attributes.iter().any(|attribute| attribute.id != PROGRAMMATIC) {
             note("cuLaunchKernelEx: attributes of a launch (clusters, ...) are not modeled");
             return Err(NOT_SUPPORTED);
         }
-        let Config { grid, block, shared, stream, .. } = config;
-        launch(function, Shape { grid, block, shared }, stream, params)?;
+        let is_dependent = attributes.iter().any(|attribute| attribute.value[0] != 0);
+        if is_dependent && fault::refuses("dependent") {
+            return Err(NOT_SUPPORTED);
+        }
+        if is_dependent && CONFIG.arch < (9, 0) {
+            return Err(wrong("cuLaunchKernelEx", "a dependent launch needs compute capability 9.0"));
+        }
+        launch(function, Shape { grid, block, shared }, is_dependent, stream, params)?;
     }
 
     /// Blocks run one after another, so they can't wait for each other.
@@ -112,7 +132,13 @@ impl Shape {
     }
 }
 
-fn launch(function: usize, shape: Shape, s: *mut Void, params: *const *const u8) -> Result<(), i32> {
+fn launch(
+    function: usize,
+    shape: Shape,
+    is_dependent: bool,
+    s: *mut Void,
+    params: *const *const u8,
+) -> Result<(), i32> {
     let (kernel, stream) = (KERNELS.get(function)?, stream(s)?);
     shape
         .check(&kernel)
@@ -127,9 +153,13 @@ fn launch(function: usize, shape: Shape, s: *mut Void, params: *const *const u8)
     }
     let (name, touches) = (kernel.name, std::mem::take(&mut args.touches));
     let is_wrong = fault::is_wrong(name);
-    let work =
-        Box::new(move |stamp: &Stamp| if is_wrong { Ok(()) } else { args.launch(&kernel, shape, stamp) });
-    stream.submit(Task { name, tally: Tally::Kernel(name), touches, host_function: false, work });
+    let work = Box::new(
+        move |stamp: &Stamp| {
+            if is_wrong { Ok(()) } else { args.launch(&kernel, shape, is_dependent, stamp) }
+        },
+    );
+    let tally = if is_dependent { Tally::DependentKernel(name) } else { Tally::Kernel(name) };
+    stream.submit(Task { name, tally, touches, host_function: false, work });
     Ok(())
 }
 
@@ -197,7 +227,7 @@ impl Args {
         Ok(args)
     }
 
-    fn launch(&self, kernel: &Kernel, shape: Shape, stamp: &Stamp) -> Outcome {
+    fn launch(&self, kernel: &Kernel, shape: Shape, is_dependent: bool, stamp: &Stamp) -> Outcome {
         let illegal = |e: String| (ILLEGAL_ADDRESS, format!("{}: {e}", kernel.name));
         let mut ranges: Vec<Range> = Vec::new();
         {
@@ -218,7 +248,7 @@ impl Args {
             ranges.push(Range::untouched(host::device_view(base, len), len));
         }
         let at: Vec<*const u8> = self.at.iter().map(|&i| self.bytes[i..].as_ptr().cast()).collect();
-        kernel.run(shape, &at, &mut ranges).map_err(|e| {
+        kernel.run(shape, is_dependent, &at, &mut ranges).map_err(|e| {
             let code = match () {
                 () if e.contains("misaligned") => MISALIGNED_ADDRESS,
                 () if e.contains("illegal") => ILLEGAL_ADDRESS,

@@ -53,6 +53,8 @@ struct Launch {
     ranges: *mut Range,
     n_ranges: u32,
     stacks: *mut *mut c_void,
+    is_dependent: u32,
+    n_waits: u64,
 }
 
 /// `KernelInfo` of `device/launch.h`.
@@ -207,7 +209,13 @@ impl Kernel {
     ///
     /// # Errors
     /// A description of the thread, its block, and its fault.
-    pub(crate) fn run(&self, shape: Shape, args: &[*const u8], ranges: &mut [Range]) -> Result<(), String> {
+    pub(crate) fn run(
+        &self,
+        shape: Shape,
+        is_dependent: bool,
+        args: &[*const u8],
+        ranges: &mut [Range],
+    ) -> Result<(), String> {
         let mut launch = Launch {
             grid: shape.grid,
             block: shape.block,
@@ -220,6 +228,8 @@ impl Kernel {
             ranges: ranges.as_mut_ptr(),
             n_ranges: ranges.len() as u32,
             stacks: std::ptr::null_mut(),
+            is_dependent: u32::from(is_dependent),
+            n_waits: 0,
         };
         let _one_at_a_time = crate::abi::lock(&self.running);
         // SAFETY: `launch` is laid out as VgpuLaunch and outlives the call; the arguments have the sizes that the
@@ -230,6 +240,13 @@ impl Kernel {
             run(&mut launch) != 0
         });
         if !failed {
+            let n_threads: u64 = shape.grid.iter().chain(&shape.block).map(|&n| u64::from(n)).product();
+            if is_dependent && launch.n_waits != n_threads {
+                return Err(format!(
+                    "kernel {}: {} of {n_threads} threads wait for the kernel before it, as a dependent launch must",
+                    self.name, launch.n_waits
+                ));
+            }
             return Ok(());
         }
         // SAFETY: `die` writes a terminated string.

@@ -12,7 +12,7 @@ use ddp_kernels::cpu::cpu_set::CpuSet;
 use ddp_kernels::cpu::threads;
 use ddp_kernels::cuda::{Gpu, GpuFeature};
 use ddp_kernels::hint::with_hint;
-use ddp_kernels::{Device, DeviceRequest, KernelError};
+use ddp_kernels::{Device, DeviceRequest, KernelError, ops};
 use tracing::{debug, info, warn};
 
 use super::banner;
@@ -141,7 +141,19 @@ pub(crate) fn turn_off_named(device: Device, names: &[String], graph: GraphMode)
 pub(super) fn turn_off_refused(world: &World, device: Device) -> Result<()> {
     let Device::Cuda(index) = device else { return Ok(()) };
     let gpu = Gpu::get(index)?;
-    let refused = gpu.refused_features();
+    turn_off_on_all(world, gpu, &gpu.refused_features())
+}
+
+/// The same for what is tried with kernels and memory, by runs that train. Collective.
+pub(super) fn try_launches(world: &World, device: Device) -> Result<()> {
+    let Device::Cuda(index) = device else { return Ok(()) };
+    let gpu = Gpu::get(index)?;
+    let refused = ops::try_dependent_launches(gpu).err().map(|error| (GpuFeature::DependentLaunches, error));
+    turn_off_on_all(world, gpu, refused.as_slice())
+}
+
+/// Turns these features off on all ranks, where one has them in its list. Collective.
+fn turn_off_on_all(world: &World, gpu: &Gpu, refused: &[(GpuFeature, KernelError)]) -> Result<()> {
     let line = |(feature, error): &(GpuFeature, KernelError)| {
         format!("{}\t{}\n", feature.name(), with_hint(error).replace('\n', "; "))
     };
@@ -180,6 +192,7 @@ pub(super) fn log_features(
     let (mut used, mut off) = (Vec::new(), Vec::new());
     for row in FEATURES {
         let is_used = match (row.feature, row.name) {
+            (Some(feature), _) if !gpu.has(feature) => continue,
             (Some(feature), _) => gpu.uses(feature),
             (None, CUDA_GRAPH) => trainer.uses_graphs(),
             (None, "cpu-binding") => !args.safe && args.bind == Bind::Auto,

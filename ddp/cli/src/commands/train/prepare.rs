@@ -130,6 +130,7 @@ impl<'w> Run<'w> {
         if !args.dry_run {
             let without = self_check::at_first_start(world, &check, &config, choice.device)?;
             graph = pin_device::turn_off_named(choice.device, &without, graph)?;
+            pin_device::try_launches(world, choice.device)?;
         }
         let start = Start::new(world, args, choice.device, resumed.as_ref())?;
         let config =
