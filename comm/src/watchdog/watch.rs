@@ -369,7 +369,7 @@ impl Watch {
                         "the optimizer state of rank {rank} is lost, and its copy too: the newest checkpoint counts"
                     ),
                     Err(Unsaved::NoState) => {
-                        "no other rank could save its state: the newest checkpoint counts".to_owned()
+                        "no later state was saved: the newest checkpoint counts".to_owned()
                     }
                 };
                 write_stderr(&format!("[rank {} {}] {text}\n", self.rank, self.identities[self.rank].host));

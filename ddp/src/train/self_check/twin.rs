@@ -34,14 +34,19 @@ const ROUNDING: f64 = 1.0 / (1 << 22) as f64;
 /// # Errors
 /// [`TrainError`](crate::train::TrainError) for a config that cannot be trained, and of work on the device that fails.
 pub fn compare_with_cpu(config: &Config, device: Device, graph: GraphMode) -> Result<Vec<Comparison>> {
+    let Device::Cuda(index) = device else { return compared(config, device, graph) };
+    let gpu = Gpu::get(index)?;
+    gpu.set_deterministic(config.train.deterministic != Determinism::Off);
+    // The products of the limited model are smaller than those that are faster so.
+    gpu.set_splits_all(config.train.precision == Precision::F32x3);
+    let found = compared(config, device, graph);
+    gpu.set_splits_all(false);
+    found
+}
+
+fn compared(config: &Config, device: Device, graph: GraphMode) -> Result<Vec<Comparison>> {
     let world = World::single();
     let mut config = limited(config);
-    if let Device::Cuda(index) = device {
-        let gpu = Gpu::get(index)?;
-        gpu.set_deterministic(config.train.deterministic != Determinism::Off);
-        // The products of the limited model are smaller than those that are faster so.
-        gpu.set_splits_all(config.train.precision == Precision::F32x3);
-    }
     let rows = match config.train.batch {
         Batch::Global(rows) | Batch::PerRank(rows) => rows,
     };

@@ -102,7 +102,7 @@ impl<T> Cache<T> {
             if let Some(at) = free.filter(|&at| self.make_room(&mut state, wanted[at], false)) {
                 let group = wanted.remove(at);
                 self.begin(&mut state, group);
-                drop(state);
+                self.release_evicted(state);
                 self.decode(group, &decode)?;
                 return Ok(Some(self.use_held(&mut self.lock(), group)));
             }
@@ -175,6 +175,7 @@ impl<T> Cache<T> {
                 Some(group) if self.make_room(&mut state, group, true) => {
                     state.ahead.pop_front();
                     self.begin(&mut state, group);
+                    self.release_evicted(state);
                     return Some(group);
                 }
                 _ => {}
@@ -203,11 +204,19 @@ impl<T> Cache<T> {
             state.held -= self.costs[oldest];
             state.evicted += self.costs[oldest];
         }
-        if state.evicted > self.budget / 8 {
+        true
+    }
+
+    /// Gives the memory of evicted groups back to the system now and then, while others use the cache.
+    fn release_evicted(&self, mut state: MutexGuard<'_, State<T>>) {
+        let is_due = state.evicted > self.budget / 8;
+        if is_due {
             state.evicted = 0;
+        }
+        drop(state);
+        if is_due {
             release_free_memory();
         }
-        true
     }
 
     fn use_held(&self, state: &mut State<T>, group: usize) -> InUse<'_, T> {
