@@ -1,4 +1,14 @@
 //! Memory of the heap: long vectors on huge pages, and free memory that goes back to the system.
+//!
+//! ```
+//! use ddp_kernels::cpu::heap::{on_huge_pages, release_free_memory};
+//!
+//! let mut rows: Vec<f32> = Vec::with_capacity(4 << 20);
+//! on_huge_pages(&rows);
+//! rows.resize(4 << 20, 1.0);
+//! drop(rows);
+//! release_free_memory();
+//! ```
 
 /// Size from which huge pages are worth the memory of one that is not full.
 const MIN_BYTES: usize = 8 << 20;

@@ -244,6 +244,18 @@ impl Gpu {
         on.filter_map(|feature| Some((feature, tried(feature)?))).collect()
     }
 
+    /// Gives memory of the pool that nothing uses back to the driver. Waits for the device.
+    ///
+    /// # Errors
+    /// [`KernelError::Cuda`].
+    pub(crate) fn release_free_memory(&self) -> Result<()> {
+        self.synchronize()?;
+        let Ok(pool) = self.pool.raw() else { return Ok(()) };
+        // SAFETY: the pool lives as long as the process.
+        let released = unsafe { result::mem_pool::trim_to(pool, 0) };
+        check_driver(self.index(), "cuMemPoolTrimTo", released)
+    }
+
     /// Zero bytes in host memory, for copies from and to this device.
     ///
     /// # Errors

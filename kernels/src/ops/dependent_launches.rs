@@ -22,6 +22,8 @@ pub fn try_dependent_launches(gpu: &'static Gpu) -> Result<()> {
         Err(error @ KernelError::Cuda { .. }) => return Err(error),
         numbers => numbers.unwrap_or_default(),
     };
+    // What a run may take is decided by what is free.
+    gpu.release_free_memory()?;
     if numbers.iter().all(|number| *number == 16.0) {
         return Ok(());
     }
