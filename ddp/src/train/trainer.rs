@@ -134,6 +134,9 @@ impl<'w> Trainer<'w> {
         if options.micro_shards.is_some() && model.exchanged_len() > 0 {
             return Err(ExchangeError::TreeOfStatistics.into());
         }
+        if let (Some(_), Device::Cuda(index)) = (options.micro_shards, model.device()) {
+            Gpu::get(index)?.set_deterministic(true);
+        }
         if optimizer.has_first_pass() {
             // Its second pass needs what all ranks have reduced, so that reducing and updating block by block saves nothing.
             options.divide_update_from = usize::MAX;

@@ -22,12 +22,12 @@ use ddp::config::{CommDtype, EvalMetric, OptimizerKind, WeightInit, ZeroStage};
 use ddp::data::Dataset;
 use ddp::data::loader::{BatchPlan, DataLoader, LoaderOptions};
 use ddp::data::order::partition::EvalPartition;
-use ddp::model::{GradcheckOptions, Network, gradcheck};
+use ddp::model::{GradcheckOptions, ModelSpec, Network, gradcheck};
 use ddp::train::TrainError;
 use ddp::train::checkpoints::Checkpoints;
 use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
-use ddp::train::trainer::{StepRequest, StepRows as _};
+use ddp::train::trainer::{StepRequest, StepRows as _, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
 use ddp_kernels::{DType, Device, Tensor};
 
@@ -47,6 +47,21 @@ fn random_programs_keep_the_laws() {
 fn gpus_keep_the_laws_of_random_programs() {
     let Some(_gpus) = gpus(1) else { return };
     check_programs(true, N_PROGRAMS / 6);
+}
+
+/// Rows of 28 bytes begin at other addresses on other ranks, for which cuBLASLt may sum in another order.
+#[test]
+fn micro_shards_give_the_same_bits_on_gpus_whatever_the_address_of_their_rows() {
+    let Some(_gpus) = gpus(4) else { return };
+    let usual = Setup::usual();
+    let dims = [&[7, 9, 7], &usual.spec.dims[usual.spec.dims.len() - 1..]].concat();
+    let spec = ModelSpec { dims, residual: false, ..usual.spec };
+    let options = TrainerOptions { micro_shards: Some(4), ..usual.options };
+    let setup = Setup { spec, options, n_micro: 1, global_rows: 6, on_gpus: true, ..usual };
+    let alone = setup.train_on(1);
+    for n_ranks in [2, 3, 4] {
+        assert!(setup.train_on(n_ranks) == alone, "{n_ranks} ranks differ from one in bits");
+    }
 }
 
 /// Checks `n_usual` programs and one with a random seed, or the programs that the environment requests.
