@@ -359,7 +359,7 @@ impl Watch {
                 let text = match saved {
                     Ok((rank, step)) => {
                         let lost = if is_in_host_memory {
-                            "the newest of which the ranks held copies"
+                            "the newest that the ranks held copies of"
                         } else {
                             "no complete step is lost"
                         };

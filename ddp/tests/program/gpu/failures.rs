@@ -202,7 +202,7 @@ fn survivors_on_gpus_save_the_shards_of_a_killed_rank_from_refreshed_copies() {
                 "{name}: {saved} of {reached}: {}",
                 killed.stderr
             );
-            n_saved += usize::from(killed.stderr.contains(": the newest of which the ranks held copies"));
+            n_saved += usize::from(killed.stderr.contains(": the newest that the ranks held copies of"));
             job(&name, n_ranks, more, &[]).unwrap().ok();
             assert!(same_bits(&weights(&name), &weights(&whole)), "{name}: {}", killed.stderr);
         }
