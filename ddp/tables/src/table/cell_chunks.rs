@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ddp::config::Task;
+#[cfg(feature = "parquet")]
 use ddp::config::table_options::Decimal;
 use ddp::data::error::{DataError, Result};
 
@@ -112,6 +113,7 @@ impl CellColumns {
     }
 
     /// Decimal mark of the files, if they show one.
+    #[cfg(feature = "parquet")]
     pub(in crate::table) fn decimal(&self) -> Decimal {
         self.mark.found()
     }
