@@ -9,7 +9,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ddp_comm::{Slice, Track, World};
-use ddp_kernels::cuda::{Event, GateState, Gpu, GpuFeature, Graph, Labels, Mapped, Marks, Origin};
+use ddp_kernels::cuda::{
+    DeterministicMode, Event, GateState, Gpu, GpuFeature, Graph, Labels, Mapped, Marks, Origin,
+};
 use ddp_kernels::ops::{STEP_SUMS_LEN, StepReport, StepScalars};
 use tracing::warn;
 
@@ -18,7 +20,7 @@ use crate::data::device_rows::{DeviceRows, DeviceShape};
 use crate::data::step_rows::StepRows;
 use crate::exchange::trial::TrialFailure;
 use crate::train::error::{Result, TrainError};
-use crate::train::options::{GraphMode, NonFinite};
+use crate::train::options::{GraphMode, NonFinite, TrainerOptions};
 use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::{PlannedStep, StepInfo, StepOutcome, StepShape};
 use crate::train::step_inputs::{Rows, ScalarsMemory, StepInputs};
@@ -50,6 +52,8 @@ pub(crate) struct GpuStep {
     times: StepTimes,
     /// Where the clocks of host and device meet, in a trace.
     origin: Option<Origin>,
+    /// Of steps in micro-shards.
+    _deterministic_mode: Option<DeterministicMode>,
 }
 
 /// Rows and scalars of a step on the device.
@@ -96,7 +100,8 @@ impl Graphs {
 }
 
 impl GpuStep {
-    pub(crate) fn new(gpu: &'static Gpu, mode: GraphMode) -> Result<Self> {
+    pub(crate) fn new(gpu: &'static Gpu, options: &TrainerOptions) -> Result<Self> {
+        let mode = options.graph;
         let outcome = || Mapped::new(gpu, StepReport::LEN_BYTES);
         Ok(GpuStep {
             gpu,
@@ -108,6 +113,7 @@ impl GpuStep {
             marks: vec![None, None],
             times: StepTimes::default(),
             origin: None,
+            _deterministic_mode: options.micro_shards.map(|_| gpu.deterministic_mode()),
         })
     }
 

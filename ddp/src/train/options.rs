@@ -86,8 +86,8 @@ pub struct TrainerOptions {
     /// [`Checkpoints::save`]: crate::train::checkpoints::Checkpoints::save
     pub gathers_short_weights: bool,
     /// Number of micro-shards of every global batch, a power of two and at least the number of ranks. Their gradients are summed
-    /// along one fixed tree, so any number of ranks trains to the same bits; a trainer on a GPU turns its deterministic
-    /// mode on for them ([`Gpu::set_deterministic`](ddp_kernels::cuda::Gpu::set_deterministic)). Rows come from a loader of as many
+    /// along one fixed tree, so any number of ranks trains to the same bits; a trainer on a GPU keeps its deterministic
+    /// mode on for them ([`Gpu::deterministic_mode`](ddp_kernels::cuda::Gpu::deterministic_mode)). Rows come from a loader of as many
     /// [`PartitionKind::MicroShards`](crate::data::PartitionKind::MicroShards).
     pub micro_shards: Option<usize>,
     /// Usual weight of a row, on all ranks the same: gradients in f16 then have the same size whatever the unit of the weights. The result is

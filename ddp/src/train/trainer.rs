@@ -134,9 +134,10 @@ impl<'w> Trainer<'w> {
         if options.micro_shards.is_some() && model.exchanged_len() > 0 {
             return Err(ExchangeError::TreeOfStatistics.into());
         }
-        if let (Some(_), Device::Cuda(index)) = (options.micro_shards, model.device()) {
-            Gpu::get(index)?.set_deterministic(true);
-        }
+        let mut gpu = match model.device() {
+            Device::Cpu => None,
+            Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, &options)?),
+        };
         if optimizer.has_first_pass() {
             // Its second pass needs what all ranks have reduced, so that reducing and updating block by block saves nothing.
             options.divide_update_from = usize::MAX;
@@ -151,10 +152,6 @@ impl<'w> Trainer<'w> {
         if world.world_size() > 1 {
             world.agree(&held_alike(&model, &loss, &optimizer, &options)?)?;
         }
-        let mut gpu = match model.device() {
-            Device::Cpu => None,
-            Device::Cuda(index) => Some(GpuStep::new(Gpu::get(index)?, options.graph)?),
-        };
         let scalars = ScalarsMemory::new(optimizer.group_lrs().len(), Device::Cpu)?;
         let mut replica = Replica::new(world, model, loss, optimizer, exchange, options)?;
         if let Some(gpu) = &mut gpu {
@@ -575,6 +572,7 @@ fn held_alike(
         ..
     } = options;
     let config = optimizer.config();
+    let gpu = if let Device::Cuda(index) = model.device() { Some(Gpu::get(index)?) } else { None };
     let weights = fingerprint_of(model)?
         .map_or("unknown".to_owned(), |hash| format!("{hash:016x} (a hash of all weights)"));
     let entries = [
@@ -593,6 +591,7 @@ fn held_alike(
             format!("{comm_dtype:?}, {zero:?}, {zero_copies:?}, {micro_shards:?}"),
         ),
         ("loss_scaling and nonfinite", format!("{loss_scaling:?}, {nonfinite:?}")),
+        ("Gpu::is_deterministic", format!("{:?}", gpu.map(Gpu::is_deterministic))),
         ("weights", weights),
     ];
     Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())

@@ -29,6 +29,7 @@ use ddp::train::evaluate::evaluate;
 use ddp::train::metrics::request::MetricRequest;
 use ddp::train::trainer::{StepRequest, StepRows as _, TrainerOptions};
 use ddp_comm::{DeviceOptions, World, threads};
+use ddp_kernels::cuda::Gpu;
 use ddp_kernels::{DType, Device, Tensor};
 
 use crate::made_up::gpus::gpus;
@@ -55,13 +56,23 @@ fn micro_shards_give_the_same_bits_on_gpus_whatever_the_address_of_their_rows() 
     let Some(_gpus) = gpus(4) else { return };
     let usual = Setup::usual();
     let dims = [&[7, 9, 7], &usual.spec.dims[usual.spec.dims.len() - 1..]].concat();
-    let spec = ModelSpec { dims, residual: false, ..usual.spec };
+    let spec = ModelSpec { dims, residual: false, ..usual.spec.clone() };
     let options = TrainerOptions { micro_shards: Some(4), ..usual.options };
-    let setup = Setup { spec, options, n_micro: 1, global_rows: 6, on_gpus: true, ..usual };
+    let setup = Setup { spec, options, n_micro: 1, global_rows: 6, on_gpus: true, ..Setup::usual() };
     let alone = setup.train_on(1);
     for n_ranks in [2, 3, 4] {
         assert!(setup.train_on(n_ranks) == alone, "{n_ranks} ranks differ from one in bits");
     }
+    // Another trainer of these GPUs may choose its matmuls by time again, which all its ranks do or none.
+    assert!((0..4).all(|index| !Gpu::get(index).unwrap().is_deterministic()));
+    Gpu::get(1).unwrap().set_deterministic(true);
+    let refused = threads::run(2, |world| {
+        world.connect_device(Device::Cuda(world.rank().0 as u32), DeviceOptions::default()).unwrap();
+        let device = Device::Cuda(world.rank().0 as u32);
+        usual.try_trainer(&world, device).map(drop).unwrap_err().to_string()
+    });
+    Gpu::get(1).unwrap().set_deterministic(false);
+    assert!(refused.iter().all(|error| error.contains("Gpu::is_deterministic")), "{refused:?}");
 }
 
 /// Checks `n_usual` programs and one with a random seed, or the programs that the environment requests.

@@ -89,6 +89,8 @@ pub struct Gpu {
     pub(super) blas: OnceLock<Blas>,
     off: FeaturesOff,
     is_deterministic: AtomicBool,
+    /// Number of [`DeterministicMode`] that live.
+    n_deterministic: AtomicU32,
     /// Whether new matmuls choose their algorithm by time.
     is_choosing: AtomicBool,
     /// Whether products of any size split their factors, where they may.
@@ -178,6 +180,7 @@ impl Gpu {
             blas: OnceLock::new(),
             off: FeaturesOff::default(),
             is_deterministic: AtomicBool::new(false),
+            n_deterministic: AtomicU32::new(0),
             is_choosing: AtomicBool::new(false),
             splits_all: AtomicBool::new(false),
             n_held: AtomicU32::new(0),
@@ -271,9 +274,15 @@ impl Gpu {
         self.is_deterministic.store(is_deterministic, Ordering::Relaxed);
     }
 
-    /// The setting of [`Gpu::set_deterministic`]; initially false.
+    /// Turns the mode of [`Gpu::set_deterministic`] on until the result is dropped, whatever is set.
+    pub fn deterministic_mode(&'static self) -> DeterministicMode {
+        self.n_deterministic.fetch_add(1, Ordering::Relaxed);
+        DeterministicMode(self)
+    }
+
+    /// Whether the mode is on: it was set, or a [`DeterministicMode`] lives.
     pub fn is_deterministic(&self) -> bool {
-        self.is_deterministic.load(Ordering::Relaxed)
+        self.is_deterministic.load(Ordering::Relaxed) || self.n_deterministic.load(Ordering::Relaxed) > 0
     }
 
     /// Sets whether layers in [`MatmulMode::F32x3`](crate::ops::MatmulMode::F32x3) split the factors of products of any size, also where
@@ -377,6 +386,17 @@ impl Gpu {
     pub fn synchronize(&self) -> Result<()> {
         self.bind()?;
         check_driver(self.index(), "cuCtxSynchronize", result::ctx::synchronize())
+    }
+}
+
+/// Keeps the deterministic mode of a GPU on while it lives: [`Gpu::deterministic_mode`].
+#[derive(Debug)]
+#[must_use = "the mode ends with it"]
+pub struct DeterministicMode(&'static Gpu);
+
+impl Drop for DeterministicMode {
+    fn drop(&mut self) {
+        self.0.n_deterministic.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -73,7 +73,7 @@ pub use driver::{Unavailable, check_driver};
 pub use event::{Event, Timer};
 pub use feature::GpuFeature;
 pub use gate::GateState;
-pub use gpu::{Gpu, StreamKind};
+pub use gpu::{DeterministicMode, Gpu, StreamKind};
 pub use graph::Graph;
 pub use info::{GpuInfo, Link, PeerAccess, Versions, devices, ensure_libraries, peer_matrix, versions};
 pub use mapped::Mapped;

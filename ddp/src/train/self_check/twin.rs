@@ -36,7 +36,7 @@ const ROUNDING: f64 = 1.0 / (1 << 22) as f64;
 pub fn compare_with_cpu(config: &Config, device: Device, graph: GraphMode) -> Result<Vec<Comparison>> {
     let Device::Cuda(index) = device else { return compared(config, device, graph) };
     let gpu = Gpu::get(index)?;
-    gpu.set_deterministic(config.train.deterministic != Determinism::Off);
+    let _mode = (config.train.deterministic != Determinism::Off).then(|| gpu.deterministic_mode());
     // The products of the limited model are smaller than those that are faster so.
     gpu.set_splits_all(config.train.precision == Precision::F32x3);
     let found = compared(config, device, graph);
