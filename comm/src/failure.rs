@@ -149,6 +149,7 @@ pub fn abort_with(
     let message = report(&prefix);
     watchdog.announce_failure(&message);
     write_stderr(&format!("{message}\n"));
+    watchdog.wait_for_release();
     end_job(exit_code)
 }
 
@@ -201,8 +202,12 @@ pub fn install_panic_hook(world: &World) {
             std::backtrace::BacktraceStatus::Captured => format!("{backtrace}\n"),
             _ => String::new(),
         };
-        watchdog.announce_failure(&panic.to_string());
+        let message = panic.to_string();
+        if !watchdog.withdraw(&message) {
+            watchdog.announce_failure(&message);
+        }
         write_stderr(&format!("{trace}{prefix}{panic}\n"));
+        watchdog.wait_for_release();
         end_job(PANIC_EXIT_CODE)
     }));
 }

@@ -35,6 +35,10 @@ pub(crate) struct Progress {
     is_lost: Arc<AtomicBool>,
     lost_at: OnceLock<Instant>,
     aborts_alone: AtomicBool,
+    /// The error of its own with which this rank ends, and the longest time for which it lets the others save before.
+    withdrawal: OnceLock<(String, Duration)>,
+    /// Whether they have, or can't.
+    is_released: AtomicBool,
     /// Whether its thread ends the process, without a save.
     is_ending: AtomicBool,
     survivor: Survivor,
@@ -49,6 +53,8 @@ const HELD: Duration = Duration::from_secs(5);
 /// Time within which the watchdog notices the loss that made a collective fail.
 const NOTICED: Duration = Duration::from_secs(2);
 
+/// Time beyond the limit of a save for the word that it has ended.
+const RELEASED: Duration = Duration::from_secs(2);
 /// Time in which the watchdog's thread, which looks several times per second, tells the others of an abort.
 const ALONE_TOLD: Duration = Duration::from_millis(400);
 
@@ -84,6 +90,8 @@ impl Progress {
             is_lost: Arc::default(),
             lost_at: OnceLock::new(),
             aborts_alone: AtomicBool::new(false),
+            withdrawal: OnceLock::new(),
+            is_released: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             survivor: Survivor::default(),
             operations: Operations::default(),
@@ -210,6 +218,37 @@ impl Progress {
     pub(crate) fn abort_alone(&self) {
         self.aborts_alone.store(true, SeqCst);
         std::thread::sleep(ALONE_TOLD);
+    }
+
+    /// This rank ends with `error`, and lets the others save before, where there is to be a save after the loss of a rank; returns whether
+    /// it does.
+    pub(crate) fn withdraw(&self, error: &str) -> bool {
+        if !self.is_lost()
+            && let Some(limit) = self.survivor.limit()
+        {
+            let _ = self.withdrawal.set((error.to_owned(), limit));
+        }
+        self.withdrawal.get().is_some()
+    }
+
+    /// The error of [`Progress::withdraw`].
+    pub(crate) fn withdrawal(&self) -> Option<&str> {
+        self.withdrawal.get().map(|(error, _)| error.as_str())
+    }
+
+    /// The others have saved, or can't.
+    pub(crate) fn release(&self) {
+        self.survivor.let_abort();
+        self.is_released.store(true, SeqCst);
+    }
+
+    /// Waits for the save of the others, if this rank has withdrawn.
+    pub(crate) fn wait_for_release(&self) {
+        let Some((_, limit)) = self.withdrawal.get() else { return };
+        let since = Instant::now();
+        while !self.is_released.load(SeqCst) && since.elapsed() < *limit + RELEASED {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Whether this rank has aborted its communicator, or is about to, without the others.

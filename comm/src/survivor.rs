@@ -70,11 +70,17 @@ impl Survivor {
     /// so, for at most `limit`: the abort of a communicator completes collectives of other ranks with undefined sums.
     pub(crate) fn close(&self, is_closed: bool, limit: Duration) {
         self.is_closed.store(is_closed, SeqCst);
+        let may_abort = self.may_abort_within(limit);
+        self.is_spoiled.store(!is_closed || !may_abort, SeqCst);
+    }
+
+    /// Waits until this rank may abort its communicator, for at most `limit`; returns whether it may.
+    pub(crate) fn may_abort_within(&self, limit: Duration) -> bool {
         let since = Instant::now();
         while !self.may_abort.load(SeqCst) && since.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.is_spoiled.store(!is_closed || !self.may_abort.load(SeqCst), SeqCst);
+        self.may_abort.load(SeqCst)
     }
 
     /// Whether the updates of this rank are stopped.

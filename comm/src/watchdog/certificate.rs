@@ -69,6 +69,7 @@ pub(super) fn paragraph(
                 Cause::Silent => {
                     format!(" is frozen or cut off: no heartbeat for {since}. It was")
                 }
+                Cause::Withdrew => " ended with an error of its own. It was".to_owned(),
                 Cause::FailedAndStayed => format!(" failed {since} ago, and the job did not end. It was"),
                 Cause::Stalled => {
                     format!(
@@ -86,7 +87,8 @@ pub(super) fn paragraph(
                     " All other hosts are silent: probably this host, {host}, is the one that is cut off."
                 );
             }
-            if let Some((_, error)) = peer(*first).and_then(|peer| peer.failing.as_ref()) {
+            let error = peer(*first).and_then(|peer| peer.withdrawn.as_ref().or(peer.failing.as_ref()));
+            if let Some((_, error)) = error {
                 text += &format!(" Its last error: {}.", error.trim_end_matches('.').replace('\n', "; "));
             }
             text

@@ -37,8 +37,12 @@ pub(super) enum Kind {
     Goodbye,
     /// The rank ends with the error in the text, and ends the job.
     Failing,
+    /// The rank ends with the error in the text, and lets the others save before.
+    Withdraws,
     /// The job ends because of a lost rank; the text says which one.
     Verdict,
+    /// The job ends because of a rank that has withdrawn, which reports it; the text says which one.
+    Withdrawal,
     /// The answer to it: the last operations of the rank, one per line.
     Operations,
     /// The rank could save the state in the text; no text if it can't.
@@ -56,13 +60,15 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 13] = [
+    const ALL: [Kind; 15] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Heartbeat,
         Kind::Goodbye,
         Kind::Failing,
+        Kind::Withdraws,
         Kind::Verdict,
+        Kind::Withdrawal,
         Kind::Operations,
         Kind::Offer,
         Kind::Save,
@@ -75,7 +81,14 @@ impl Kind {
     fn has_text(self) -> bool {
         matches!(
             self,
-            Kind::Failing | Kind::Verdict | Kind::Operations | Kind::Offer | Kind::Save | Kind::Saved
+            Kind::Failing
+                | Kind::Withdraws
+                | Kind::Verdict
+                | Kind::Withdrawal
+                | Kind::Operations
+                | Kind::Offer
+                | Kind::Save
+                | Kind::Saved
         )
     }
 }

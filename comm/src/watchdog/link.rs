@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 use super::frame::{BadFrame, Frame, HEADER_LEN, MAX_TEXT};
 use crate::token::Token;
@@ -62,6 +63,20 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    /// Whether the other end closes the connection within `limit`; what it sends until then is of no interest.
+    pub(super) fn closes_within(mut self, limit: Duration) -> bool {
+        let since = Instant::now();
+        while self.receive().is_ok() {
+            if since.elapsed() >= limit {
+                return false;
+            }
+            self.received.clear();
+            self.flush();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Takes the next frame that was received.

@@ -221,9 +221,26 @@ impl Watchdog {
     }
 
     /// Tells the other ranks that this one ends the job because of `error`, so that they do not report its death. Returns once it
-    /// is sent, within 0.3 s.
+    /// is sent, within 0.3 s. Of a rank that has [withdrawn](Watchdog::withdraw) they know.
     pub fn announce_failure(&self, error: &str) {
+        if self.0.get().is_some_and(|running| running.progress.withdrawal().is_some()) {
+            return;
+        }
         self.request(|done| Command::Fail(error.to_owned(), done), FAILURE_SENT);
+    }
+
+    /// Tells the other ranks that this one is to end the job because of an error that they don't have, and that they may
+    /// [save](Watchdog::saves_for) before; false where they are to save nothing. They then wait for its end, after
+    /// [`Watchdog::wait_for_release`].
+    pub fn withdraw(&self, error: &str) -> bool {
+        self.0.get().is_some_and(|running| running.progress.withdraw(error))
+    }
+
+    /// Waits until the others have saved, if this rank has withdrawn.
+    pub fn wait_for_release(&self) {
+        if let Some(running) = self.0.get() {
+            running.progress.wait_for_release();
+        }
     }
 
     /// Whether the watchdog of this rank has found a lost rank and ends the process, perhaps after a [save](Watchdog::saves_for).

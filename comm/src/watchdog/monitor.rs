@@ -66,6 +66,8 @@ pub(super) enum Cause {
     Silent,
     /// It announced a failure, and the job did not end.
     FailedAndStayed,
+    /// It ends with an error of its own, and lets the others save before.
+    Withdrew,
     /// No rank makes progress.
     Stalled,
 }
@@ -91,6 +93,8 @@ pub(super) struct Peer {
     closed: Option<Instant>,
     /// When it announced a failure, and the error.
     pub(super) failing: Option<(Instant, String)>,
+    /// When it withdrew, and the error.
+    pub(super) withdrawn: Option<(Instant, String)>,
     /// Whether it has aborted its communicator without the others.
     pub(super) aborts_alone: bool,
 }
@@ -120,9 +124,16 @@ impl Monitor {
 
     /// Watches a rank from now on.
     pub(super) fn join(&mut self, rank: usize, now: Instant) {
-        let (standing, closed, failing) = (None, None, None);
-        self.peers
-            .insert(rank, Peer { standing, seen: now, moved: now, closed, failing, aborts_alone: false });
+        let peer = Peer {
+            standing: None,
+            seen: now,
+            moved: now,
+            closed: None,
+            failing: None,
+            withdrawn: None,
+            aborts_alone: false,
+        };
+        self.peers.insert(rank, peer);
     }
 
     /// Takes note of a frame.
@@ -136,11 +147,13 @@ impl Monitor {
         match frame.kind {
             Kind::Goodbye => drop(self.peers.remove(&frame.rank)),
             Kind::Failing => peer.failing = Some((now, frame.text)),
+            Kind::Withdraws => peer.withdrawn = Some((now, frame.text)),
             Kind::AbortsAlone => peer.aborts_alone = true,
             Kind::Hello
             | Kind::Welcome
             | Kind::Heartbeat
             | Kind::Verdict
+            | Kind::Withdrawal
             | Kind::Operations
             | Kind::Offer
             | Kind::Save
@@ -164,7 +177,7 @@ impl Monitor {
             peer.seen = now;
             peer.moved = now;
             peer.closed = peer.closed.map(|_| now);
-            if let Some((since, _)) = &mut peer.failing {
+            for (since, _) in [&mut peer.failing, &mut peer.withdrawn].into_iter().flatten() {
                 *since = now;
             }
         }
@@ -183,18 +196,24 @@ impl Monitor {
     fn died(&self, now: Instant) -> Option<Finding> {
         let (rank, peer) = self.peers.iter().find(|(rank, peer)| {
             let wait = if self.reports_loss_of(**rank) { Duration::ZERO } else { VERDICT_WAIT };
-            match (&peer.failing, peer.closed) {
-                (Some((since, _)), _) => now - *since >= FAILURE_WAIT + wait,
-                (None, Some(since)) => now - since >= wait,
-                (None, None) => false,
+            match (&peer.withdrawn, &peer.failing, peer.closed) {
+                (Some((since, _)), ..) => now - *since >= wait,
+                (None, Some((since, _)), _) => now - *since >= FAILURE_WAIT + wait,
+                (None, None, Some(since)) => now - since >= wait,
+                (None, None, None) => false,
             }
         })?;
-        let cause = if peer.failing.is_some() { Cause::FailedAndStayed } else { Cause::Died };
+        let cause = match (&peer.withdrawn, &peer.failing) {
+            (Some(_), _) => Cause::Withdrew,
+            (None, Some(_)) => Cause::FailedAndStayed,
+            (None, None) => Cause::Died,
+        };
         Some(Finding { cause, ranks: vec![*rank], since: now - peer.seen })
     }
 
     fn silent(&self, now: Instant) -> Option<Finding> {
-        let silent = |peer: &Peer| if peer.failing.is_some() { Duration::ZERO } else { now - peer.seen };
+        let has_ended = |peer: &Peer| peer.failing.is_some() || peer.withdrawn.is_some();
+        let silent = |peer: &Peer| if has_ended(peer) { Duration::ZERO } else { now - peer.seen };
         let limit = self.limits.silence();
         self.peers.iter().find(|(rank, peer)| {
             let wait = if self.reports_loss_of(**rank) { Duration::ZERO } else { VERDICT_WAIT };
@@ -237,6 +256,18 @@ impl Monitor {
             Role::Deputy => rank == 0,
             Role::Leaf => false,
         }
+    }
+
+    /// Whether this rank can't lead the save of the others any more.
+    pub(super) fn is_out(&self, rank: usize) -> bool {
+        self.peers
+            .get(&rank)
+            .is_none_or(|peer| peer.closed.is_some() || peer.failing.is_some() || peer.withdrawn.is_some())
+    }
+
+    /// The ranks that have withdrawn.
+    pub(super) fn withdrawn(&self) -> impl Iterator<Item = usize> {
+        self.peers.iter().filter(|(_, peer)| peer.withdrawn.is_some()).map(|(rank, _)| *rank)
     }
 
     pub(super) fn own(&self) -> &Standing {
@@ -328,6 +359,22 @@ mod tests {
             let (own, now) = (self.progress.standing(), self.at(ms));
             self.monitor.judge(own, now).map(|finding| (finding.cause, finding.ranks))
         }
+    }
+
+    /// Its rank reports the error; nobody waits for its end.
+    #[test]
+    fn a_rank_that_withdraws_is_found_at_once() {
+        for (own, role, after) in [(0, Role::Hub, 0), (1, Role::Deputy, 1000), (3, Role::Leaf, 1000)] {
+            let mut bench = Bench::new(own, role);
+            bench.hear(2, 100, Kind::Withdraws, "the disk is full");
+            let found = Some((Cause::Withdrew, vec![2]));
+            assert_eq!(bench.judge(100 + after), found, "{role:?}");
+            assert!(after == 0 || bench.judge(99 + after).is_none(), "{role:?}");
+            assert!(bench.monitor.is_out(2) && bench.monitor.withdrawn().eq([2]), "{role:?}");
+        }
+        let mut bench = Bench::new(1, Role::Deputy);
+        bench.hear(0, 100, Kind::Withdraws, "the disk is full");
+        assert_eq!(bench.judge(100), Some((Cause::Withdrew, vec![0])));
     }
 
     #[test]

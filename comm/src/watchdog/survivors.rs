@@ -54,7 +54,7 @@ pub(super) struct Survivors<'a> {
 }
 
 impl Survivors<'_> {
-    /// Chooses who saves, on the rank that reports, and waits for it. Returns the rank that completed the checkpoint, and its step.
+    /// Chooses who saves, on the rank that reports, and waits for it; the others wait for the word that it is over. Returns the rank that completed the checkpoint, and its step.
     ///
     /// - `heard`: frames that have arrived since its report
     /// - `lost`: ranks that can't offer anything
@@ -63,6 +63,7 @@ impl Survivors<'_> {
     /// [`Unsaved`], if none has saved.
     pub(super) fn lead(mut self, heard: Vec<Frame>, lost: &[usize]) -> Result<(usize, u64), Unsaved> {
         let since = Instant::now();
+        let mut lost: BTreeSet<usize> = lost.iter().copied().collect();
         let mut alive: BTreeSet<usize> =
             self.links.keys().copied().filter(|rank| !lost.contains(rank)).collect();
         alive.insert(self.rank);
@@ -77,8 +78,11 @@ impl Survivors<'_> {
                 match kind {
                     // It aborted its communicator before the others had stopped their updates.
                     Kind::AbortsAlone | Kind::Failing if self.aborts && !lost.contains(&rank) => {
-                        self.end_all();
                         return Err(unsaved);
+                    }
+                    Kind::Withdraws => {
+                        lost.insert(rank);
+                        alive.remove(&rank);
                     }
                     Kind::Closed if aborts_at.is_none() => drop(closed.insert(rank)),
                     Kind::Offer => {
@@ -171,13 +175,7 @@ impl Survivors<'_> {
             frames = received;
             alive.retain(|rank| !closed.contains(rank));
         }
-        self.send_to_all(Kind::Saved, "");
         save.filter(|_| is_saved).map(|save| (save.lead(), save.step)).ok_or(unsaved)
-    }
-
-    /// Ends all ranks without a save.
-    pub(super) fn end_all(mut self) {
-        self.send_to_all(Kind::Saved, "");
     }
 
     /// Offers this rank's state to the rank `leader`, and saves it if that one says so. Returns when the rank may end.

@@ -12,9 +12,10 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::certificate::{Certificate, Identity, paragraph};
+use super::connect::deputy;
 use super::frame::{Frame, Kind};
 use super::link::Link;
-use super::monitor::Monitor;
+use super::monitor::{Cause, Monitor};
 use super::place::{RankPlace, places};
 use super::survivors::{Survivors, Unsaved};
 use super::{LossReport, flight};
@@ -38,6 +39,8 @@ const GOODBYE_WAIT: Duration = Duration::from_secs(3);
 const SHORTEST_STEP_WAIT: Duration = Duration::from_secs(2);
 /// Time for which GPUs may take to stop their updates, abort their communicators and end their work.
 const ABORT_WAIT: Duration = Duration::from_secs(10);
+/// Time that a rank which has withdrawn may take to end the job, once the others have saved.
+const WITHDRAWN_WAIT: Duration = Duration::from_secs(5);
 /// The longest pause of the thread.
 const MAX_TICK: Duration = Duration::from_millis(250);
 
@@ -54,6 +57,14 @@ pub(super) enum Command {
     Leave(Sender<()>),
     /// Somebody asks for the places of the ranks.
     Places(Sender<Vec<RankPlace>>),
+}
+
+/// The word of a rank that reports.
+struct Verdict {
+    leader: usize,
+    text: String,
+    /// Whether the rank that the others end without ends the job itself.
+    is_withdrawal: bool,
 }
 
 /// State of the thread.
@@ -93,17 +104,18 @@ impl Watch {
             before = now;
             self.obey(now);
             self.accept(now);
-            if let Some((leader, verdict)) = self.hear(now) {
+            if let Some(Verdict { leader, text, is_withdrawal }) = self.hear(now) {
                 let limit = self.progress.lose();
                 let lines: String = self.progress.operations().into_iter().map(Operation::to_line).collect();
                 self.broadcast(Kind::Operations, &lines);
                 flight::flush(&mut self.links);
-                let certificate = Certificate { text: verdict, ..self.certificate() };
-                return self.end(certificate, limit, |survivors| {
+                let certificate = Certificate { text, ..self.certificate() };
+                return self.end(certificate, limit, is_withdrawal.then_some(leader), |survivors| {
                     survivors.follow(leader);
                     Err(Unsaved::NoState)
                 });
             }
+            self.withdraw();
             self.progress.looked();
             if sent.is_none_or(|sent| now - sent >= self.interval) {
                 self.broadcast(Kind::Heartbeat, "");
@@ -125,30 +137,43 @@ impl Watch {
             {
                 let limit = self.progress.lose();
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
-                let lost = finding.ranks.first().copied().unwrap_or(self.rank);
-                self.broadcast(Kind::Verdict, &text);
-                let step = match self.monitor.peers.get(&lost) {
+                let first = finding.ranks.first().copied().unwrap_or(self.rank);
+                let withdrawn = (finding.cause == Cause::Withdrew).then_some(first);
+                self.broadcast(if withdrawn.is_some() { Kind::Withdrawal } else { Kind::Verdict }, &text);
+                let lost: Vec<_> = finding.ranks.iter().copied().chain(self.monitor.withdrawn()).collect();
+                let step = match self.monitor.peers.get(&first) {
                     Some(peer) => peer.standing.as_ref().map(|standing| standing.step),
                     None => Some(self.progress.standing().step),
                 };
                 let step = step.filter(|step| *step > 0);
                 let (own, n) = ((self.rank, self.progress.operations()), self.identities.len());
-                let (flight, heard) = flight::gather(&mut self.links, &self.token, n, own, &finding.ranks);
+                let (flight, heard) = flight::gather(&mut self.links, &self.token, n, own, &lost);
                 let certificate =
-                    Certificate { reports: Some(lost), text, step, flight, ..self.certificate() };
+                    Certificate { reports: Some(first), text, step, flight, ..self.certificate() };
                 // A rank that has failed may have aborted its communicator before the others stopped their updates, and all must be asked.
                 let is_sure = !self.progress.aborts_alone()
                     && self.monitor.peers.values().all(|peer| peer.failing.is_none() && !peer.aborts_alone)
                     && self.monitor.peers.len() + 1 == self.identities.len();
-                return self.end(certificate, limit, |survivors| {
+                return self.end(certificate, limit, withdrawn, |survivors| {
                     if is_sure || !survivors.aborts {
-                        survivors.lead(heard, &finding.ranks)
+                        survivors.lead(heard, &lost)
                     } else {
-                        survivors.end_all();
                         Err(Unsaved::NoState)
                     }
                 });
             }
+        }
+    }
+
+    /// Tells the others once that this rank withdraws; lets it end where none of those who lead a save is left.
+    fn withdraw(&mut self) {
+        let Some(error) = self.progress.withdrawal().map(str::to_owned) else { return };
+        if !std::mem::replace(&mut self.has_failed, true) {
+            self.broadcast(Kind::Withdraws, &error);
+        }
+        let mut leaders = [0, deputy(&self.identities)].into_iter().filter(|leader| *leader != self.rank);
+        if leaders.all(|leader| self.monitor.is_out(leader)) {
+            self.progress.release();
         }
     }
 
@@ -264,9 +289,10 @@ impl Watch {
         }
     }
 
-    /// Reads what the others have sent; returns a verdict and the rank that it is from, if there is one.
-    fn hear(&mut self, now: Instant) -> Option<(usize, String)> {
+    /// Reads what the others have sent; returns a verdict, if there is one.
+    fn hear(&mut self, now: Instant) -> Option<Verdict> {
         let world_size = self.identities.len();
+        let has_withdrawn = self.progress.withdrawal().is_some();
         let goodbye = self.frame(Kind::Goodbye, "");
         let mut verdict = None;
         let mut closed = Vec::new();
@@ -276,7 +302,13 @@ impl Watch {
                 match link.next(&self.token, world_size) {
                     Ok(Some(frame)) if frame.rank == *rank => {
                         match frame.kind {
-                            Kind::Verdict => verdict = Some((*rank, frame.text.clone())),
+                            Kind::Verdict | Kind::Withdrawal => {
+                                let (text, is_withdrawal) =
+                                    (frame.text.clone(), frame.kind == Kind::Withdrawal);
+                                verdict = Some(Verdict { leader: *rank, text, is_withdrawal });
+                            }
+                            Kind::Abort if has_withdrawn => self.progress.survivor().let_abort(),
+                            Kind::Saved if has_withdrawn => self.progress.release(),
                             // The answer to it, where this rank has not said it yet.
                             Kind::Goodbye if self.leaving.is_none() => link.send(&goodbye),
                             _ => {}
@@ -324,16 +356,24 @@ impl Watch {
     }
 
     /// Writes the certificate, lets a rank save within `limit` where there is something to save, and ends this process.
+    ///
+    /// - `withdrawn`: after a withdrawal, the rank whose end this one waits for: that one on the rank that reports, else the one that reports
     fn end(
         mut self,
         certificate: Certificate,
         limit: Option<Duration>,
+        withdrawn: Option<usize>,
         save: impl FnOnce(Survivors<'_>) -> Result<(usize, u64), Unsaved>,
     ) {
+        let is_over = self.frame(Kind::Saved, "");
         let report = self.report;
         let reports = certificate.reports.is_some();
-        let message = reports.then(|| report.message(&certificate));
-        let words = LastWords::say(message, move || report.record(&certificate));
+        let mut message = reports.then(|| report.message(&certificate));
+        // A rank that has withdrawn reports itself.
+        let withheld = message.take_if(|_| withdrawn.is_some());
+        let record =
+            Certificate { reports: certificate.reports.filter(|_| withdrawn.is_none()), ..certificate };
+        let mut words = LastWords::say(message, move || report.record(&record));
         if let Some(limit) = limit {
             lifeline::stand_back();
             let is_in_host_memory = self.progress.survivor().is_in_host_memory();
@@ -374,6 +414,16 @@ impl Watch {
                 };
                 write_stderr(&format!("[rank {} {}] {text}\n", self.rank, self.identities[self.rank].host));
             }
+        }
+        if reports {
+            self.links.values_mut().for_each(|link| link.send(&is_over));
+            flight::flush(&mut self.links);
+        }
+        if let Some(rank) = withdrawn
+            && !self.links.remove(&rank).is_some_and(|link| link.closes_within(WITHDRAWN_WAIT))
+            && let Some(message) = withheld
+        {
+            words = LastWords::say(Some(message), || {});
         }
         words.end(self.exit_code)
     }

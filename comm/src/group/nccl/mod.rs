@@ -487,8 +487,9 @@ impl NcclGroup {
     }
 
     /// Stops the updates of this rank before its communicator is aborted, which lets collectives run on with undefined sums: its own, and
-    /// the others', which after the loss of a rank stop theirs, too. Returns whether a rank was lost.
-    fn stop_updates(&self) -> bool {
+    /// the others', which after the loss of a rank stop theirs, too, and where this one withdraws because of `failed`. Returns whether a rank
+    /// was lost.
+    fn stop_updates(&self, failed: &Failed) -> bool {
         let Some(progress) = self.saving() else {
             let _ = self.gpu.close_gate();
             return false;
@@ -501,7 +502,13 @@ impl NcclGroup {
         if is_lost {
             progress.survivor().close(is_closed, CLOSED_WAIT);
         } else {
-            progress.abort_alone();
+            let error = match failed {
+                Failed::With(error) => error.to_string(),
+                Failed::TimedOut { what } => format!("{what} was not done in time"),
+            };
+            if !progress.withdraw(&error) || !progress.survivor().may_abort_within(CLOSED_WAIT) {
+                progress.abort_alone();
+            }
         }
         is_lost
     }
@@ -520,7 +527,7 @@ impl NcclGroup {
             let _ = self.comm.call_in_group("ncclGroupEnd", |api, _| unsafe { (api.group_end)() });
         }
         // An abort that takes long must not end the job while another rank saves.
-        let is_lost = self.comm.is_open() && self.stop_updates();
+        let is_lost = self.comm.is_open() && self.stop_updates(&failed);
         let failed = if is_lost { Failed::With(CommError::RankLost) } else { failed };
         let error = self.comm.failed(failed, self.n_enqueued.get(), self.last.get());
         if error.is_beyond_abort() {

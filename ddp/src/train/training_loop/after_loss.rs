@@ -17,6 +17,14 @@ use crate::train::host_copies::{HostCopies, KeptState};
 use crate::train::setup::batch_plan;
 use crate::train::trainer::Trainer;
 
+/// The error that this rank alone has, and that does not forbid the others to save.
+fn error_of_this_rank(stop: &Stop) -> Option<&TrainError> {
+    let Stop::Alone(error) = stop else { return None };
+    let is_of_all = error.is_same_on_all_ranks() || matches!(error, TrainError::EvaluationStopped);
+    // Another run may have the folder.
+    (!is_of_all && !matches!(error, TrainError::Folder(_))).then_some(error)
+}
+
 impl TrainingLoop<'_> {
     /// Trains until the run is complete or must stop; evaluates after each epoch and at the end. If another rank is lost, the state after
     /// the newest complete step is saved.
@@ -77,14 +85,16 @@ impl TrainingLoop<'_> {
             None => stop.comm_error(),
         };
         let watchdog = self.plan.world.watchdog();
-        if !error.is_some_and(CommError::may_follow_loss) {
+        let may_follow_loss = error.is_some_and(CommError::may_follow_loss);
+        if !may_follow_loss && watchdog.is_ending() {
             // The others need not wait for this rank.
-            if watchdog.is_ending() {
-                watchdog.offer_save(None);
-            }
+            watchdog.offer_save(None);
             return;
         }
-        if !watchdog.is_after_loss() {
+        if !may_follow_loss || !watchdog.is_after_loss() {
+            if let Some(error) = error_of_this_rank(stop) {
+                watchdog.withdraw(&error.to_string());
+            }
             return;
         }
         if let Some(copies) = self.copies.take() {

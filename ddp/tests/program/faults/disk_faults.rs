@@ -87,14 +87,20 @@ impl DiskFault {
     }
 }
 
-/// Checks a run for each call that fails.
-fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) {
-    let Some(library) = library() else { return };
+/// Checks a run for each call that fails. Returns in how many of them other ranks have saved.
+fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) -> Option<usize> {
+    check_with(n_ranks, rank, is_async, stays, &[])
+}
+
+/// [`check`] of runs with these arguments, too.
+fn check_with(n_ranks: usize, rank: usize, is_async: bool, stays: bool, more: &[&str]) -> Option<usize> {
+    let library = library()?;
+    let mut n_saved = 0;
     let folder = temp_dir();
     let config = config(folder.path(), is_async);
     let (out, log) = (folder.path().join("whole"), folder.path().join("calls"));
     let none = DiskFault { rank, ..DiskFault::NONE };
-    run_ok(none.apply(train(n_ranks, &config, &out, &[]), library, &out, &log));
+    run_ok(none.apply(train(n_ranks, &config, &out, more), library, &out, &log));
     let want = read_weights(&out.join("model.safetensors"));
     let n_calls = std::fs::read_to_string(&log).unwrap().lines().count();
     assert!(n_calls > if rank == 0 { 60 } else { 10 }, "{n_calls} calls");
@@ -107,17 +113,20 @@ fn check(n_ranks: usize, rank: usize, is_async: bool, stays: bool) {
             let fault = DiskFault { at, errno, stays, rank };
             let folder = temp_dir();
             let (out, log) = (folder.path().join("out"), folder.path().join("calls"));
-            let outcome = run(fault.apply(train(n_ranks, &config, &out, &[]), library, &out, &log));
+            let outcome = run(fault.apply(train(n_ranks, &config, &out, more), library, &out, &log));
             let calls = std::fs::read_to_string(&log).unwrap_or_default();
             let failed = calls.lines().find(|call| call.ends_with(" !")).unwrap_or("none");
-            check_one(n_ranks, &config, &out, &outcome, &format!("{fault:?}, {failed}"), &want);
+            n_saved += usize::from(outcome.stderr.contains(" has saved the state after step "));
+            let again = train(n_ranks, &config, &out, &[more, &["--resume", "auto"]].concat());
+            check_one(again, &out, &outcome, &format!("{fault:?}, {failed}"), &want);
         }
     }
+    Some(n_saved)
 }
 
 /// Checks the files that a faulty disk has left, and that the next start on a healthy disk completes the run.
 #[track_caller]
-fn check_one(n_ranks: usize, config: &Path, out: &Path, outcome: &Outcome, case: &str, want: &Weights) {
+fn check_one(again: Command, out: &Path, outcome: &Outcome, case: &str, want: &Weights) {
     let stderr = &outcome.stderr;
     assert!(!stderr.contains("panicked"), "{case}: {stderr}");
     let is_done = out.join("done.json").exists();
@@ -146,7 +155,7 @@ fn check_one(n_ranks: usize, config: &Path, out: &Path, outcome: &Outcome, case:
             verified.stderr
         );
     }
-    let resumed = run(train(n_ranks, config, out, &["--resume", "auto"]));
+    let resumed = run(again);
     assert_eq!(resumed.status.code(), Some(0), "{case}: {stderr}\nresumed: {}", resumed.stderr);
     assert!(same_bits(&read_weights(&out.join("model.safetensors")), want), "{case}: {stderr}");
     assert!(out.join("done.json").exists(), "{case}");
@@ -158,22 +167,29 @@ fn check_one(n_ranks: usize, config: &Path, out: &Path, outcome: &Outcome, case:
 
 #[test]
 fn one_call_fails() {
-    check(1, 0, false, false);
+    let _ = check(1, 0, false, false);
 }
 
 #[test]
 fn one_call_fails_beside_training() {
-    check(1, 0, true, false);
+    let _ = check(1, 0, true, false);
 }
 
 #[test]
 fn a_disk_fails_for_good() {
-    check(1, 0, true, true);
+    let _ = check(1, 0, true, true);
 }
 
 #[test]
 fn one_call_of_another_rank_fails() {
-    check(2, 1, false, false);
+    let _ = check(2, 1, false, false);
+}
+
+/// The rank whose disk fails lets the other one save, and then ends the run with its error.
+#[test]
+fn an_error_of_one_rank_costs_no_step_of_the_others() {
+    let n_saved = check_with(2, 0, true, false, &["--set", "comm.zero=0", "--set", "train.steps=40"]);
+    assert!(n_saved.is_none_or(|n| n > 0), "no other rank has saved");
 }
 
 /// Mounts of object stores lack calls. A run works elsewhere then, and is mirrored there.

@@ -96,10 +96,11 @@ fn weights_that_are_not_finite_end_a_run_although_a_relu_hides_them() {
     }
 }
 
-/// A process that is killed at any place of a step costs no complete step, whose update is in one piece: the other rank gives up the
-/// collective that never ends and saves. Buckets of the third run are updated one after the other: a state in which some are is not saved.
+/// A process that is killed, or whose GPU breaks, at any place of a step costs no complete step, whose update is in one piece: the other rank
+/// gives up the collective that never ends and saves. A rank that still can says why it ends. Buckets of the third run are updated one after
+/// the other: a state in which some are is not saved.
 #[test]
-fn survivors_on_gpus_save_what_a_killed_rank_cannot_take_with_it() {
+fn survivors_on_gpus_save_what_a_killed_or_broken_rank_cannot_take_with_it() {
     let folder = temp_dir();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let job = |name: &str, more: &[&str], env: &[(&str, &str)]| {
@@ -125,11 +126,16 @@ fn survivors_on_gpus_save_what_a_killed_rank_cannot_take_with_it() {
         outcome.ok();
         let weights = |name: &str| read_weights(&Path::new(&path(name)).join("model.safetensors"));
         let mut n_saved = 0;
-        for at in [401, 406, 413] {
-            let name = format!("{kind}-{at}");
-            let killed = job(&name, more, &[("VGPU_FAIL", &format!("kill:{at},rank=1"))]).unwrap();
+        for (fault, at, rank) in
+            [("kill", 401, 1), ("kill", 406, 1), ("kill", 413, 1), ("ecc", 404, 1), ("ecc", 409, 0)]
+        {
+            let name = format!("{kind}-{fault}-{at}");
+            let killed = job(&name, more, &[("VGPU_FAIL", &format!("{fault}:{at},rank={rank}"))]).unwrap();
             assert_eq!(killed.status.code(), Some(75), "{name}: {killed:#?}");
-            let has_saved = killed.stderr.contains("rank 0 has saved the state after step ");
+            let has_said = killed.stderr.contains(&format!("error: cuda:{rank}: "));
+            assert_eq!(has_said, fault == "ecc", "{name}: {}", killed.stderr);
+            let saved = format!("rank {} has saved the state after step ", 1 - rank);
+            let has_saved = killed.stderr.contains(&saved);
             n_saved += usize::from(has_saved);
             assert!(has_saved || kind == "buckets", "{name}: {}", killed.stderr);
             job(&name, more, &[]).unwrap().ok();
@@ -193,7 +199,7 @@ fn survivors_on_gpus_save_the_shards_of_a_killed_rank_from_refreshed_copies() {
         let mut n_saved = 0;
         for (index, at) in [403, 460, 517, 571].into_iter().enumerate() {
             let (name, rank) = (format!("{kind}-{at}"), index % n_ranks);
-            let fault = format!("kill:{at},rank={rank}");
+            let fault = format!("{}:{at},rank={rank}", if index == 2 { "ecc" } else { "kill" });
             let killed = job(&name, n_ranks, more, &[("VGPU_FAIL", &fault)]).unwrap();
             assert_eq!(killed.status.code(), Some(75), "{name}: {killed:#?}");
             let (reached, saved) = (last_step(&name), saved_step(&name));
