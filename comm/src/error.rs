@@ -470,6 +470,9 @@ impl fmt::Debug for CommError {
     }
 }
 
+/// What fails where a call has succeeded.
+pub(crate) const WORK: &str = "work of a collective";
+
 impl CommError {
     /// Whether the communicator of this error could not be aborted, so that its work never ends.
     pub(crate) fn is_beyond_abort(&self) -> bool {
@@ -482,6 +485,11 @@ impl CommError {
     /// Whether only the end of a communicator failed, after all of its work was done: no result is affected.
     pub fn is_after_work(&self) -> bool {
         matches!(self, CommError::SlowClose { .. })
+    }
+
+    /// Whether the network failed, or a process at its other end, after the communicator had worked: another start may help.
+    pub fn is_broken_link(&self) -> bool {
+        matches!(self, CommError::Nccl { call: WORK, code: "ncclRemoteError" | "ncclSystemError", .. })
     }
 
     /// Whether the loss of another rank may be the reason.

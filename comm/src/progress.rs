@@ -35,9 +35,8 @@ pub(crate) struct Progress {
     is_lost: Arc<AtomicBool>,
     lost_at: OnceLock<Instant>,
     aborts_alone: AtomicBool,
-    /// The error of its own with which this rank ends, and the longest time for which it lets the others save before.
-    withdrawal: OnceLock<(String, Duration)>,
-    /// Whether they have, or can't.
+    withdrawal: OnceLock<Withdrawal>,
+    /// Whether the save that this rank's withdrawal lets the others do is over.
     is_released: AtomicBool,
     /// Whether its thread ends the process, without a save.
     is_ending: AtomicBool,
@@ -57,6 +56,16 @@ const NOTICED: Duration = Duration::from_secs(2);
 const RELEASED: Duration = Duration::from_secs(2);
 /// Time in which the watchdog's thread, which looks several times per second, tells the others of an abort.
 const ALONE_TOLD: Duration = Duration::from_millis(400);
+
+/// The end of a rank by an error of its own, before which the ranks may save.
+#[derive(Debug)]
+pub(crate) struct Withdrawal {
+    pub(crate) error: String,
+    /// Whether this rank may save, too: its device works.
+    pub(crate) holds_state: bool,
+    /// Longest time for the save.
+    limit: Duration,
+}
 
 /// Place of a rank in the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -222,31 +231,39 @@ impl Progress {
 
     /// This rank ends with `error`, and lets the others save before, where there is to be a save after the loss of a rank; returns whether
     /// it does.
-    pub(crate) fn withdraw(&self, error: &str) -> bool {
+    ///
+    /// - `holds_state`: whether this one may save, too
+    pub(crate) fn withdraw(&self, error: &str, holds_state: bool) -> bool {
         if !self.is_lost()
             && let Some(limit) = self.survivor.limit()
         {
-            let _ = self.withdrawal.set((error.to_owned(), limit));
+            let _ = self.withdrawal.set(Withdrawal { error: error.to_owned(), holds_state, limit });
         }
         self.withdrawal.get().is_some()
     }
 
-    /// The error of [`Progress::withdraw`].
-    pub(crate) fn withdrawal(&self) -> Option<&str> {
-        self.withdrawal.get().map(|(error, _)| error.as_str())
+    pub(crate) fn withdrawal(&self) -> Option<&Withdrawal> {
+        self.withdrawal.get()
     }
 
-    /// The others have saved, or can't.
+    /// The save after this rank's withdrawal is over.
     pub(crate) fn release(&self) {
         self.survivor.let_abort();
+        self.survivor.stop_waiting();
         self.is_released.store(true, SeqCst);
     }
 
-    /// Waits for the save of the others, if this rank has withdrawn.
+    /// Waits for the end of the save, if this rank has withdrawn.
     pub(crate) fn wait_for_release(&self) {
-        let Some((_, limit)) = self.withdrawal.get() else { return };
+        if let Some(withdrawal) = self.withdrawal.get() {
+            self.released_within(withdrawal.limit + RELEASED);
+        }
+    }
+
+    /// Waits for the end of the save after this rank's withdrawal, for at most `limit`.
+    pub(crate) fn released_within(&self, limit: Duration) {
         let since = Instant::now();
-        while !self.is_released.load(SeqCst) && since.elapsed() < *limit + RELEASED {
+        while !self.is_released.load(SeqCst) && since.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -37,6 +37,8 @@ enum State {
     /// The state that this rank could save; none if it can't.
     Offered(Option<Offer>),
     Chosen(SaveAfterLoss),
+    /// Nothing is left to wait for.
+    Over,
     /// Whether the save has succeeded.
     Saved(bool),
 }
@@ -99,8 +101,11 @@ impl Survivor {
         let limit = self.limit().unwrap_or_default() + BEYOND;
         let offer = offer.filter(|_| !self.is_spoiled.load(SeqCst));
         let mut state = self.state();
+        if *state != State::Training {
+            return None;
+        }
         *state = State::Offered(offer);
-        let is_waiting = |state: &mut State| !matches!(state, State::Chosen(_));
+        let is_waiting = |state: &mut State| matches!(state, State::Offered(_));
         let waited = self.changed.wait_timeout_while(state, limit, is_waiting);
         match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
             State::Chosen(save) => Some(save.clone()),
@@ -119,6 +124,16 @@ impl Survivor {
     /// Lets this rank save what it has offered.
     pub(crate) fn choose(&self, save: SaveAfterLoss) {
         *self.state() = State::Chosen(save);
+        self.changed.notify_all();
+    }
+
+    /// Lets the training thread go that has offered a state and was not chosen.
+    pub(crate) fn stop_waiting(&self) {
+        let mut state = self.state();
+        if matches!(*state, State::Training | State::Offered(_)) {
+            *state = State::Over;
+        }
+        drop(state);
         self.changed.notify_all();
     }
 

@@ -26,7 +26,7 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Output could not be written: disk full, quota used up, file too large, read-only or faulty disk.
 pub const IO: u8 = 74;
-/// A rank died, froze or was cut off, or its GPU failed, and the others ended, or the ranks did not meet in time, or their replicas differ and no majority can repair them: the same
+/// A rank died, froze or was cut off, or its GPU or network failed, and the others ended, or the ranks did not meet in time, or their replicas differ and no majority can repair them: the same
 /// command with `--resume auto` continues.
 pub const RESTARTABLE: u8 = 75;
 /// The world or the environment is not the one that the command needs: a device, driver or library is missing, the ranks
@@ -72,6 +72,7 @@ pub(crate) fn for_comm(error: &CommError) -> u8 {
         CommError::MissingRanks { .. }
         | CommError::NoRankZero { .. }
         | CommError::NotJoined { misses_others: true, .. } => RESTARTABLE,
+        error if error.is_broken_link() => RESTARTABLE,
         _ => FAILED,
     }
 }

@@ -39,6 +39,8 @@ pub(super) enum Kind {
     Failing,
     /// The rank ends with the error in the text, and lets the others save before.
     Withdraws,
+    /// The same of a rank that may save, too.
+    StopsToSave,
     /// The job ends because of a lost rank; the text says which one.
     Verdict,
     /// The job ends because of a rank that has withdrawn, which reports it; the text says which one.
@@ -60,13 +62,14 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 15] = [
+    const ALL: [Kind; 16] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Heartbeat,
         Kind::Goodbye,
         Kind::Failing,
         Kind::Withdraws,
+        Kind::StopsToSave,
         Kind::Verdict,
         Kind::Withdrawal,
         Kind::Operations,
@@ -83,6 +86,7 @@ impl Kind {
             self,
             Kind::Failing
                 | Kind::Withdraws
+                | Kind::StopsToSave
                 | Kind::Verdict
                 | Kind::Withdrawal
                 | Kind::Operations

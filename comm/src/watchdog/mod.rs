@@ -233,7 +233,7 @@ impl Watchdog {
     /// [save](Watchdog::saves_for) before; false where they are to save nothing. They then wait for its end, after
     /// [`Watchdog::wait_for_release`].
     pub fn withdraw(&self, error: &str) -> bool {
-        self.0.get().is_some_and(|running| running.progress.withdraw(error))
+        self.0.get().is_some_and(|running| running.progress.withdraw(error, false))
     }
 
     /// Waits until the others have saved, if this rank has withdrawn.
@@ -256,7 +256,9 @@ impl Watchdog {
     /// Waits for the end if the watchdog ends the process: what fails then follows from the lost rank, which is reported.
     pub fn yield_to_end(&self) {
         if let Some(running) = self.0.get().filter(|_| self.is_ending()) {
-            std::thread::sleep(ENDING + running.progress.survivor().limit().unwrap_or_default());
+            running
+                .progress
+                .released_within(ENDING + running.progress.survivor().limit().unwrap_or_default());
         }
     }
 
@@ -386,6 +388,7 @@ impl Watchdog {
             strangers: Vec::new(),
             leaving: None,
             has_failed: false,
+            withdrawn_at: None,
         };
         let started = is_possible.then(|| spawn(|bell| watch((bell, received)))).transpose();
         let mut problem = match &started {

@@ -8,7 +8,7 @@ use crate::phase::Phase;
 use crate::progress::Standing;
 
 /// Time for which a rank that is not the hub waits for the verdict of the hub before it ends by itself.
-const VERDICT_WAIT: Duration = Duration::from_secs(1);
+pub(super) const VERDICT_WAIT: Duration = Duration::from_secs(1);
 /// Time that a rank that has announced a failure may take to end the job.
 const FAILURE_WAIT: Duration = Duration::from_secs(3);
 /// A step may take this many times the median.
@@ -95,6 +95,8 @@ pub(super) struct Peer {
     pub(super) failing: Option<(Instant, String)>,
     /// When it withdrew, and the error.
     pub(super) withdrawn: Option<(Instant, String)>,
+    /// Whether it can save after that.
+    holds_state: bool,
     /// Whether it has aborted its communicator without the others.
     pub(super) aborts_alone: bool,
 }
@@ -131,6 +133,7 @@ impl Monitor {
             closed: None,
             failing: None,
             withdrawn: None,
+            holds_state: true,
             aborts_alone: false,
         };
         self.peers.insert(rank, peer);
@@ -147,7 +150,10 @@ impl Monitor {
         match frame.kind {
             Kind::Goodbye => drop(self.peers.remove(&frame.rank)),
             Kind::Failing => peer.failing = Some((now, frame.text)),
-            Kind::Withdraws => peer.withdrawn = Some((now, frame.text)),
+            Kind::Withdraws | Kind::StopsToSave => {
+                peer.holds_state = frame.kind == Kind::StopsToSave;
+                peer.withdrawn = Some((now, frame.text));
+            }
             Kind::AbortsAlone => peer.aborts_alone = true,
             Kind::Hello
             | Kind::Welcome
@@ -212,7 +218,7 @@ impl Monitor {
     }
 
     fn silent(&self, now: Instant) -> Option<Finding> {
-        let has_ended = |peer: &Peer| peer.failing.is_some() || peer.withdrawn.is_some();
+        let has_ended = |peer: &Peer| peer.failing.is_some() || !peer.holds_state;
         let silent = |peer: &Peer| if has_ended(peer) { Duration::ZERO } else { now - peer.seen };
         let limit = self.limits.silence();
         self.peers.iter().find(|(rank, peer)| {
@@ -265,9 +271,9 @@ impl Monitor {
             .is_none_or(|peer| peer.closed.is_some() || peer.failing.is_some() || peer.withdrawn.is_some())
     }
 
-    /// The ranks that have withdrawn.
-    pub(super) fn withdrawn(&self) -> impl Iterator<Item = usize> {
-        self.peers.iter().filter(|(_, peer)| peer.withdrawn.is_some()).map(|(rank, _)| *rank)
+    /// The ranks that have withdrawn and can't save.
+    pub(super) fn without_state(&self) -> impl Iterator<Item = usize> {
+        self.peers.iter().filter(|(_, peer)| !peer.holds_state).map(|(rank, _)| *rank)
     }
 
     pub(super) fn own(&self) -> &Standing {
@@ -370,7 +376,7 @@ mod tests {
             let found = Some((Cause::Withdrew, vec![2]));
             assert_eq!(bench.judge(100 + after), found, "{role:?}");
             assert!(after == 0 || bench.judge(99 + after).is_none(), "{role:?}");
-            assert!(bench.monitor.is_out(2) && bench.monitor.withdrawn().eq([2]), "{role:?}");
+            assert!(bench.monitor.is_out(2) && bench.monitor.without_state().eq([2]), "{role:?}");
         }
         let mut bench = Bench::new(1, Role::Deputy);
         bench.hear(0, 100, Kind::Withdraws, "the disk is full");

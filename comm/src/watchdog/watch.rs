@@ -15,7 +15,7 @@ use super::certificate::{Certificate, Identity, paragraph};
 use super::connect::deputy;
 use super::frame::{Frame, Kind};
 use super::link::Link;
-use super::monitor::{Cause, Monitor};
+use super::monitor::{Cause, Finding, Monitor, VERDICT_WAIT};
 use super::place::{RankPlace, places};
 use super::survivors::{Survivors, Unsaved};
 use super::{LossReport, flight};
@@ -87,6 +87,8 @@ pub(super) struct Watch {
     pub(super) leaving: Option<(Instant, Sender<()>)>,
     /// Whether this rank has announced a failure.
     pub(super) has_failed: bool,
+    /// When it has said that it withdraws.
+    pub(super) withdrawn_at: Option<Instant>,
 }
 
 impl Watch {
@@ -115,7 +117,7 @@ impl Watch {
                     Err(Unsaved::NoState)
                 });
             }
-            self.withdraw();
+            self.withdraw(now);
             self.progress.looked();
             if sent.is_none_or(|sent| now - sent >= self.interval) {
                 self.broadcast(Kind::Heartbeat, "");
@@ -133,14 +135,15 @@ impl Watch {
                     return;
                 }
             } else if !self.has_failed
-                && let Some(finding) = self.monitor.judge(self.progress.standing(), now)
+                && let Some(finding) = self.judge(now)
             {
                 let limit = self.progress.lose();
                 let text = paragraph(&finding, &self.monitor, self.rank, &self.identities, now);
                 let first = finding.ranks.first().copied().unwrap_or(self.rank);
                 let withdrawn = (finding.cause == Cause::Withdrew).then_some(first);
                 self.broadcast(if withdrawn.is_some() { Kind::Withdrawal } else { Kind::Verdict }, &text);
-                let lost: Vec<_> = finding.ranks.iter().copied().chain(self.monitor.withdrawn()).collect();
+                let lost = if withdrawn.is_some() { Vec::new() } else { finding.ranks };
+                let lost: Vec<_> = lost.into_iter().chain(self.monitor.without_state()).collect();
                 let step = match self.monitor.peers.get(&first) {
                     Some(peer) => peer.standing.as_ref().map(|standing| standing.step),
                     None => Some(self.progress.standing().step),
@@ -165,14 +168,27 @@ impl Watch {
         }
     }
 
-    /// Tells the others once that this rank withdraws; lets it end where none of those who lead a save is left.
-    fn withdraw(&mut self) {
-        let Some(error) = self.progress.withdrawal().map(str::to_owned) else { return };
-        if !std::mem::replace(&mut self.has_failed, true) {
-            self.broadcast(Kind::Withdraws, &error);
+    /// Judges the others, and this rank, if it has withdrawn and nobody says so.
+    fn judge(&mut self, now: Instant) -> Option<Finding> {
+        let found = self.monitor.judge(self.progress.standing(), now);
+        let wait = if self.rank == 0 { Duration::ZERO } else { VERDICT_WAIT };
+        let is_due = self.withdrawn_at.is_some_and(|since| now - since >= wait);
+        let own = || Finding { cause: Cause::Withdrew, ranks: vec![self.rank], since: Duration::ZERO };
+        found.or_else(|| is_due.then(own))
+    }
+
+    /// Tells the others once that this rank withdraws; lets it end where it waits for them and none of those who lead a save is left.
+    fn withdraw(&mut self, now: Instant) {
+        let progress = self.progress.clone();
+        let Some(withdrawal) = progress.withdrawal() else { return };
+        if self.withdrawn_at.is_none() {
+            self.withdrawn_at = Some(now);
+            self.has_failed = !withdrawal.holds_state;
+            let kind = if withdrawal.holds_state { Kind::StopsToSave } else { Kind::Withdraws };
+            self.broadcast(kind, &withdrawal.error);
         }
         let mut leaders = [0, deputy(&self.identities)].into_iter().filter(|leader| *leader != self.rank);
-        if leaders.all(|leader| self.monitor.is_out(leader)) {
+        if self.has_failed && leaders.all(|leader| self.monitor.is_out(leader)) {
             self.progress.release();
         }
     }
@@ -292,7 +308,7 @@ impl Watch {
     /// Reads what the others have sent; returns a verdict, if there is one.
     fn hear(&mut self, now: Instant) -> Option<Verdict> {
         let world_size = self.identities.len();
-        let has_withdrawn = self.progress.withdrawal().is_some();
+        let waits_for_save = self.has_failed && self.withdrawn_at.is_some();
         let goodbye = self.frame(Kind::Goodbye, "");
         let mut verdict = None;
         let mut closed = Vec::new();
@@ -307,8 +323,8 @@ impl Watch {
                                     (frame.text.clone(), frame.kind == Kind::Withdrawal);
                                 verdict = Some(Verdict { leader: *rank, text, is_withdrawal });
                             }
-                            Kind::Abort if has_withdrawn => self.progress.survivor().let_abort(),
-                            Kind::Saved if has_withdrawn => self.progress.release(),
+                            Kind::Abort if waits_for_save => self.progress.survivor().let_abort(),
+                            Kind::Saved if waits_for_save => self.progress.release(),
                             // The answer to it, where this rank has not said it yet.
                             Kind::Goodbye if self.leaving.is_none() => link.send(&goodbye),
                             _ => {}
@@ -419,6 +435,11 @@ impl Watch {
             self.links.values_mut().for_each(|link| link.send(&is_over));
             flight::flush(&mut self.links);
         }
+        if withdrawn.is_some() && self.withdrawn_at.is_some() {
+            // The training thread reports, and ends the job.
+            self.progress.release();
+            std::thread::sleep(WITHDRAWN_WAIT);
+        }
         if let Some(rank) = withdrawn
             && !self.links.remove(&rank).is_some_and(|link| link.closes_within(WITHDRAWN_WAIT))
             && let Some(message) = withheld
@@ -487,6 +508,7 @@ mod tests {
                 strangers: Vec::new(),
                 leaving: None,
                 has_failed: false,
+                withdrawn_at: None,
             };
             Rank { commands, bell: own, thread: std::thread::spawn(move || watch.run()) }
         }

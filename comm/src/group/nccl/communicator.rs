@@ -17,6 +17,7 @@ use ddp_kernels::cuda::{Event, Gpu, StreamKind};
 use super::super::pause::Pause;
 use super::api::{Api, Config, Status};
 use super::memory::NcclMemory;
+use crate::error::WORK;
 use crate::stderr::write_stderr;
 use crate::{Call, CommError, Reporter, Result};
 
@@ -112,6 +113,15 @@ pub(super) enum Failed {
         /// The work that was not done.
         what: &'static str,
     },
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failed::With(error) => error.fmt(f),
+            Failed::TimedOut { what } => write!(f, "{what} was not done in time"),
+        }
+    }
 }
 
 impl Communicator {
@@ -245,7 +255,7 @@ impl Communicator {
         }
         match self.state() {
             Status::SUCCESS | Status::IN_PROGRESS => None,
-            status => Some(self.error("work of a collective", status)),
+            status => Some(self.error(WORK, status)),
         }
     }
 

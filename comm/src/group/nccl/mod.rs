@@ -487,14 +487,20 @@ impl NcclGroup {
     }
 
     /// Stops the updates of this rank before its communicator is aborted, which lets collectives run on with undefined sums: its own, and
-    /// the others', which after the loss of a rank stop theirs, too, and where this one withdraws because of `failed`. Returns whether a rank
-    /// was lost.
+    /// the others', which after the loss of a rank stop theirs, too, and where this one withdraws because of `failed`. Returns whether that
+    /// follows from the loss of a rank.
     fn stop_updates(&self, failed: &Failed) -> bool {
         let Some(progress) = self.saving() else {
             let _ = self.gpu.close_gate();
             return false;
         };
-        let is_lost = progress.awaits_loss();
+        let mut is_lost = progress.awaits_loss();
+        // The device works, and what it holds after the last complete step is whole.
+        let holds_state = !matches!(failed, Failed::With(CommError::Kernel(_)));
+        if !is_lost && holds_state {
+            progress.withdraw(&failed.to_string(), true);
+            is_lost = progress.awaits_loss();
+        }
         if is_lost {
             std::thread::sleep(AFTER_LOSS.saturating_sub(progress.lost_for().unwrap_or_default()));
         }
@@ -502,15 +508,12 @@ impl NcclGroup {
         if is_lost {
             progress.survivor().close(is_closed, CLOSED_WAIT);
         } else {
-            let error = match failed {
-                Failed::With(error) => error.to_string(),
-                Failed::TimedOut { what } => format!("{what} was not done in time"),
-            };
-            if !progress.withdraw(&error) || !progress.survivor().may_abort_within(CLOSED_WAIT) {
+            let withdraws = progress.withdraw(&failed.to_string(), false);
+            if !withdraws || !progress.survivor().may_abort_within(CLOSED_WAIT) {
                 progress.abort_alone();
             }
         }
-        is_lost
+        is_lost && progress.withdrawal().is_none()
     }
 
     /// Releases the buffers in flight: aborts the communicator, which ends work that waits for other ranks.
@@ -548,6 +551,7 @@ impl NcclGroup {
 
     /// Ends the job because NCCL does not return from the end of the communicator.
     fn end_job(&self, error: &CommError) -> ! {
+        self.traffic.progress().inspect(|progress| progress.wait_for_release());
         crate::end_job::end_job_because(&format!("[rank {}] {}", self.rank, with_hint(error)))
     }
 

@@ -96,11 +96,11 @@ fn weights_that_are_not_finite_end_a_run_although_a_relu_hides_them() {
     }
 }
 
-/// A process that is killed, or whose GPU breaks, at any place of a step costs no complete step, whose update is in one piece: the other rank
-/// gives up the collective that never ends and saves. A rank that still can says why it ends. Buckets of the third run are updated one after
+/// A process that is killed, whose GPU breaks, or for which NCCL fails, at any place of a step costs no complete step, whose update is in one
+/// piece: the other rank gives up the collective that never ends and saves. A rank that still can says why it ends. Buckets of the third run are updated one after
 /// the other: a state in which some are is not saved.
 #[test]
-fn survivors_on_gpus_save_what_a_killed_or_broken_rank_cannot_take_with_it() {
+fn survivors_on_gpus_save_what_a_lost_or_broken_rank_cannot_take_with_it() {
     let folder = temp_dir();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let job = |name: &str, more: &[&str], env: &[(&str, &str)]| {
@@ -126,14 +126,19 @@ fn survivors_on_gpus_save_what_a_killed_or_broken_rank_cannot_take_with_it() {
         outcome.ok();
         let weights = |name: &str| read_weights(&Path::new(&path(name)).join("model.safetensors"));
         let mut n_saved = 0;
-        for (fault, at, rank) in
-            [("kill", 401, 1), ("kill", 406, 1), ("kill", 413, 1), ("ecc", 404, 1), ("ecc", 409, 0)]
-        {
-            let name = format!("{kind}-{fault}-{at}");
-            let killed = job(&name, more, &[("VGPU_FAIL", &format!("{fault}:{at},rank={rank}"))]).unwrap();
+        for (fault, rank) in [
+            ("kill:401", 1),
+            ("kill:406", 1),
+            ("kill:413", 1),
+            ("ecc:404", 1),
+            ("ecc:409", 0),
+            ("nccl:step=30", 1),
+        ] {
+            let name = format!("{kind}-{}", fault.replace([':', '='], "-"));
+            let killed = job(&name, more, &[("VGPU_FAIL", &format!("{fault},rank={rank}"))]).unwrap();
             assert_eq!(killed.status.code(), Some(75), "{name}: {killed:#?}");
-            let has_said = killed.stderr.contains(&format!("error: cuda:{rank}: "));
-            assert_eq!(has_said, fault == "ecc", "{name}: {}", killed.stderr);
+            let has_said = killed.stderr.contains(&format!("[rank {rank} "));
+            assert_eq!(has_said, !fault.starts_with("kill"), "{name}: {}", killed.stderr);
             let saved = format!("rank {} has saved the state after step ", 1 - rank);
             let has_saved = killed.stderr.contains(&saved);
             n_saved += usize::from(has_saved);
@@ -143,6 +148,30 @@ fn survivors_on_gpus_save_what_a_killed_or_broken_rank_cannot_take_with_it() {
         }
         assert!(n_saved > 0, "{kind}");
     }
+}
+
+/// Where NCCL fails on every rank, as when a network breaks, each still holds the state.
+#[test]
+fn nccl_that_fails_on_all_ranks_costs_no_complete_step() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let job = |name: &str, env: &[(&str, &str)]| {
+        let (out, cache) = (path(name), path("cache"));
+        let train = ["train", "-q", "--device", "cuda", "--resume", "auto", "--out", &out];
+        let sets =
+            ["--set", "train.epochs=4", "--set", "log.every_steps=1", "--set", "checkpoint.every_epochs=0"];
+        on_gpus(3, 3, &[&train[..], &sets].concat(), &[&[("DDP_TRAIN_CACHE", cache.as_str())], env].concat())
+    };
+    let Some(outcome) = job("whole", &[]) else { return };
+    outcome.ok();
+    let failed = job("failed", &[("VGPU_FAIL", "nccl:step=40")]).unwrap();
+    assert_eq!(failed.status.code(), Some(75), "{failed:#?}");
+    for part in ["ncclSystemError", "rank 0 has saved the state after step ", "no complete step is lost"] {
+        assert!(failed.stderr.contains(part), "no {part:?} in {}", failed.stderr);
+    }
+    job("failed", &[]).unwrap().ok();
+    let weights = |name: &str| read_weights(&Path::new(&path(name)).join("model.safetensors"));
+    assert!(same_bits(&weights("failed"), &weights("whole")), "{}", failed.stderr);
 }
 
 /// Shards of a killed rank come from copies that another one has refreshed: a loss at any moment, also within a refresh, costs no more steps
