@@ -4,32 +4,38 @@ use std::cell::OnceCell;
 
 use crate::{Group, Result};
 
-/// Times that devices can be joined: with all features, without registered buffers, and without graphs.
-const MAX_JOINS: usize = 4;
-
 /// The groups in order.
 #[derive(Debug, Default)]
-pub(crate) struct DeviceGroups([OnceCell<Group>; MAX_JOINS]);
+pub(crate) struct DeviceGroups(OnceCell<Box<Joined>>);
+
+/// A group, and those after it.
+#[derive(Debug)]
+struct Joined {
+    group: Group,
+    next: DeviceGroups,
+}
 
 impl DeviceGroups {
     /// The group in use, once there is one.
     pub(crate) fn get(&self) -> Option<&Group> {
-        self.0.iter().rev().find_map(OnceCell::get)
+        let joined = self.0.get()?;
+        joined.next.get().or(Some(&joined.group))
     }
 
     /// Puts `group` to use in place of the one before.
-    ///
-    /// # Panics
-    /// If devices were joined too often.
     pub(crate) fn push(&self, group: Group) {
-        let free = self.0.iter().find(|cell| cell.get().is_none());
-        let is_kept = free.is_some_and(|cell| cell.set(group).is_ok());
-        assert!(is_kept, "devices are joined at most {MAX_JOINS} times");
+        match self.0.get() {
+            Some(joined) => joined.next.push(group),
+            None => drop(self.0.set(Box::new(Joined { group, next: DeviceGroups::default() }))),
+        }
     }
 
     /// Closes the group in use; those before are closed already.
     pub(crate) fn close(self) -> Result<()> {
-        let last = self.0.into_iter().filter_map(OnceCell::into_inner).next_back();
-        last.map_or(Ok(()), Group::close)
+        match self.0.into_inner() {
+            None => Ok(()),
+            Some(joined) if joined.next.0.get().is_some() => joined.next.close(),
+            Some(joined) => joined.group.close(),
+        }
     }
 }

@@ -395,13 +395,6 @@ pub static CONFLICTS: &[Conflict] = &[
     )
     .hint("set `watchdog.save_s` above 0 and `watchdog.enabled` to true, or leave out `comm.zero_copies`"),
     conflict(
-        ("comm.zero_copies_every_steps", Except(&["20"])),
-        ("comm.zero_copies", OneOf(&["0"])),
-        "there are no copies to refresh",
-        &["comm.zero=1", "comm.zero_copies_every_steps=5"],
-    )
-    .hint("set `comm.zero_copies = 1`, or leave out `comm.zero_copies_every_steps`"),
-    conflict(
         ("comm.dtype", Words("\"bf16\"")),
         ("comm.zero", Words("2")),
         "gradients would be rounded in each micro-batch",

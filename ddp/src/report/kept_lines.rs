@@ -29,11 +29,16 @@ pub(super) struct Before {
 
 /// Removes the lines of steps after `step` from the events in `path`, line by line. Damaged lines go to a file next to it, with a
 /// warning; half a line at the end is what a killed process leaves. Afterwards the file has each line of `last`, the events of the step
-/// `step` that its checkpoint holds, or another rank's line of that event, once.
+/// `step` that its checkpoint holds, or another rank's line of that event, once; but for its evaluations if they are made again.
 ///
 /// # Errors
 /// [`WriteError`] if a file can't be read or written.
-pub(super) fn keep_until(path: &Path, step: u64, last: &[String]) -> Result<Before, WriteError> {
+pub(super) fn keep_until(
+    path: &Path,
+    step: u64,
+    last: &[String],
+    evaluates_again: bool,
+) -> Result<Before, WriteError> {
     let failed = |source| WriteError { path: path.to_owned(), source };
     let mut old = match open_regular(path) {
         Ok(old) => Some(BufReader::with_capacity(1 << 18, old)),
@@ -55,6 +60,7 @@ pub(super) fn keep_until(path: &Path, step: u64, last: &[String]) -> Result<Befo
             match kind(&line, step, &mut before) {
                 Kind::Kept => out.write_all(&line)?,
                 Kind::OfStep(event) if there.contains(&event) => {}
+                Kind::OfStep(event) if evaluates_again && ["epoch", "eval"].contains(&event.as_str()) => {}
                 Kind::OfStep(event) => {
                     out.write_all(&line)?;
                     let n_missing = missing.len();
@@ -150,12 +156,12 @@ mod tests {
             b"{\"event\":\"step\",\"st",
         ];
         fs::write(&path, lines.concat()).unwrap();
-        keep_until(&path, 2, &[]).unwrap();
+        keep_until(&path, 2, &[], false).unwrap();
         assert_eq!(fs::read(&path).unwrap(), [lines[0], lines[3]].concat());
         let aside = folder.path().join("metrics.jsonl.damaged");
         assert_eq!(fs::read(&aside).unwrap(), [lines[1], lines[2]].concat());
         fs::remove_file(&path).unwrap();
-        keep_until(&path, 2, &[]).unwrap();
+        keep_until(&path, 2, &[], false).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
@@ -166,9 +172,9 @@ mod tests {
         let step = |step: u64| format!("{{\"event\":\"step\",\"step\":{step}}}\n");
         let failed = "{\"event\":\"failed\",\"exit_code\":75,\"rank\":1,\"step\":9}\n";
         fs::write(&path, step(1) + failed + &step(2)).unwrap();
-        assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 9, failed: Some((75, 1)) });
+        assert_eq!(keep_until(&path, 1, &[], false).unwrap(), Before { step: 9, failed: Some((75, 1)) });
         assert_eq!(fs::read_to_string(&path).unwrap(), step(1), "no failure is kept");
-        assert_eq!(keep_until(&path, 1, &[]).unwrap(), Before { step: 1, failed: None });
+        assert_eq!(keep_until(&path, 1, &[], false).unwrap(), Before { step: 1, failed: None });
     }
 
     /// A rank that saved alone knows what the writer of the events may not have written.
@@ -184,13 +190,17 @@ mod tests {
         let text = |lines: &[&String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
         let kept = |lines: &[&String]| {
             fs::write(&path, text(lines)).unwrap();
-            keep_until(&path, 2, &last).unwrap();
+            keep_until(&path, 2, &last, false).unwrap();
             fs::read_to_string(&path).unwrap()
         };
         assert_eq!(
             kept(&[&others[0], &others[1], &others[2]]),
             text(&[&others[0], &others[1], &last[0], &last[1]])
         );
+        let evaluated = [&others[0], &others[1], &last[1], &others[2]];
+        fs::write(&path, text(&evaluated)).unwrap();
+        keep_until(&path, 2, &last[..1], true).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), text(&[&others[0], &others[1], &last[0]]));
         let own = line("step", 2, 7);
         assert_eq!(
             kept(&[&others[0], &own, &others[1], &own]),

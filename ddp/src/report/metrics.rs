@@ -13,7 +13,7 @@
 //! }
 //! drop(metrics);
 //!
-//! let (_metrics, loss) = MetricsSink::resume(&path, None, 20, &[])?;
+//! let (_metrics, loss) = MetricsSink::resume(&path, None, 20, &[], false)?;
 //! assert_eq!(loss, None);
 //! assert_eq!(std::fs::read_to_string(&path)?.lines().count(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -344,7 +344,7 @@ impl MetricsSink {
     }
 
     /// Appends to the file of a run that resumes after step `step`, and removes the lines of later steps, because these steps run
-    /// again. Of the events `last_events` of that step it adds those that are missing. Returns the loss of a rank by which the run has
+    /// again, and of the evaluations of that step if they are made again. Of the events `last_events` of that step it adds those that are missing. Returns the loss of a rank by which the run has
     /// ended before, if the file says so.
     ///
     /// # Errors
@@ -354,10 +354,11 @@ impl MetricsSink {
         stdout: Option<EventStream>,
         step: u64,
         last_events: &[String],
+        evaluates_again: bool,
     ) -> Result<(Self, Option<Loss>)> {
         let failed = |source| WriteError { path: path.to_owned(), source };
         let since = std::fs::metadata(path).and_then(|data| data.modified()).ok();
-        let before = keep_until(path, step, last_events)?;
+        let before = keep_until(path, step, last_events, evaluates_again)?;
         let loss = before.failed.filter(|(code, _)| *code == RESTARTABLE).map(|(_, rank)| Loss {
             rank,
             steps: before.step.saturating_sub(step),
@@ -540,7 +541,7 @@ mod tests {
     fn a_resumed_run_reports_no_step_twice() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
-        let (mut sink, _) = MetricsSink::resume(&path, None, 0, &[]).unwrap();
+        let (mut sink, _) = MetricsSink::resume(&path, None, 0, &[], false).unwrap();
         let epoch = |epoch, step| {
             json_line(&Event::Epoch(EpochEvent {
                 epoch,
@@ -555,7 +556,7 @@ mod tests {
         let mut text = json_line(&step(1.0)) + &epoch(1, 60) + &epoch(2, 61) + &json_line(&Event::End(end()));
         text += "{\"event\":\"step\",\"step\":3";
         std::fs::write(&path, &text).unwrap();
-        let (mut sink, _) = MetricsSink::resume(&path, None, 60, &[]).unwrap();
+        let (mut sink, _) = MetricsSink::resume(&path, None, 60, &[], false).unwrap();
         let kept = json_line(&step(1.0)) + &epoch(1, 60);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
         sink.write(&step(2.0)).unwrap();

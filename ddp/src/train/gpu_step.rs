@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use ddp_comm::{Slice, Track, World};
+use ddp_comm::{Reporter, Slice, Track, World};
 use ddp_kernels::cuda::{
     DeterministicMode, Event, GateState, Gpu, GpuFeature, Graph, Labels, Mapped, Marks, Origin,
 };
@@ -52,6 +52,8 @@ pub(crate) struct GpuStep {
     times: StepTimes,
     /// Where the clocks of host and device meet, in a trace.
     origin: Option<Origin>,
+    /// Whether matmuls are chosen by time, which ranks do together; as all have agreed before the first step.
+    chooses_matmuls: bool,
     /// Of steps in micro-shards.
     _deterministic_mode: Option<DeterministicMode>,
 }
@@ -102,6 +104,7 @@ impl Graphs {
 impl GpuStep {
     pub(crate) fn new(gpu: &'static Gpu, options: &TrainerOptions) -> Result<Self> {
         let mode = options.graph;
+        let deterministic_mode = options.micro_shards.map(|_| gpu.deterministic_mode());
         let outcome = || Mapped::new(gpu, StepReport::LEN_BYTES);
         Ok(GpuStep {
             gpu,
@@ -113,8 +116,18 @@ impl GpuStep {
             marks: vec![None, None],
             times: StepTimes::default(),
             origin: None,
-            _deterministic_mode: options.micro_shards.map(|_| gpu.deterministic_mode()),
+            chooses_matmuls: !gpu.is_deterministic() && gpu.uses(GpuFeature::TimedMatmuls),
+            _deterministic_mode: deterministic_mode,
         })
+    }
+
+    /// What all ranks must have alike, by name.
+    pub(crate) fn held_alike(&self) -> [(&'static str, String); 3] {
+        [
+            ("Gpu::is_deterministic", self.gpu.is_deterministic().to_string()),
+            ("choices of matmuls by time", self.chooses_matmuls.to_string()),
+            ("graph", format!("{:?}", self.graphs.mode)),
+        ]
     }
 
     /// Enqueues a step on the GPU's streams; asynchronous.
@@ -166,7 +179,9 @@ impl GpuStep {
         let unscaled = StepShape { loss_scale: None, has_norm: false, ..shape.untimed() };
         let is_first = self.chosen.is_empty();
         if self.chosen.insert(unscaled) {
-            matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
+            if self.chooses_matmuls {
+                matmul_choices::choose(replica, self.gpu, self.inputs(slot), shape)?;
+            }
             if is_first {
                 let (inputs, shape) = (|| self.inputs(slot), shape.untimed());
                 update_place::choose(replica, self.gpu, inputs, shape, self.uses_graphs())?;
@@ -294,7 +309,9 @@ impl GpuStep {
     /// Allocates the marks of timed steps, unless the driver refuses them in graphs to a rank. Collective.
     fn try_marks(&mut self, world: &World) -> Result<()> {
         let gpu = self.gpu;
-        if !gpu.uses(GpuFeature::StepTimes) {
+        // An earlier trainer may have turned them off on some of the GPUs.
+        let is_off = (!gpu.uses(GpuFeature::StepTimes)).then(|| ("off".to_owned(), Reporter::ThisRank));
+        if world.first_cause(is_off)?.is_some() {
             return Ok(());
         }
         if self.graphs.mode != GraphMode::Off {
@@ -303,7 +320,7 @@ impl GpuStep {
                 gpu.turn_off(GpuFeature::StepTimes);
                 if world.rank().0 == 0 {
                     let name = GpuFeature::StepTimes.name();
-                    warn!("the driver refuses {name} (docs/gpus.md), and training does without: {reason}");
+                    warn!("the driver refuses {name} (docs/gpus.md), which this run does without: {reason}");
                 }
                 return Ok(());
             }

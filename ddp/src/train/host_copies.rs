@@ -8,12 +8,12 @@
 use std::sync::Arc;
 
 use ddp_comm::{CommError, Group, Offer, Rank, World};
-use ddp_kernels::cuda::Gpu;
+use ddp_kernels::cuda::{Event, Gpu, GpuFeature};
 use ddp_kernels::{DType, Device, Download, KernelError, MemoryUse, Tensor, TensorMut, TensorRef};
 
 use crate::checkpoint::RunState;
 use crate::exchange::shard_plan::{ShardPlan, StateShard};
-use crate::report::metrics::Event;
+use crate::report::metrics::Event as RunEvent;
 use crate::train::error::Result;
 use crate::train::trainer::Trainer;
 
@@ -42,6 +42,7 @@ fn kept_len(own_len: usize, n_state: usize) -> usize {
 pub(crate) struct HostCopies {
     /// The shards of this rank, and those of which it holds copies.
     plan: ShardPlan,
+    gpu: &'static Gpu,
     every_steps: u64,
     /// The rank that holds copies of this one's shards.
     holder: Rank,
@@ -71,8 +72,10 @@ pub(crate) struct KeptRun {
     pub(crate) gathered: u64,
     /// Step and cursor whose evaluations are complete.
     pub(crate) evaluated_at: Option<(u64, u64)>,
+    /// Whether an evaluation is due after the step, within an epoch.
+    pub(crate) evaluation_is_due: bool,
     /// Events of the step.
-    pub(crate) last_events: Vec<Event>,
+    pub(crate) last_events: Vec<RunEvent>,
     /// Weights of the best evaluation, where a checkpoint has a file of its own for them and this rank keeps them.
     pub(crate) best: Option<Arc<Vec<f32>>>,
     /// Whether a checkpoint has such a file.
@@ -103,6 +106,7 @@ impl HostCopies {
         let kept = || -> Result<Kept> { Ok(Kept { shards: Download::new(gpu, n_bytes)?, run: None }) };
         let message_len = message_len(plan.own_len());
         Ok(HostCopies {
+            gpu,
             every_steps,
             holder: Rank((rank + distance) % world_size),
             copied: Rank((rank + world_size - distance) % world_size),
@@ -110,6 +114,27 @@ impl HostCopies {
             kept: [kept()?, kept()?],
             plan,
         })
+    }
+
+    /// Lets NCCL connect the ranks that exchange copies, which takes memory: better now than at the first refresh, on a GPU that is full.
+    /// Collective.
+    ///
+    /// # Errors
+    /// `TrainError::Comm`; `TrainError::Kernel`.
+    pub(crate) fn connect(&mut self, world: &World, trainer: &Trainer<'_>) -> Result<()> {
+        if self.message.numel() == 0 {
+            return Ok(());
+        }
+        let group = world.tensor_group();
+        let (weights, _) = trainer.tensors_of_shards();
+        exchange(
+            group,
+            [self.holder, self.copied],
+            weights.view().range(0, 1)?,
+            self.message.view_mut(),
+            |_| Ok(()),
+        )?;
+        wait_for(group, self.gpu)
     }
 
     /// Whether the copies are refreshed after `step`; the same on all ranks.
@@ -126,7 +151,7 @@ impl HostCopies {
     /// `TrainError::Comm`, also if another rank is lost meanwhile; `TrainError::Kernel`.
     pub(crate) fn refresh(&mut self, world: &World, trainer: &Trainer<'_>, run: KeptRun) -> Result<()> {
         self.kept.reverse();
-        let HostCopies { plan, holder, copied, message, kept: [kept, _], .. } = self;
+        let HostCopies { gpu, plan, holder, copied, message, kept: [kept, _], .. } = self;
         kept.run = None;
         kept.shards.start_all(&[])?;
         let group = world.tensor_group();
@@ -141,6 +166,10 @@ impl HostCopies {
             parts.iter().try_for_each(|part| kept.shards.append(*part))?;
             for part in parts {
                 exchange(group, [*holder, *copied], *part, message.view_mut(), |arrived| {
+                    // A copy to other memory than page-locked waits on the host, where nothing would notice a loss.
+                    if !gpu.uses(GpuFeature::PinnedMemory) {
+                        wait_for(group, gpu)?;
+                    }
                     Ok(kept.shards.append(arrived)?)
                 })?;
             }
@@ -196,6 +225,13 @@ impl<'a> KeptState<'a> {
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &'a [f32]> {
         self.shards.chunks_exact(2 * self.plan.own_len())
     }
+}
+
+/// Waits for what is enqueued on the GPU's compute stream, unless a rank is lost meanwhile.
+fn wait_for(group: &Group, gpu: &'static Gpu) -> Result<()> {
+    let done = Event::untimed(gpu)?;
+    done.record(gpu.compute())?;
+    Ok(group.wait_until(|| done.is_done())?)
 }
 
 /// Sends `own` to the first rank and receives the shard of the second one, message by message, each of which `take` enqueues a copy of.

@@ -3,7 +3,7 @@
 //! choices, so that a resumed run computes alike.
 
 use ddp_comm::World;
-use ddp_kernels::cuda::{Event, Gpu, GpuFeature};
+use ddp_kernels::cuda::{Event, Gpu};
 use tracing::debug;
 
 use crate::train::error::Result;
@@ -11,17 +11,13 @@ use crate::train::step::{Replica, StepPurpose};
 use crate::train::step_info::StepShape;
 use crate::train::step_inputs::StepInputs;
 
-/// Chooses the matmuls of a step with these inputs, and agrees on them with the other ranks. Collective, except where nothing is chosen: in
-/// the deterministic mode, and without the feature, which all ranks have or none.
+/// Chooses the matmuls of a step with these inputs, and agrees on them with the other ranks. Collective.
 pub(crate) fn choose(
     replica: &mut Replica<'_>,
     gpu: &'static Gpu,
     inputs: StepInputs<'_>,
     shape: StepShape,
 ) -> Result<()> {
-    if gpu.is_deterministic() || !gpu.uses(GpuFeature::TimedMatmuls) {
-        return Ok(());
-    }
     let world = replica.world;
     // What is under way would disturb the times, and may wait for other ranks.
     let done = Event::untimed(gpu)?;

@@ -150,7 +150,10 @@ impl<'w> Trainer<'w> {
         let lens: Vec<_> = exchange.bucket_lens.iter().copied().chain(buffers).collect();
         world.group().agree_lengths(&lens)?;
         if world.world_size() > 1 {
-            world.agree(&held_alike(&model, &loss, &optimizer, &options)?)?;
+            let mut alike = held_alike(&model, &loss, &optimizer, &options)?;
+            let of_gpu = gpu.iter().flat_map(GpuStep::held_alike);
+            alike.extend(of_gpu.map(|(key, value)| (key.to_owned(), value)));
+            world.agree(&alike)?;
         }
         let scalars = ScalarsMemory::new(optimizer.group_lrs().len(), Device::Cpu)?;
         let mut replica = Replica::new(world, model, loss, optimizer, exchange, options)?;
@@ -572,7 +575,6 @@ fn held_alike(
         ..
     } = options;
     let config = optimizer.config();
-    let gpu = if let Device::Cuda(index) = model.device() { Some(Gpu::get(index)?) } else { None };
     let weights = fingerprint_of(model)?
         .map_or("unknown".to_owned(), |hash| format!("{hash:016x} (a hash of all weights)"));
     let entries = [
@@ -591,7 +593,6 @@ fn held_alike(
             format!("{comm_dtype:?}, {zero:?}, {zero_copies:?}, {micro_shards:?}"),
         ),
         ("loss_scaling and nonfinite", format!("{loss_scaling:?}, {nonfinite:?}")),
-        ("Gpu::is_deterministic", format!("{:?}", gpu.map(Gpu::is_deterministic))),
         ("weights", weights),
     ];
     Ok(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())

@@ -65,6 +65,18 @@ fn micro_shards_give_the_same_bits_on_gpus_whatever_the_address_of_their_rows() 
     }
     // Another trainer of these GPUs may choose its matmuls by time again, which all its ranks do or none.
     assert!((0..4).all(|index| !Gpu::get(index).unwrap().is_deterministic()));
+    // One GPU that enters the mode in between leaves no rank alone in a collective.
+    let entered = threads::run(2, |world| {
+        let device = Device::Cuda(world.rank().0 as u32);
+        world.connect_device(device, DeviceOptions::default()).unwrap();
+        let mut trainer = usual.trainer(&world, device);
+        let _mode = (world.rank().0 == 1).then(|| Gpu::get(1).unwrap().deterministic_mode());
+        let loading = LoaderOptions::new(device);
+        let mut loader = DataLoader::new(&world, usual.rows(), &usual.plan(), loading).unwrap();
+        let mut step = loader.next_step().unwrap().unwrap();
+        trainer.step_and_wait(&mut step, false).unwrap().sums.mean()
+    });
+    assert!(entered[0] == entered[1] && entered[0].is_finite(), "{entered:?}");
     Gpu::get(1).unwrap().set_deterministic(true);
     let refused = threads::run(2, |world| {
         world.connect_device(Device::Cuda(world.rank().0 as u32), DeviceOptions::default()).unwrap();

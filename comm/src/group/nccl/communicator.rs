@@ -115,6 +115,13 @@ pub(super) enum Failed {
     },
 }
 
+impl Failed {
+    /// Whether NCCL says that CUDA failed, and not how.
+    pub(super) fn is_of_cuda(&self) -> bool {
+        matches!(self, Failed::With(CommError::Nccl { code: "ncclUnhandledCudaError", .. }))
+    }
+}
+
 impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

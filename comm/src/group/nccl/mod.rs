@@ -529,6 +529,7 @@ impl NcclGroup {
             // SAFETY: this thread began the group.
             let _ = self.comm.call_in_group("ncclGroupEnd", |api, _| unsafe { (api.group_end)() });
         }
+        let failed = self.fault_of_device().filter(|_| failed.is_of_cuda()).map_or(failed, Failed::from);
         // An abort that takes long must not end the job while another rank saves.
         let is_lost = self.comm.is_open() && self.stop_updates(&failed);
         let failed = if is_lost { Failed::With(CommError::RankLost) } else { failed };
@@ -547,6 +548,12 @@ impl NcclGroup {
         let _ = self.join_streams(None);
         *self.broken.borrow_mut() = Some(error.clone());
         error
+    }
+
+    /// The error of a device that is broken, for which NCCL has none of its own.
+    fn fault_of_device(&self) -> Option<KernelError> {
+        let marked = Event::untimed(self.gpu).and_then(|event| event.record(self.gpu.compute()));
+        marked.err().filter(KernelError::is_device_fault)
     }
 
     /// Ends the job because NCCL does not return from the end of the communicator.

@@ -8,7 +8,7 @@ use ddp_kernels::cuda::GpuFeature;
 
 use crate::cli::StartCheckArgs;
 use crate::commands::self_check::{self, StartCheck};
-use crate::commands::train::{turn_off, turn_off_named};
+use crate::commands::train::{try_launches, turn_off, turn_off_named};
 use crate::exit::Stop;
 
 /// Turns off the features of the GPU that the model's run did without, all with `--safe`, and any with which the GPU differs from the
@@ -32,5 +32,6 @@ pub(super) fn ready(
     let check = world.agreed_result(check, |check| vec![check.entry()])?;
     let without = self_check::at_first_start(world, &check, config, device)?;
     world.collective_result(turn_off_named(device, &without, check.graph()))?;
+    try_launches(world, device)?;
     Ok(())
 }

@@ -4,6 +4,9 @@
 //! of seed and cursor. With ZeRO the ranks save together, where each holds a copy of another one's shards: of the trainer's state, or on GPUs of
 //! one that is kept in host memory.
 
+use std::error::Error;
+use std::io::{self, ErrorKind};
+
 use ddp_comm::{CommError, Offer, SaveAfterLoss};
 use tracing::error;
 
@@ -22,7 +25,23 @@ fn error_of_this_rank(stop: &Stop) -> Option<&TrainError> {
     let Stop::Alone(error) = stop else { return None };
     let is_of_all = error.is_same_on_all_ranks() || matches!(error, TrainError::EvaluationStopped);
     // Another run may have the folder.
-    (!is_of_all && !matches!(error, TrainError::Folder(_))).then_some(error)
+    let has_folder = !matches!(error, TrainError::Folder(_)) && !has_no_room(error);
+    (has_folder && !is_of_all).then_some(error)
+}
+
+/// Whether a disk is the reason on which others could not write either.
+fn has_no_room(error: &TrainError) -> bool {
+    let mut next = Some(error as &dyn Error);
+    while let Some(source) = next {
+        if let Some(error) = source.downcast_ref::<io::Error>() {
+            return matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem
+            );
+        }
+        next = source.source();
+    }
+    false
 }
 
 impl TrainingLoop<'_> {
@@ -135,7 +154,12 @@ impl TrainingLoop<'_> {
 
     /// Saves the state, or this rank's share of it, and tells the others.
     fn end_save(&mut self, trainer: &mut Trainer<'_>, save: &SaveAfterLoss, kept: Option<KeptState<'_>>) {
-        let saved = self.complete_state().and_then(|()| self.save_share(trainer, save, kept));
+        let evaluation_is_due = match kept {
+            Some(kept) => kept.run.evaluation_is_due,
+            None => self.evaluations.is_due(self.state.step),
+        };
+        let saved =
+            self.complete_state(evaluation_is_due).and_then(|()| self.save_share(trainer, save, kept));
         if let Err(error) = &saved {
             error!("the state after step {} could not be saved: {error}", save.step);
         }
@@ -172,11 +196,11 @@ impl TrainingLoop<'_> {
         self.rollback.is_none()
     }
 
-    /// Makes the run's numbers those of a checkpoint after the last complete step.
-    fn complete_state(&mut self) -> Result<()> {
+    /// Makes the run's numbers those of a checkpoint after the last complete step, after which an evaluation within the epoch may be due.
+    fn complete_state(&mut self, evaluation_is_due: bool) -> Result<()> {
         let (step, n_rows, cursor) = (self.state.step, self.state.n_rows.max(1), self.state.cursor);
         let ends_epoch = cursor > 0 && self.state.rows_of_epoch() == 0;
-        let is_due = ends_epoch || self.evaluations.is_due(step);
+        let is_due = ends_epoch || evaluation_is_due;
         self.state.evaluation_is_due = is_due && self.evaluated_at != Some((step, cursor));
         // The rank that writes them may be the one that was lost. What is evaluated again is written then.
         let is_of_step = |event: &&Event| event.step_of_training() == Some(step);

@@ -46,7 +46,9 @@ impl TrainingLoop<'_> {
         let distance = world.distance_to_copies().map_err(TrainError::from)?;
         let every_steps = self.plan.config.comm.zero_copies_every_steps;
         let copies = HostCopies::new(world, trainer, distance, every_steps);
-        self.copies = Some(world.collective_result(copies)?);
+        let mut copies = world.collective_result(copies)?;
+        copies.connect(world, trainer)?;
+        self.copies = Some(copies);
         Ok(())
     }
 
@@ -64,6 +66,7 @@ impl TrainingLoop<'_> {
         let run = KeptRun {
             gathered: self.gathered,
             evaluated_at: self.evaluated_at,
+            evaluation_is_due: self.evaluations.is_due(self.state.step),
             last_events: self.last_events.clone(),
             best: best.for_checkpoint(&self.state, is_averaged),
             keeps_best_apart: best.is_apart(&self.state, is_averaged),

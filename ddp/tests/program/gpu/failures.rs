@@ -202,6 +202,12 @@ fn survivors_on_gpus_save_the_shards_of_a_killed_rank_from_refreshed_copies() {
             .max()
             .unwrap_or(0)
     };
+    let evaluated = |name: &str| -> Vec<u64> {
+        let events = std::fs::read_to_string(path(name).join("metrics.jsonl")).unwrap();
+        let events = events.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let evaluations = events.filter(|event| event["event"] == "eval" || event["event"] == "epoch");
+        evaluations.map(|event| event["step"].as_u64().unwrap()).collect()
+    };
     let saved_step = |name: &str| {
         let steps = std::fs::read_dir(path(name).join("checkpoints")).unwrap();
         let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
@@ -217,7 +223,14 @@ fn survivors_on_gpus_save_the_shards_of_a_killed_rank_from_refreshed_copies() {
         (
             "buckets",
             4,
-            &["comm.zero=1", "model.hidden=[48,32]", "comm.bucket_mib=0.005", "train.eval_every_steps=6"],
+            // After a state is kept it is evaluated, and the best one is not the last.
+            &[
+                "comm.zero=1",
+                "model.hidden=[48,32]",
+                "comm.bucket_mib=0.005",
+                "train.eval_every_steps=4",
+                "optimizer.lr=0.1",
+            ],
         ),
     ];
     for (kind, n_ranks, more) in kinds {
@@ -239,6 +252,7 @@ fn survivors_on_gpus_save_the_shards_of_a_killed_rank_from_refreshed_copies() {
             );
             n_saved += usize::from(killed.stderr.contains(": the newest that the ranks held copies of"));
             job(&name, n_ranks, more, &[]).unwrap().ok();
+            assert_eq!(evaluated(&name), evaluated(&whole), "{name}");
             assert!(same_bits(&weights(&name), &weights(&whole)), "{name}: {}", killed.stderr);
         }
         assert!(n_saved > 1, "{kind}");
@@ -280,10 +294,12 @@ fn survivors_on_gpus_save_the_shards_of_a_killed_host() {
     let weights = |name: &str| read_weights(&path(name).join("model.safetensors"));
     let Some(whole) = job("whole", "") else { return };
     whole.ok();
-    for (killed, saver) in [("0", "rank 2"), ("1", "rank 0")] {
+    // The second rank of the first host may be in front of the work that it would die at.
+    for (killed, savers) in [("0", ["rank 2", "rank 1"]), ("1", ["rank 0", "rank 0"])] {
         let lost = job(killed, killed).unwrap();
-        let saved = format!("{saver} has saved the state after step ");
-        assert!(lost.stderr.contains(&saved), "{lost:#?}");
+        let has_saved =
+            |saver: &&str| lost.stderr.contains(&format!("{saver} has saved the state after step "));
+        assert!(savers.iter().any(has_saved), "{lost:#?}");
         job(killed, "").unwrap().ok();
         assert!(same_bits(&weights(killed), &weights("whole")), "{killed}: {}", lost.stderr);
     }

@@ -124,7 +124,7 @@ fn what_the_driver_refuses_to_one_rank_all_do_without() {
         let stderr = &refused.outcome.stderr;
         for name in names {
             let warning = format!(
-                "warning: the driver refuses {name} (docs/gpus.md), and training does without: rank 1: "
+                "warning: the driver refuses {name} (docs/gpus.md), which this run does without: rank 1: "
             );
             assert_eq!(stderr.matches(&warning).count(), 1, "{fault}: {stderr}");
         }

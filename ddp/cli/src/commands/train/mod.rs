@@ -43,7 +43,7 @@ use crate::cli::TrainArgs;
 use crate::commands::train::outputs::{open_folder, open_metrics, resume_command, save};
 pub(crate) use crate::commands::train::outputs::{sees, train_command};
 pub(crate) use crate::commands::train::pin_device::{
-    Pinning, check_graph, join_share, pin_device, turn_off, turn_off_named,
+    Pinning, check_graph, join_share, pin_device, try_launches, turn_off, turn_off_named,
 };
 use crate::commands::watchdog::Watched;
 use crate::error::command::CommandError;

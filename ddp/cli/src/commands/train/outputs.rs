@@ -163,7 +163,8 @@ pub(super) fn open_metrics(
         return Ok(observed(MetricsSink::create(&path, stdout)?, None));
     };
     let step = manifest.run.step;
-    let (sink, loss) = MetricsSink::resume(&path, stdout, step, &manifest.run.last_events)?;
+    let (last_events, evaluates_again) = (&manifest.run.last_events, manifest.run.evaluation_is_due);
+    let (sink, loss) = MetricsSink::resume(&path, stdout, step, last_events, evaluates_again)?;
     let mut metrics = observed(sink, Some(step));
     let (world_size, world_size_before) = (world.world_size(), manifest.world_size);
     metrics.write(&Event::Resume(ResumeEvent { step, world_size, world_size_before, lost: loss }))?;

@@ -144,8 +144,8 @@ pub(super) fn turn_off_refused(world: &World, device: Device) -> Result<()> {
     turn_off_on_all(world, gpu, &gpu.refused_features())
 }
 
-/// The same for what is tried with kernels and memory, by runs that train. Collective.
-pub(super) fn try_launches(world: &World, device: Device) -> Result<()> {
+/// The same for what is tried with kernels and memory, by commands that compute with a model. Collective.
+pub(crate) fn try_launches(world: &World, device: Device) -> Result<()> {
     let Device::Cuda(index) = device else { return Ok(()) };
     let gpu = Gpu::get(index)?;
     let refused = ops::try_dependent_launches(gpu).err().map(|error| (GpuFeature::DependentLaunches, error));
@@ -170,7 +170,7 @@ fn turn_off_on_all(world: &World, gpu: &Gpu, refused: &[(GpuFeature, KernelError
         gpu.turn_off(feature);
         if world.rank().0 == 0 {
             warn!(
-                "the driver refuses {} (docs/gpus.md), and training does without: {reason}",
+                "the driver refuses {} (docs/gpus.md), which this run does without: {reason}",
                 feature.name()
             );
         }

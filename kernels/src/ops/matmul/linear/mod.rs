@@ -18,7 +18,7 @@ use crate::base::check;
 use crate::base::matmul_mode::MatmulMode;
 use crate::cpu::gemm::multiplies_bf16;
 use crate::cuda::blas::relu_mask_row_bits;
-use crate::cuda::{BesideMatmuls, CudaSlice};
+use crate::cuda::{BesideMatmuls, CudaSlice, Gpu};
 use crate::ops::activation::{Activation, activation_backward};
 use crate::ops::bias::bias_backward;
 use crate::{DType, Device, KernelError, Operand, Result, Shape, TensorMut, TensorRef};
@@ -51,13 +51,18 @@ pub fn linear_workspace_len(
     match device {
         Device::Cpu if dtype == DType::BF16 && multiplies_bf16() => 0,
         Device::Cpu if check::is_short(dtype) => short::workspace_len(n_rows, in_features, out_features),
-        Device::Cuda(_) if splits(mode, dtype) => {
+        Device::Cuda(index) if splits(mode, dtype) && may_split_on(index) => {
             let [rows, inputs, outputs] = [n_rows, in_features, out_features];
             let products = [(rows, outputs, inputs), (outputs, inputs, rows), (rows, inputs, outputs)];
             products.into_iter().map(|(m, n, k)| split_factors_len(m, n, k)).max().unwrap_or(0)
         }
         Device::Cpu | Device::Cuda(_) => 0,
     }
+}
+
+/// Whether this GPU has TF32; of one that is not there nothing is known.
+fn may_split_on(index: u32) -> bool {
+    Gpu::get(index).map_or(true, |gpu| gpu.info().has_bf16_matmuls())
 }
 
 /// Whether the factors of matmuls may be split.
