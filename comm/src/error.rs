@@ -470,7 +470,7 @@ impl fmt::Debug for CommError {
     }
 }
 
-/// What fails where a call has succeeded.
+/// The work of a call that has succeeded.
 pub(crate) const WORK: &str = "work of a collective";
 
 impl CommError {

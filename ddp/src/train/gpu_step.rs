@@ -121,7 +121,7 @@ impl GpuStep {
         })
     }
 
-    /// What all ranks must have alike, by name.
+    /// Settings that all ranks must have alike, by name.
     pub(crate) fn held_alike(&self) -> [(&'static str, String); 3] {
         [
             ("Gpu::is_deterministic", self.gpu.is_deterministic().to_string()),
