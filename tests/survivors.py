@@ -4,6 +4,7 @@ weights, bit for bit, as runs that nobody disturbs.
 
   python tests/survivors.py [--binary FILE] [--base FILE] [--start launch|mpirun] [--trials 40] [--back 0] [--seed 1] [--out FILE]
   tests/vgpu/run -n 4 -- python3 tests/survivors.py --device cuda ...        # ranks on GPUs, also virtual ones
+  tests/vgpu/run -n 4 -- python3 tests/survivors.py --device cuda --faults ecc,nccl,kill ...   # virtual GPUs that break, or NCCL that fails
 
 Each trial trains a small model of random settings on 2 to 4 ranks, kills one of them after a random time, and another one once more while the
 run continues, in a third of the trials. Steps lost: the last step that rank 0 has reported, less that of the newest checkpoint.
@@ -102,9 +103,9 @@ def command(binary, out, n_ranks, sets, start, device):
     return ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(n_ranks), binary, *train]
 
 
-def begin(args, binary, out, n_ranks, sets):
+def begin(args, binary, out, n_ranks, sets, fault=None):
     env = {
-        **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+        **os.environ, **({"VGPU_FAIL": fault} if fault else {}), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
     if not shutil.which("ssh"):
@@ -155,13 +156,29 @@ def weights(out):
     }
 
 
+def failing(fault, victim, seconds):
+    """What makes a virtual GPU break, or NCCL fail on a rank or on all, after about this time in a run."""
+    if fault == "ecc":
+        return f"ecc:{450 + int(5000 * seconds)},rank={victim}"
+    return f"nccl:step={30 + int(400 * seconds)}" + (f",rank={victim}" if victim else "")
+
+
 def disturbed(args, binary, out, n_ranks, sets, kills):
-    """Runs to the end, with a rank killed at each of `kills`, (rank, seconds after the first step). Returns the losses."""
+    """Runs to the end, with a rank killed at each of `kills`, (rank, seconds after the first step, fault), or its GPU or NCCL broken. Returns the
+    losses."""
     losses = []
-    for victim, seconds in [*kills, (None, None)]:
+    for victim, seconds, fault in [*kills, (None, None, "kill")]:
         began_at = last_step(out)
-        job = begin(args, binary, out, n_ranks, sets)
+        job = begin(args, binary, out, n_ranks, sets, failing(fault, victim, seconds) if fault != "kill" else None)
         JOBS.append(job)
+        if fault != "kill":
+            status = job.wait(timeout=LIMIT_S)
+            if not (out / "done.json").exists() and last_step(out) > began_at:
+                reported, kept = last_step(out), newest_checkpoint(out)
+                losses.append({
+                    "rank": victim, "fault": fault, "step": reported, "checkpoint": kept, "lost": max(0, reported - kept), "status": status,
+                })
+            continue
         if victim is not None:
             deadline = time.monotonic() + 30
             while (len(ranks_of(job)) < n_ranks or last_step(out) <= began_at) and job.poll() is None:
@@ -245,6 +262,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--back", type=int, default=0, help="measurements of the time until training goes on")
     parser.add_argument("--kinds", help="only these, separated by commas")
+    parser.add_argument("--faults", default="kill", help="of these, separated by commas: kill, and of virtual GPUs ecc and nccl")
     parser.add_argument("--out", help="file for the results as JSON lines")
     args = parser.parse_args()
     draw = random.Random(args.seed)
@@ -254,9 +272,10 @@ def main():
     for index in range(args.trials):
         kind, n_ranks, seed = kinds[index % len(kinds)], draw.choice([2, 3, 4]), draw.randrange(1000)
         n_kills = draw.choice([1, 1, 2])
-        kills = [(draw.choice([0, draw.randrange(1, n_ranks)]), draw.uniform(0, 0.5)) for _ in range(n_kills)]
+        faults = args.faults.split(",")
+        kills = [(draw.choice([0, draw.randrange(1, n_ranks)]), draw.uniform(0, 0.5), faults[(index + i) % len(faults)]) for i in range(n_kills)]
         folder = pathlib.Path(tempfile.mkdtemp(prefix="ddp-survivors-"))
-        result = {"kind": kind, "ranks": n_ranks, "seed": seed, "kills": [[rank, round(s, 3)] for rank, s in kills]}
+        result = {"kind": kind, "ranks": n_ranks, "seed": seed, "kills": [[rank, round(s, 3), *([fault] if fault != "kill" else [])] for rank, s, fault in kills]}
         try:
             sets = settings(kind, seed, args.device)
             reference = folder / "reference"
@@ -280,14 +299,14 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)
         results.append(result)
         lost = [f"{of['lost']} of {of['step']}" for of in result.get("losses", [])]
-        print(f"{index + 1}/{args.trials} {kind}, {n_ranks} ranks, killed {[rank for rank, _ in kills]}: steps lost {', '.join(lost) or 'none'}"
+        print(f"{index + 1}/{args.trials} {kind}, {n_ranks} ranks, {[f'{fault} of {rank}' for rank, _, fault in kills]}: steps lost {', '.join(lost) or 'none'}"
               f"{'; ' + problem if problem else ''}", flush=True)
     counted = [(result["kind"], of) for result in results if result["kind"] not in WITHOUT_SAVE for of in result.get("losses", [])]
     few = sum(of["lost"] <= most_lost(kind) for kind, of in counted)
     base = [of["lost"] for result in results if result["kind"] not in WITHOUT_SAVE for of in result.get("losses of base", [])]
     about = {
         "start": args.start, "device": args.device, "trials": len(results), "seed": args.seed, "wrong": len(wrong), "losses": len(counted), "of few steps": few,
-        "until the next step": until_back, "steps lost": sum(of["lost"] for _, of in counted), "steps lost by base": sum(base) if args.base else None, "machine": records.processor(),
+        "faults": args.faults, "until the next step": until_back, "steps lost": sum(of["lost"] for _, of in counted), "steps lost by base": sum(base) if args.base else None, "machine": records.processor(),
     }
     if args.out:
         records.write(args.out, about, results)

@@ -81,10 +81,10 @@ impl LastWords {
     }
 }
 
-/// Prints the reason and ends the job with status 1, for places that cannot return an error.
-pub(crate) fn end_job_because(reason: &str) -> ! {
+/// Prints the reason and ends the job, for places that cannot return an error.
+pub(crate) fn end_job_because(reason: &str, exit_code: i32) -> ! {
     write_stderr(&format!("{reason}\n"));
-    end_job(1)
+    end_job(exit_code)
 }
 
 mod by_mpi {

@@ -25,6 +25,7 @@ pub use crate::end_job::end_job;
 #[doc(hidden)]
 pub use crate::lifeline::end_others;
 use crate::stderr::write_stderr;
+use crate::watchdog;
 use crate::{CommError, Reporter, World};
 
 /// The exit status of a Rust program that panics.
@@ -142,6 +143,8 @@ pub fn abort_with(
         Reporter::OtherRank => (world.world_size() == 1, world.prefix()),
     };
     let watchdog = world.watchdog();
+    // Of a rank that has withdrawn the others know no more than that.
+    let (reports, prefix) = if watchdog.has_withdrawn() { (true, world.prefix()) } else { (reports, prefix) };
     if !reports {
         std::thread::sleep(REPORTER_GRACE);
     }
@@ -203,11 +206,15 @@ pub fn install_panic_hook(world: &World) {
             _ => String::new(),
         };
         let message = panic.to_string();
-        if !watchdog.withdraw(&message) {
+        // The thread of the watchdog can't wait for itself.
+        let is_watchdog = std::thread::current().name() == Some(watchdog::THREAD);
+        if is_watchdog || !watchdog.withdraw(&message) {
             watchdog.announce_failure(&message);
         }
         write_stderr(&format!("{trace}{prefix}{panic}\n"));
-        watchdog.wait_for_release();
+        if !is_watchdog {
+            watchdog.wait_for_release();
+        }
         end_job(PANIC_EXIT_CODE)
     }));
 }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub(crate) struct Progress {
     withdrawal: OnceLock<Withdrawal>,
     /// Whether the save that this rank's withdrawal lets the others do is over.
     is_released: AtomicBool,
+    /// Exit status of all ranks after one was lost; 0 until it is known.
+    exit_code: AtomicI32,
     /// Whether its thread ends the process, without a save.
     is_ending: AtomicBool,
     survivor: Survivor,
@@ -101,6 +103,7 @@ impl Progress {
             aborts_alone: AtomicBool::new(false),
             withdrawal: OnceLock::new(),
             is_released: AtomicBool::new(false),
+            exit_code: AtomicI32::new(0),
             is_ending: AtomicBool::new(false),
             survivor: Survivor::default(),
             operations: Operations::default(),
@@ -193,6 +196,15 @@ impl Progress {
     /// The watchdog's thread has ended: nobody waits for it any more.
     pub(crate) fn left(&self) {
         self.looked_ns.store(u64::MAX, SeqCst);
+    }
+
+    /// Exit status of all ranks after one was lost, if the caller has one.
+    pub(crate) fn exit_code(&self) -> Option<i32> {
+        Some(self.exit_code.load(Relaxed)).filter(|code| *code != 0)
+    }
+
+    pub(crate) fn set_exit_code(&self, exit_code: i32) {
+        self.exit_code.store(exit_code, Relaxed);
     }
 
     /// A rank is lost: the watchdog's thread ends the process, after a save if there is to be one. Returns the limit of that save.

@@ -80,6 +80,8 @@ use crate::this_host::allow_files;
 use crate::token::random_token;
 use crate::{Group, Result};
 
+/// Name of its thread.
+pub(crate) const THREAD: &str = "watchdog";
 /// Time for which a failing rank waits until the others know.
 const FAILURE_SENT: Duration = Duration::from_millis(300);
 /// Time for which a leaving rank waits for the others; a bound in case its thread is gone.
@@ -223,7 +225,7 @@ impl Watchdog {
     /// Tells the other ranks that this one ends the job because of `error`, so that they do not report its death. Returns once it
     /// is sent, within 0.3 s. Of a rank that has [withdrawn](Watchdog::withdraw) they know.
     pub fn announce_failure(&self, error: &str) {
-        if self.0.get().is_some_and(|running| running.progress.withdrawal().is_some()) {
+        if self.has_withdrawn() {
             return;
         }
         self.request(|done| Command::Fail(error.to_owned(), done), FAILURE_SENT);
@@ -234,6 +236,11 @@ impl Watchdog {
     /// [`Watchdog::wait_for_release`].
     pub fn withdraw(&self, error: &str) -> bool {
         self.0.get().is_some_and(|running| running.progress.withdraw(error, false))
+    }
+
+    /// Whether this rank has withdrawn.
+    pub fn has_withdrawn(&self) -> bool {
+        self.0.get().is_some_and(|running| running.progress.withdrawal().is_some())
     }
 
     /// Waits until the others have saved, if this rank has withdrawn.
@@ -371,6 +378,7 @@ impl Watchdog {
 
         let limits = Limits { interval: options.interval, timeout: options.timeout };
         let (progress, now) = (Arc::new(Progress::new()), Instant::now());
+        progress.set_exit_code(options.exit_code);
         let (commands, received) = mpsc::channel();
         let watch = |(bell, commands): (UnixStream, Receiver<Command>)| Watch {
             rank,
@@ -441,7 +449,7 @@ fn spawn(watch: impl FnOnce(UnixStream) -> Watch) -> std::io::Result<UnixStream>
     own.set_nonblocking(true)?;
     bell.set_nonblocking(true)?;
     let watch = watch(bell);
-    start_thread("watchdog", move || watch.run())?;
+    start_thread(THREAD, move || watch.run())?;
     Ok(own)
 }
 

@@ -201,7 +201,10 @@ impl Monitor {
 
     fn died(&self, now: Instant) -> Option<Finding> {
         let (rank, peer) = self.peers.iter().find(|(rank, peer)| {
-            let wait = if self.reports_loss_of(**rank) { Duration::ZERO } else { VERDICT_WAIT };
+            // Rank 0 leads the save after its own withdrawal, if it can.
+            let leads = **rank == 0 && peer.withdrawn.is_some() && peer.holds_state && peer.closed.is_none();
+            let is_first = self.reports_loss_of(**rank) && !leads;
+            let wait = if is_first { Duration::ZERO } else { VERDICT_WAIT };
             match (&peer.withdrawn, &peer.failing, peer.closed) {
                 (Some((since, _)), ..) => now - *since >= wait,
                 (None, Some((since, _)), _) => now - *since >= FAILURE_WAIT + wait,
@@ -381,6 +384,11 @@ mod tests {
         let mut bench = Bench::new(1, Role::Deputy);
         bench.hear(0, 100, Kind::Withdraws, "the disk is full");
         assert_eq!(bench.judge(100), Some((Cause::Withdrew, vec![0])));
+        // It leads itself, unless it does not.
+        let mut bench = Bench::new(1, Role::Deputy);
+        bench.hear(0, 100, Kind::StopsToSave, "the network is down");
+        assert_eq!(bench.judge(1099), None);
+        assert_eq!(bench.judge(1100), Some((Cause::Withdrew, vec![0])));
     }
 
     #[test]

@@ -172,7 +172,10 @@ impl Watch {
     fn judge(&mut self, now: Instant) -> Option<Finding> {
         let found = self.monitor.judge(self.progress.standing(), now);
         let wait = if self.rank == 0 { Duration::ZERO } else { VERDICT_WAIT };
-        let is_due = self.withdrawn_at.is_some_and(|since| now - since >= wait);
+        // Others than these two are not connected to all.
+        let leaders = [0, deputy(&self.identities)];
+        let leads = leaders.contains(&self.rank) || leaders.iter().all(|leader| self.monitor.is_out(*leader));
+        let is_due = leads && self.withdrawn_at.is_some_and(|since| now - since >= wait);
         let own = || Finding { cause: Cause::Withdrew, ranks: vec![self.rank], since: Duration::ZERO };
         found.or_else(|| is_due.then(own))
     }
@@ -435,13 +438,15 @@ impl Watch {
             self.links.values_mut().for_each(|link| link.send(&is_over));
             flight::flush(&mut self.links);
         }
+        // It may have a checkpoint of its own to complete.
+        let withdrawn_wait = WITHDRAWN_WAIT.max(limit.unwrap_or_default());
         if withdrawn.is_some() && self.withdrawn_at.is_some() {
             // The training thread reports, and ends the job.
             self.progress.release();
-            std::thread::sleep(WITHDRAWN_WAIT);
+            std::thread::sleep(withdrawn_wait);
         }
         if let Some(rank) = withdrawn
-            && !self.links.remove(&rank).is_some_and(|link| link.closes_within(WITHDRAWN_WAIT))
+            && !self.links.remove(&rank).is_some_and(|link| link.closes_within(withdrawn_wait))
             && let Some(message) = withheld
         {
             words = LastWords::say(Some(message), || {});

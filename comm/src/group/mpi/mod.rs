@@ -103,10 +103,13 @@ impl MpiTransport {
     /// Ends the job if MPI still uses a buffer: returning would end the borrow of that buffer.
     pub(super) fn end_job_if_in_flight(&self, reason: &dyn std::fmt::Display) {
         if self.messages.borrow().is_in_flight() {
-            end_job_because(&format!(
-                "[rank {}] {reason}; a collective in flight cannot be canceled, so the job ends",
-                self.rank
-            ));
+            end_job_because(
+                &format!(
+                    "[rank {}] {reason}; a collective in flight cannot be canceled, so the job ends",
+                    self.rank
+                ),
+                1,
+            );
         }
     }
 

@@ -558,8 +558,13 @@ impl NcclGroup {
 
     /// Ends the job because NCCL does not return from the end of the communicator.
     fn end_job(&self, error: &CommError) -> ! {
-        self.traffic.progress().inspect(|progress| progress.wait_for_release());
-        crate::end_job::end_job_because(&format!("[rank {}] {}", self.rank, with_hint(error)))
+        let progress = self.traffic.progress().inspect(|progress| progress.wait_for_release());
+        // Another start may help.
+        let exit_code = progress.and_then(|progress| progress.exit_code()).filter(|_| error.is_broken_link());
+        crate::end_job::end_job_because(
+            &format!("[rank {}] {}", self.rank, with_hint(error)),
+            exit_code.unwrap_or(1),
+        )
     }
 
     /// Aborts the communicator, because another rank could not join it.

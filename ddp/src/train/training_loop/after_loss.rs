@@ -111,8 +111,11 @@ impl TrainingLoop<'_> {
             return;
         }
         if !may_follow_loss || !watchdog.is_after_loss() {
-            if let Some(error) = error_of_this_rank(stop) {
-                watchdog.withdraw(&error.to_string());
+            let has_withdrawn =
+                error_of_this_rank(stop).is_some_and(|error| watchdog.withdraw(&error.to_string()));
+            if !has_withdrawn && watchdog.is_ending() {
+                // The loss of another rank was noticed meanwhile.
+                watchdog.offer_save(None);
             }
             return;
         }
