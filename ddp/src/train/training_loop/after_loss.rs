@@ -199,7 +199,9 @@ impl TrainingLoop<'_> {
         self.rollback.is_none()
     }
 
-    /// Makes the run's numbers those of a checkpoint after the last complete step, after which an evaluation within the epoch may be due.
+    /// Completes the run's counters for a checkpoint after the last complete step.
+    ///
+    /// - `evaluation_is_due`: whether an evaluation within the epoch is due after that step
     fn complete_state(&mut self, evaluation_is_due: bool) -> Result<()> {
         let (step, n_rows, cursor) = (self.state.step, self.state.n_rows.max(1), self.state.cursor);
         let ends_epoch = cursor > 0 && self.state.rows_of_epoch() == 0;
